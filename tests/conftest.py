@@ -1,0 +1,32 @@
+"""Settings shared by all tests: one thread, reproducible hypothesis runs, data found through the environment."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+torch.set_num_threads(1)
+# Time limits per example would fail on a busy machine, not on a wrong program.
+settings.register_profile("coset", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("coset")
+
+
+def _folder(variable: str) -> Path:
+    value = os.environ.get(variable)
+    if not value or not Path(value).is_dir():
+        pytest.skip(f"{variable} is not set to a folder")
+    return Path(value)
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder of real datasets."""
+    return _folder("COSET_DATA")
+
+
+@pytest.fixture(scope="session")
+def checkpoint_folder() -> Path:
+    """The folder of networks trained by others."""
+    return _folder("COSET_CHECKPOINTS")
