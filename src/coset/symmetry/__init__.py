@@ -1,0 +1,16 @@
+"""Symmetry groups of architectures: intertwiner groups of activations, ``Symmetry`` and ``Element``."""
+
+from coset.symmetry.activations import activation_function, activation_names, intertwiner
+from coset.symmetry.defect import homogeneity_defect, homogeneity_slope
+from coset.symmetry.infer import infer_intertwiner
+from coset.symmetry.intertwiner import Intertwiner
+
+__all__ = [
+    "Intertwiner",
+    "activation_function",
+    "activation_names",
+    "homogeneity_defect",
+    "homogeneity_slope",
+    "infer_intertwiner",
+    "intertwiner",
+]
