@@ -1,0 +1,194 @@
+"""One entry of the store: a safetensors file with its configuration in the header."""
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from coset.errors import InputError
+from coset.files import atomic_path
+from coset.store.address import SCHEMA, canonical_json, info_json, key_of_json
+
+_DTYPES = frozenset(
+    {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool}
+    | {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
+)
+_FIELDS = ("schema", "version", "created", "config", "info", "names", "digest")
+
+
+class DamagedEntryError(InputError):
+    """A file of the store that is truncated, altered or under a wrong name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """What the store keeps under one address.
+
+    ``config`` and ``info`` come back as JSON gives them (tuples as lists), ``params`` on the CPU in their own order.
+    """
+
+    key: str
+    path: Path
+    config: dict[str, Any]
+    info: dict[str, Any]
+    params: dict[str, Tensor]
+    created: datetime
+    version: str
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the header of an entry says, read without its tensors."""
+
+    config: dict[str, Any]
+    info: dict[str, Any]
+    created: datetime
+    version: str
+    names: dict[str, str]
+    digest: str
+
+
+def write_entry(
+    path: Path, config: Mapping[str, object], params: Mapping[str, Tensor], info: Mapping[str, object]
+) -> None:
+    """Write one entry atomically: tensors, and in the header configuration, notes, schema and a checksum.
+
+    Names that share one tensor (tied weights) share one tensor in the file, and again when they are read.
+    """
+    tensors, names = _storable(params)
+    fields = {
+        "schema": str(SCHEMA),
+        "version": version("coset"),
+        "created": datetime.now(UTC).isoformat(timespec="microseconds"),
+        "config": canonical_json(config),
+        "info": info_json(info),
+        "names": json.dumps(names),
+    }
+    fields["digest"] = _digest(tensors, fields)
+    with atomic_path(path) as part:
+        safetensors.torch.save_file(tensors, part, metadata={f"coset.{name}": text for name, text in fields.items()})
+
+
+def read_entry(path: Path) -> Entry:
+    """Read and check one entry: its checksum, and that its configuration belongs to its address."""
+    content = path.read_bytes()
+    try:
+        tensors = safetensors.torch.load(content)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise DamagedEntryError(f"the store entry {path} is damaged: {error}") from error
+    fields = _fields(path, content)
+    header = _header(path, fields)
+    if header.digest != _digest(tensors, fields) or set(header.names.values()) != set(tensors):
+        raise DamagedEntryError(f"the store entry {path} is damaged: its content does not match its checksum")
+    return Entry(
+        key=path.stem,
+        path=path,
+        config=header.config,
+        info=header.info,
+        params={name: tensors[stored] for name, stored in header.names.items()},
+        created=header.created,
+        version=header.version,
+    )
+
+
+def read_header(path: Path) -> Header:
+    """Read the header of an entry only; damage in its tensors other than a wrong length goes unseen."""
+    with path.open("rb") as file:
+        start = file.read(8)
+        size = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        content = start + file.read(min(size, os.fstat(file.fileno()).st_size))
+        length = os.fstat(file.fileno()).st_size
+    fields = _fields(path, content, length)
+    return _header(path, fields)
+
+
+def _fields(path: Path, content: bytes, length: int | None = None) -> dict[str, str]:
+    """The texts of the safetensors header, whose form is ⟨u64 size⟩⟨JSON⟩⟨tensors⟩; ``length`` is the whole file's."""
+    length = len(content) if length is None else length
+    try:
+        (size,) = struct.unpack_from("<Q", content)
+        header = json.loads(content[8 : 8 + size])
+        metadata = header.pop("__metadata__")
+        fields = {name: metadata[f"coset.{name}"] for name in _FIELDS}
+        data = max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedEntryError(f"the store entry {path} is damaged: it has no header of a store entry") from error
+    if length != 8 + size + data:
+        raise DamagedEntryError(
+            f"the store entry {path} is damaged: it has {length} bytes and its header tells of {8 + size + data}"
+        )
+    return fields
+
+
+def _header(path: Path, fields: Mapping[str, str]) -> Header:
+    """Check and parse the texts of a header."""
+    if fields["schema"] != str(SCHEMA):
+        # Not damage: the entry of another version of coset, to be left as it is.
+        raise InputError(
+            f"the store entry {path} has schema version {fields['schema']} (written by coset {fields['version']}), "
+            f"this coset reads version {SCHEMA}"
+        )
+    key = key_of_json(fields["config"])
+    if key != path.stem:
+        raise DamagedEntryError(f"the store entry {path} is damaged: its configuration belongs to the address {key}")
+    try:
+        return Header(
+            config=json.loads(fields["config"]),
+            info=json.loads(fields["info"]),
+            created=datetime.fromisoformat(fields["created"]),
+            version=fields["version"],
+            names=json.loads(fields["names"]),
+            digest=fields["digest"],
+        )
+    except ValueError as error:
+        raise DamagedEntryError(f"the store entry {path} is damaged: {error}") from error
+
+
+def _storable(params: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Contiguous copies on the CPU, one for each distinct tensor, and for each name the name it is stored under."""
+    tensors: dict[str, Tensor] = {}
+    names: dict[str, str] = {}
+    first: dict[object, str] = {}
+    for name, tensor in params.items():
+        _check_storable(name, tensor)
+        # Two empty tensors may share the null pointer without being tied.
+        where = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        names[name] = first.setdefault(where, name) if tensor.numel() else name
+        if names[name] == name:
+            tensors[name] = tensor.detach().to("cpu", copy=True).contiguous()
+    return tensors, names
+
+
+def _check_storable(name: object, tensor: object) -> None:
+    if not isinstance(name, str) or name == "__metadata__":
+        raise InputError(f"params has the name {name!r}; a name must be a str other than '__metadata__'")
+    if not isinstance(tensor, Tensor):
+        raise InputError(f"params[{name!r}] must be a tensor, found {type(tensor).__qualname__}")
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        raise InputError(f"params[{name!r}] must be a dense tensor with data, found {tensor.layout} on {tensor.device}")
+    if tensor.dtype not in _DTYPES:
+        known = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in _DTYPES))
+        raise InputError(f"params[{name!r}] has dtype {tensor.dtype}; the store keeps {known}")
+
+
+def _digest(tensors: Mapping[str, Tensor], fields: Mapping[str, str]) -> str:
+    """SHA-256 (hex) of all texts but the digest and of name, type, shape and bytes of every tensor."""
+    digest = hashlib.sha256()
+    for name in _FIELDS[:-1]:
+        digest.update(f"{name}={len(fields[name])}:{fields[name]}\n".encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
