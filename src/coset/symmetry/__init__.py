@@ -1,12 +1,20 @@
 """Symmetry groups of architectures: intertwiner groups of activations, ``Symmetry`` and ``Element``."""
 
 from coset.symmetry.activations import activation_function, activation_names, intertwiner
+from coset.symmetry.declare import Variance
 from coset.symmetry.defect import homogeneity_defect, homogeneity_slope
+from coset.symmetry.element import Element
 from coset.symmetry.infer import infer_intertwiner
 from coset.symmetry.intertwiner import Intertwiner
+from coset.symmetry.symmetry import Family, Parameter, Symmetry
 
 __all__ = [
+    "Element",
+    "Family",
     "Intertwiner",
+    "Parameter",
+    "Symmetry",
+    "Variance",
     "activation_function",
     "activation_names",
     "homogeneity_defect",

@@ -10,7 +10,7 @@ from torch import Tensor
 from coset.errors import InputError
 
 Diagonal = Literal["one", "sign", "positive", "nonzero", "general"]
-"""Which diagonal matrices D occur in a group of monomial matrices P·D; "general" is all of GL_n (linear activations)."""
+"""Which diagonal matrices D occur in a group of matrices P·D; "general" is all of GL_n (linear activations)."""
 
 DIAGONALS: tuple[Diagonal, ...] = get_args(Diagonal)
 
@@ -20,7 +20,7 @@ class Intertwiner:
     """The group G_σ = {A ∈ GL_n : σ∘A = B∘σ for some B ∈ GL_n} and its map φ_σ(A) = B.
 
     For a non-affine σ every A ∈ G_σ is monomial, A = P·D (theorem E.14), and φ_σ(P·D) = P·|D|^p·sign(D)^s with
-    p = ``scale_power`` and s = ``sign_power``. Powers of scale and sign are kept apart: |x| has scale power 1 and sign power 0.
+    p = ``scale_power`` and s = ``sign_power``. The two are kept apart: |x| has scale power 1 and sign power 0.
 
     ``remark`` names affine relations such as σ(−x) = 1 − σ(x), which are reported and never acted on.
     """

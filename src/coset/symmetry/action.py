@@ -1,0 +1,225 @@
+"""The action of an element on parameters: a gather and a multiply per axis."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from coset.errors import InputError
+from coset.symmetry.axes import Charge
+from coset.symmetry.element import Element
+from coset.symmetry.group import check_shapes, full_map
+from coset.symmetry.structure import Stretch
+
+if TYPE_CHECKING:
+    from coset.symmetry.symmetry import Symmetry
+
+
+@runtime_checkable
+class Transformable(Protocol):
+    """A value other than a dict of parameters on which elements act, such as a distribution."""
+
+    def transformed(self, action: "Action") -> Self:
+        """The value carried along by ``action``."""
+        ...
+
+
+@dataclass(frozen=True)
+class Move:
+    """What happens along a stretch: new[i] = factor[i]·old[index[i]]; None stands for nothing to do. All (n,).
+
+    ``magnitude`` is |factor|: standard deviations know no signs.
+    """
+
+    index: Tensor | None
+    factor: Tensor | None
+    magnitude: Tensor | None
+
+
+class Action:
+    """An element, ready to act: index and factor of every stretch are computed once and shared by all parameters."""
+
+    def __init__(self, sym: "Symmetry", g: Element) -> None:
+        check_shapes(sym, g)
+        self.sym = sym
+        self.g = g
+        self._maps: dict[str, Tensor] = {}
+        self._moves: dict[int, Move] = {}
+        self._idle = {key for key, d in g.scales.items() if not d.requires_grad and bool((d == 1).all())}
+        self._unflipped = {key for key, s in g.signs.items() if bool((s == 1).all())}
+
+    def __call__(self, params: Mapping[str, Tensor], *, partial: bool = False) -> dict[str, Tensor]:
+        """g·θ for a dict of parameters."""
+        check_names(self.sym, params, partial)
+        moved: dict[str, Tensor] = {}
+        seen: dict[tuple[int, int], Tensor] = {}
+        corrections: dict[str, Tensor] = {}
+        for name, tensor in params.items():
+            parameter = self.sym.parameters[name]
+            check_tensor(name, tensor, parameter.shape)
+            if parameter.shift:
+                moved[name], correction = self._shifted(name, tensor, parameter.shift)
+                if parameter.gain is not None and parameter.gain in params:
+                    corrections[parameter.gain] = correction
+                continue
+            # Tied weights come in as one tensor under two names and leave as one.
+            tie = (id(tensor), id(self.sym.structures.get(name)))
+            if tie not in seen:
+                seen[tie] = self._moved(name, tensor)
+            moved[name] = seen[tie]
+        for name, correction in corrections.items():
+            moved[name] = moved[name] * correction.to(moved[name].dtype)
+        return moved
+
+    def spread(self, deviations: Mapping[str, Tensor], means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """|g|·s for standard deviations s around ``means``: signs and shifts do not touch a deviation."""
+        check_names(self.sym, deviations, partial=True)
+        spread = {}
+        for name, tensor in deviations.items():
+            check_tensor(name, tensor, self.sym.parameters[name].shape)
+            spread[name] = self._moved(name, tensor, magnitude=True)
+        for name, tensor in means.items():
+            parameter = self.sym.parameters[name]
+            if parameter.shift and parameter.gain is not None and parameter.gain in spread:
+                _, correction = self._shifted(name, tensor, parameter.shift)
+                spread[parameter.gain] = spread[parameter.gain] * correction.to(spread[parameter.gain].dtype)
+        return spread
+
+    def _moved(self, name: str, tensor: Tensor, *, magnitude: bool = False) -> Tensor:
+        structure = self.sym.structures.get(name)
+        moves = [(stretch, self._move(stretch)) for stretch in structure.stretches] if structure else []
+        steps = [(stretch, move.index, move.magnitude if magnitude else move.factor) for stretch, move in moves]
+        steps = [step for step in steps if step[1] is not None or step[2] is not None]
+        if structure is None or not steps:
+            return tensor.clone()
+        if not (tensor.is_floating_point() or tensor.is_complex()) and any(step[2] is not None for step in steps):
+            raise InputError(f"'{name}' is of type {tensor.dtype} and cannot be scaled")
+        lead = tensor.ndim - len(self.sym.parameters[name].shape)
+        result = tensor.reshape(*tensor.shape[:lead], *structure.sizes)
+        for stretch, index, factor in steps:
+            result = _along(result, stretch, lead, index, factor)
+        return result.reshape(tensor.shape)
+
+    def _shifted(self, name: str, tensor: Tensor, shift: float) -> tuple[Tensor, Tensor]:
+        """c²(var + ε) − ε, or c²·var where that is negative, and the factor by which the gain makes up for that."""
+        whole = self._moved(name, tensor + shift)
+        bare = self._moved(name, tensor)
+        outside = (
+            (whole - shift < 0) & (bare >= 0) if self.sym.parameters[name].gain else torch.zeros_like(whole).bool()
+        )
+        correction = torch.where(outside, torch.sqrt((bare + shift) / whole), torch.ones_like(whole))
+        return torch.where(outside, bare, whole - shift), correction
+
+    def _map(self, name: str) -> Tensor:
+        if name not in self._maps:
+            self._maps[name] = full_map(self.sym, self.g, name)
+        return self._maps[name]
+
+    def _move(self, stretch: Stretch) -> Move:
+        key = id(stretch)
+        if key not in self._moves:
+            self._moves[key] = self._plain(stretch) if stretch.plain is not None else self._joint(stretch)
+        return self._moves[key]
+
+    def _plain(self, stretch: Stretch) -> Move:
+        assert stretch.plain is not None
+        index = self._map(stretch.plain.name)
+        factor, magnitude = self._factor(stretch.plain.name, stretch.plain.charges, index)
+        return Move(_unless_in_order(index), factor, magnitude)
+
+    def _joint(self, stretch: Stretch) -> Move:
+        index = stretch.base.clone()
+        factor: Tensor | None = None
+        magnitude: Tensor | None = None
+        for member in stretch.members:
+            present = member.unit >= 0
+            source = torch.where(present, self._map(member.name).to(present.device)[member.unit], 0)
+            index = index + member.stride * (source % self.sym.classes[member.name].size) * present
+            parts = self._factor(member.name, member.charges, source)
+            factor = _times(factor, parts[0], present)
+            magnitude = _times(magnitude, parts[1], present)
+        return Move(_unless_in_order(index), factor, magnitude)
+
+    def _factor(self, name: str, charges: tuple[Charge, ...], source: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """∏ |d|^power·sign^parity at the old units ``source``; with and without signs. None where it is 1."""
+        signed: Tensor | None = None
+        magnitude: Tensor | None = None
+        for charge in charges:
+            key = f"{name}:{charge.family}" if charge.family else name
+            if charge.scale and key in self.g.scales and key not in self._idle:
+                d = self.g.scales[key].reshape(-1)
+                part = d[source.to(d.device)] ** charge.scale
+                magnitude = part if magnitude is None else magnitude * part
+                signed = part if signed is None else signed * part
+            if charge.sign and key in self.g.signs and key not in self._unflipped:
+                s = self.g.signs[key].reshape(-1)
+                flips = s[source.to(s.device)]
+                signed = flips.to(torch.float64) if signed is None else signed * flips
+        return signed, magnitude
+
+
+def _times(total: Tensor | None, part: Tensor | None, present: Tensor) -> Tensor | None:
+    if part is None:
+        return total
+    part = torch.where(present.to(part.device), part, torch.ones_like(part))
+    return part if total is None else total * part
+
+
+def _unless_in_order(index: Tensor) -> Tensor | None:
+    return None if torch.equal(index, torch.arange(len(index), device=index.device)) else index
+
+
+def _along(tensor: Tensor, stretch: Stretch, lead: int, index: Tensor | None, factor: Tensor | None) -> Tensor:
+    """Gather and multiply along the dimensions of a stretch, which are joined to one where there are several."""
+    first = lead + stretch.dims[0]
+    sizes = [tensor.shape[lead + dim] for dim in stretch.dims]
+    targets = [lead + dim for dim in stretch.dims]
+    adjacent = list(range(first, first + len(sizes)))
+    if len(sizes) > 1:
+        tensor = tensor.movedim(targets, adjacent).flatten(first, first + len(sizes) - 1)
+    if index is not None:
+        tensor = tensor.index_select(first, index.to(tensor.device))
+    if factor is not None:
+        after = (1,) * (tensor.ndim - first - 1)
+        tensor = tensor * factor.to(device=tensor.device, dtype=tensor.dtype).reshape(-1, *after)
+    if len(sizes) > 1:
+        tensor = tensor.reshape(*tensor.shape[:first], *sizes, *tensor.shape[first + 1 :]).movedim(adjacent, targets)
+    return tensor
+
+
+def check_names(sym: "Symmetry", params: Mapping[str, Tensor], partial: bool) -> None:
+    """Raise on names this symmetry does not know and, unless ``partial``, on parameters that move and are absent."""
+    for name in params:
+        if name not in sym.parameters:
+            raise InputError(f"'{name}' is not a parameter of this symmetry, which knows {_some(sym.parameters)}")
+    if not partial:
+        for name in sym.structures:
+            if name not in params:
+                raise InputError(
+                    f"'{name}' moves under this symmetry but is not among the parameters given ({_some(params)}); "
+                    f"leaving it behind would change the function (partial=True acts on what is there)"
+                )
+
+
+def check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    """Raise unless ``tensor`` has the parameter's shape, possibly behind leading sample axes."""
+    if not isinstance(tensor, Tensor) or tuple(tensor.shape[max(0, tensor.ndim - len(shape)) :]) != shape:
+        found = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise InputError(f"'{name}' has shape {found}; expected {shape}, or that behind leading sample axes")
+
+
+def _some(names: Mapping[str, Any]) -> str:
+    shown = ", ".join(list(names)[:4])
+    return f"{shown}, … ({len(names)} in all)" if len(names) > 4 else shown or "none"
+
+
+def act(sym: "Symmetry", g: Element, params: Any, *, partial: bool = False) -> Any:
+    """g·θ for a dict of parameters, or for any value that knows how to be carried along."""
+    action = Action(sym, g)
+    if isinstance(params, Mapping):
+        return action(params, partial=partial)
+    if isinstance(params, Transformable):
+        return params.transformed(action)
+    raise InputError(f"an element acts on a dict of parameters or a distribution, found {type(params).__name__}")

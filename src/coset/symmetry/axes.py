@@ -1,0 +1,81 @@
+"""What an axis of a parameter is made of: fixed positions, units of a class, products and concatenations of these."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Charge:
+    """The powers with which an axis carries a family's scale and sign: entries are multiplied by |d|^scale·sign(d)^sign.
+
+    ``family`` is the family's name within its class; "" is the class's own.
+    """
+
+    family: str
+    scale: int
+    sign: int
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """``size`` positions that never move (0 stands for "as many as the axis has")."""
+
+    size: int
+
+
+@dataclass(frozen=True)
+class Units:
+    """The units of one class, in order; inside a block of its parent if the class is nested."""
+
+    name: str
+    charges: tuple[Charge, ...] = ()
+
+
+@dataclass(frozen=True)
+class Product:
+    """Positions numbered row-major by several factors: channel × space after a flatten, head × head dimension."""
+
+    factors: tuple["Node", ...]
+
+
+@dataclass(frozen=True)
+class Concat:
+    """Segments one after the other; segments never exchange."""
+
+    segments: tuple["Node", ...]
+
+
+Node = Fixed | Units | Product | Concat
+
+
+def units_of(node: Node) -> Iterator[Units]:
+    """Every appearance of a class in ``node``, left to right."""
+    if isinstance(node, Units):
+        yield node
+    elif isinstance(node, Product):
+        for factor in node.factors:
+            yield from units_of(factor)
+    elif isinstance(node, Concat):
+        for segment in node.segments:
+            yield from units_of(segment)
+
+
+def size_of(node: Node, sizes: Mapping[str, int]) -> int:
+    """How many positions ``node`` has, given the sizes of the classes."""
+    if isinstance(node, Fixed):
+        return node.size
+    if isinstance(node, Units):
+        return sizes[node.name]
+    if isinstance(node, Product):
+        total = 1
+        for factor in node.factors:
+            total *= size_of(factor, sizes)
+        return total
+    return sum(size_of(segment, sizes) for segment in node.segments)
+
+
+def factors_of(node: Node) -> tuple[Node, ...]:
+    """The factors of a product, products within products included; any other node is its own only factor."""
+    if isinstance(node, Product):
+        return tuple(inner for factor in node.factors for inner in factors_of(factor))
+    return (node,)

@@ -1,0 +1,122 @@
+"""Members of a symmetry group: permutations, positive scales and signs."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from coset.errors import InputError
+from coset.files import write_bytes
+
+FORMAT = "coset.element"
+VERSION = 1
+
+
+def _frozen(mapping: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    return MappingProxyType(dict(mapping))
+
+
+@dataclass(frozen=True, eq=False)
+class Element:
+    """A member of a symmetry group, as a value: it is never changed in place.
+
+    ``permutations``: class → p of shape (sizes of the classes around it; size); unit i of the new network is unit p[i]
+    of the old one, in every block. ``scales``: family → positive d of its class's shape. ``signs``: family → ±1.
+    In matrix form A = P·D with (Px)_i = x[p_i], so that d is indexed by the old units, and a block's inner permutation
+    by the old block.
+    """
+
+    permutations: Mapping[str, Tensor] = field(default_factory=dict)
+    scales: Mapping[str, Tensor] = field(default_factory=dict)
+    signs: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for part in ("permutations", "scales", "signs"):
+            object.__setattr__(self, part, _frozen(getattr(self, part)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Element):
+            return False
+        pairs = zip(self._tensors().items(), other._tensors().items(), strict=False)
+        return self._tensors().keys() == other._tensors().keys() and all(
+            torch.equal(mine, theirs) for (_, mine), (_, theirs) in pairs
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _tensors(self) -> dict[str, Tensor]:
+        parts = {"permutation": self.permutations, "scale": self.scales, "sign": self.signs}
+        return {f"{part}/{name}": parts[part][name] for part in parts for name in sorted(parts[part])}
+
+    def to(self, device: torch.device | str) -> "Element":
+        """The same element with its tensors on ``device``."""
+        return Element(
+            {name: tensor.to(device) for name, tensor in self.permutations.items()},
+            {name: tensor.to(device) for name, tensor in self.scales.items()},
+            {name: tensor.to(device) for name, tensor in self.signs.items()},
+        )
+
+    def __repr__(self) -> str:
+        moved = {
+            name: int((p != torch.arange(p.shape[-1], device=p.device)).sum()) for name, p in self.permutations.items()
+        }
+        parts = [f"{name}: {count} of {self.permutations[name].numel()} moved" for name, count in moved.items()]
+        parts += [f"{name}: scales {float(d.min()):.3g}…{float(d.max()):.3g}" for name, d in self.scales.items()]
+        parts += [f"{name}: {int((s < 0).sum())} of {s.numel()} flipped" for name, s in self.signs.items()]
+        return f"Element({'; '.join(parts)})"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the element to a safetensors file, atomically; every value is kept exactly."""
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self._tensors().items()}
+        write_bytes(path, save(tensors, metadata={"format": FORMAT, "version": str(VERSION)}))
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> "Element":
+        """Read an element written by ``save``; ``Symmetry.check`` tells whether it belongs to a given group."""
+        source = Path(path)
+        if not source.is_file():
+            raise InputError(f"{source} does not exist; expected an element written by Element.save")
+        try:
+            with safe_open(source, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise InputError(f"{source} is not a whole safetensors file: {error}") from error
+        if metadata.get("format") != FORMAT or metadata.get("version") != str(VERSION):
+            raise InputError(
+                f"{source} is not an element of version {VERSION}: "
+                f"its metadata are {json.dumps(metadata, sort_keys=True)}"
+            )
+        parts: dict[str, dict[str, Tensor]] = {"permutation": {}, "scale": {}, "sign": {}}
+        for name, tensor in tensors.items():
+            part, _, key = name.partition("/")
+            if part not in parts:
+                raise InputError(f"{source} holds '{name}'; expected names like permutation/…, scale/… or sign/…")
+            parts[part][key] = tensor
+        return Element(parts["permutation"], parts["scale"], parts["sign"])
+
+
+def unit_map(permutations: Mapping[str, Tensor], name: str, chain: tuple[str, ...], shape: tuple[int, ...]) -> Tensor:
+    """Where each unit of a class comes from, over all blocks: the old unit's number for every new one.
+
+    For a nested class new block a comes from old block a' and, within it, new unit b from p[a'][b]: blocks are moved
+    as a whole after their insides. Classes without an entry in ``permutations`` keep their order. Returns (∏shape,).
+    """
+    block = torch.zeros(1, dtype=torch.long)
+    for level, outer in enumerate((*chain, name)):
+        size = shape[level]
+        inner = permutations.get(outer)
+        if inner is None:
+            block = (block[:, None] * size + torch.arange(size, device=block.device)).reshape(-1)
+        else:
+            rows = inner.reshape(-1, size)
+            block = block.to(rows.device)
+            block = (block[:, None] * size + rows[block]).reshape(-1)
+    return block

@@ -1,0 +1,167 @@
+"""The group law: elements, products, inverses, subgroups, and what counts as a member."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from coset.errors import InputError
+from coset.symmetry.element import Element, unit_map
+from coset.symmetry.structure import ancestors
+
+if TYPE_CHECKING:
+    from coset.symmetry.symmetry import Symmetry
+
+
+def element(
+    sym: "Symmetry",
+    permutations: Mapping[str, Tensor] | None = None,
+    scales: Mapping[str, Tensor] | None = None,
+    signs: Mapping[str, Tensor] | None = None,
+) -> Element:
+    """An element from its parts, checked; what is left out is neutral."""
+
+    def ones(key: str, dtype: torch.dtype) -> Tensor:
+        return torch.ones(sym.shape(sym.families[key].owner), dtype=dtype)
+
+    result = Element(
+        {name: _in_order(sym, name) for name in sym.permuting} | dict(permutations or {}),
+        {key: ones(key, torch.float64) for key in sym.scaling} | dict(scales or {}),
+        {key: ones(key, torch.int8) for key in sym.flipping} | dict(signs or {}),
+    )
+    check(sym, result)
+    return result
+
+
+def _in_order(sym: "Symmetry", name: str) -> Tensor:
+    shape = sym.shape(name)
+    return torch.arange(shape[-1]).expand(shape).contiguous()
+
+
+def random(sym: "Symmetry", generator: torch.Generator, spread: float) -> Element:
+    """Uniform permutations and signs; scales exp(spread·N(0, 1))."""
+    device = generator.device
+
+    def uniform(shape: tuple[int, ...]) -> Tensor:
+        return torch.rand(shape, generator=generator, dtype=torch.float64, device=device)
+
+    def normal(key: str) -> Tensor:
+        shape = sym.shape(sym.families[key].owner)
+        return torch.randn(shape, generator=generator, dtype=torch.float64, device=device)
+
+    # Sorting independent uniform numbers gives a uniform permutation of every block at once.
+    permutations = {name: uniform(sym.shape(name)).argsort(-1) for name in sym.permuting}
+    scales = {key: torch.exp(spread * normal(key)) for key in sym.scaling}
+    signs = {key: torch.where(normal(key) < 0, -1, 1).to(torch.int8) for key in sym.flipping}
+    return Element(permutations, scales, signs)
+
+
+def full_map(sym: "Symmetry", g: Element, name: str) -> Tensor:
+    """Where each unit of a class comes from under g, over all blocks: old number for every new one, (∏shape,)."""
+    return unit_map(g.permutations, name, ancestors(name, sym.classes), sym.shape(name))
+
+
+def _block_map(sym: "Symmetry", g: Element, name: str) -> Tensor:
+    """Where the blocks around a class come from; a single block for a class that is not nested."""
+    parent = sym.classes[name].parent
+    return full_map(sym, g, parent) if parent is not None else torch.zeros(1, dtype=torch.long)
+
+
+def compose(sym: "Symmetry", g: Element, h: Element) -> Element:
+    """gh, h first. With A = P·D: p = p_h[p_g] and d = d_g[p_h⁻¹]·d_h, in every block that h has moved where it is."""
+    check_shapes(sym, g)
+    check_shapes(sym, h)
+    permutations = {}
+    for name in sym.permuting:
+        shape = sym.shape(name)
+        inner_g, inner_h = (part.permutations[name].reshape(-1, shape[-1]) for part in (g, h))
+        came_from = _block_map(sym, h, name).to(inner_g.device).argsort()
+        permutations[name] = torch.gather(inner_h, 1, inner_g[came_from]).reshape(shape)
+
+    def product(key: str, mine: Tensor, theirs: Tensor) -> Tensor:
+        undo = full_map(sym, h, sym.families[key].owner).argsort().to(mine.device)
+        return mine.reshape(-1)[undo].reshape(mine.shape) * theirs
+
+    return Element(
+        permutations,
+        {key: product(key, g.scales[key], h.scales[key]) for key in sym.scaling},
+        {key: product(key, g.signs[key], h.signs[key]) for key in sym.flipping},
+    )
+
+
+def inverse(sym: "Symmetry", g: Element) -> Element:
+    """g⁻¹: in block a the inverse of what g does in the block it takes a from; d⁻¹ carried along."""
+    check_shapes(sym, g)
+    permutations = {}
+    for name in sym.permuting:
+        shape = sym.shape(name)
+        inner = g.permutations[name].reshape(-1, shape[-1])
+        permutations[name] = inner[_block_map(sym, g, name).to(inner.device)].argsort(-1).reshape(shape)
+
+    def carried(key: str, values: Tensor) -> Tensor:
+        return values.reshape(-1)[full_map(sym, g, sym.families[key].owner).to(values.device)].reshape(values.shape)
+
+    return Element(
+        permutations,
+        {key: 1 / carried(key, g.scales[key]) for key in sym.scaling},
+        {key: carried(key, g.signs[key]) for key in sym.flipping},
+    )
+
+
+def restrict(
+    sym: "Symmetry", names: Collection[str] | None, *, permutations: bool, scales: bool, signs: bool
+) -> "Symmetry":
+    """The subgroup that moves only some classes, and of these only some parts."""
+    if isinstance(names, str):
+        raise InputError(f"restrict takes a collection of class names, found the string '{names}'; use ['{names}']")
+    wanted = set(sym.classes if names is None else names)
+    if unknown := wanted - set(sym.classes):
+        raise InputError(f"no class is called '{sorted(unknown)[0]}'; the classes are: {', '.join(sym.classes)}")
+    classes = {
+        name: replace(item, permutes=item.permutes and permutations and name in wanted)
+        for name, item in sym.classes.items()
+    }
+    families = {
+        key: replace(item, scales=item.scales and scales, signs=item.signs and signs)
+        for key, item in sym.families.items()
+        if item.owner in wanted
+    }
+    free = {key: item for key, item in families.items() if item.scales or item.signs}
+    return replace(sym, classes=classes, families=free)
+
+
+def check_shapes(sym: "Symmetry", g: Element) -> None:
+    """Raise unless ``g`` has exactly the parts of an element of ``sym``, each of the right shape."""
+    parts = (
+        ("permutation", g.permutations, {name: name for name in sym.permuting}),
+        ("scale", g.scales, {key: sym.families[key].owner for key in sym.scaling}),
+        ("sign", g.signs, {key: sym.families[key].owner for key in sym.flipping}),
+    )
+    for kind, found, expected in parts:
+        if found.keys() != expected.keys():
+            odd = sorted(found.keys() ^ expected.keys())[0]
+            problem = "is not free in this symmetry" if odd in found else "is missing"
+            raise InputError(
+                f"the {kind} of '{odd}' {problem}; expected {kind}s of: {', '.join(expected) or 'nothing'}"
+            )
+        for key, owner in expected.items():
+            if tuple(found[key].shape) != sym.shape(owner):
+                raise InputError(
+                    f"the {kind} of '{key}' has shape {tuple(found[key].shape)}; expected {sym.shape(owner)}"
+                )
+
+
+def check(sym: "Symmetry", g: Element) -> None:
+    """Raise unless ``g`` is a member: shapes, permutations that are permutations, positive scales, signs ±1."""
+    check_shapes(sym, g)
+    for name, p in g.permutations.items():
+        if p.dtype != torch.long or not torch.equal(p.sort(-1).values, _in_order(sym, name).to(p.device)):
+            raise InputError(f"the permutation of '{name}' is not a permutation of 0…{sym.classes[name].size - 1}")
+    for key, d in g.scales.items():
+        if not d.is_floating_point() or not bool((torch.isfinite(d) & (d > 0)).all()):
+            raise InputError(f"the scales of '{key}' are not all positive and finite")
+    for key, s in g.signs.items():
+        if not bool((s.abs() == 1).all()):
+            raise InputError(f"the signs of '{key}' are not all +1 or −1")

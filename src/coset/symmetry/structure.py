@@ -1,0 +1,198 @@
+"""From the description of a parameter's axes to the arrays by which an element acts on it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coset.errors import InputError
+from coset.symmetry.axes import Charge, Fixed, Node, Product, Units, factors_of, size_of, units_of
+
+
+@dataclass(frozen=True)
+class UnitClass:
+    """A class of interchangeable units: ``size`` of them, in every unit of ``parent`` if it is nested.
+
+    ``permutes`` is False for a class whose order is fixed but whose units may still be scaled or flipped.
+    """
+
+    name: str
+    size: int
+    parent: str | None = None
+    permutes: bool = True
+
+
+def ancestors(name: str, classes: Mapping[str, UnitClass]) -> tuple[str, ...]:
+    """The classes around ``name``, outermost first."""
+    chain: list[str] = []
+    parent = classes[name].parent
+    while parent is not None:
+        chain.insert(0, parent)
+        parent = classes[parent].parent
+    return tuple(chain)
+
+
+def shape_of(name: str, classes: Mapping[str, UnitClass]) -> tuple[int, ...]:
+    """The shape of a class's permutations and scales: (sizes of the classes around it, outermost first; its size)."""
+    return (*(classes[outer].size for outer in ancestors(name, classes)), classes[name].size)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One appearance of a class along a stretch of positions.
+
+    ``local`` (n,): the unit's number within its block at each position, −1 where the class does not stand;
+    ``stride`` (n,): how far one unit is from the next; ``axis``: the parameter's axis it was written on.
+    """
+
+    name: str
+    charges: tuple[Charge, ...]
+    local: Tensor
+    stride: Tensor
+    axis: int
+
+
+@dataclass(frozen=True)
+class Member:
+    """A leaf with its place resolved: ``unit`` (n,) numbers the units of the class over all blocks, −1 where absent."""
+
+    name: str
+    charges: tuple[Charge, ...]
+    unit: Tensor
+    stride: Tensor
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Dimensions of a parameter (after splitting products) that move by one index.
+
+    ``dims``: their numbers; ``plain``: the class and charges if it is just one class, moved by its own permutation;
+    otherwise new position i comes from old position base[i] + Σ stride[i]·(new unit's old number).
+    """
+
+    dims: tuple[int, ...]
+    size: int
+    plain: Units | None
+    base: Tensor
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """How a parameter is taken apart: ``sizes`` of its dimensions after splitting products, and what moves there."""
+
+    sizes: tuple[int, ...]
+    stretches: tuple[Stretch, ...]
+
+
+def _enumerate(node: Node, sizes: Mapping[str, int], axis: int) -> tuple[Tensor, list[Leaf]]:
+    """Positions of a node: the offset due to its fixed parts (n,), and its leaves."""
+    if isinstance(node, Fixed):
+        return torch.arange(node.size), []
+    if isinstance(node, Units):
+        local = torch.arange(sizes[node.name])
+        leaf = Leaf(node.name, node.charges, local, torch.ones_like(local), axis)
+        return torch.zeros_like(local), [leaf]
+    if isinstance(node, Product):
+        return _multiply([_enumerate(factor, sizes, axis) for factor in node.factors])
+    bases, leaves, offset = [], [], 0
+    parts = [_enumerate(segment, sizes, axis) for segment in node.segments]
+    total = sum(len(base) for base, _ in parts)
+    for base, inner in parts:
+        bases.append(base + offset)
+        for leaf in inner:
+            local = torch.full((total,), -1)
+            stride = torch.zeros(total, dtype=torch.long)
+            local[offset : offset + len(base)] = leaf.local
+            stride[offset : offset + len(base)] = leaf.stride
+            leaves.append(Leaf(leaf.name, leaf.charges, local, stride, axis))
+        offset += len(base)
+    return torch.cat(bases), leaves
+
+
+def _multiply(parts: Sequence[tuple[Tensor, list[Leaf]]]) -> tuple[Tensor, list[Leaf]]:
+    """Row-major product of enumerated parts."""
+    base, leaves = torch.zeros(1, dtype=torch.long), list[Leaf]()
+    for right, right_leaves in parts:
+        n, m = len(base), len(right)
+        base = (base[:, None] * m + right[None, :]).reshape(-1)
+        leaves = [
+            Leaf(
+                leaf.name,
+                leaf.charges,
+                leaf.local.repeat_interleave(m),
+                leaf.stride.repeat_interleave(m) * m,
+                leaf.axis,
+            )
+            for leaf in leaves
+        ] + [
+            Leaf(leaf.name, leaf.charges, leaf.local.repeat(n), leaf.stride.repeat(n), leaf.axis)
+            for leaf in right_leaves
+        ]
+    return base, leaves
+
+
+def _resolve(leaves: list[Leaf], classes: Mapping[str, UnitClass], where: str) -> tuple[Member, ...]:
+    """Number the units over all blocks: the block is read off the leaves of the classes around, same axis first."""
+    members = []
+    for leaf in leaves:
+        present = leaf.local >= 0
+        unit = torch.zeros_like(leaf.local)
+        for outer in ancestors(leaf.name, classes):
+            block = torch.full_like(leaf.local, -1)
+            for candidate in sorted((c for c in leaves if c.name == outer), key=lambda c: c.axis != leaf.axis):
+                block = torch.where(block < 0, candidate.local, block)
+            if bool((present & (block < 0)).any()):
+                raise InputError(
+                    f"{where}: the class '{leaf.name}' is nested in '{outer}', which does not stand beside it"
+                )
+            unit = unit * classes[outer].size + block
+        unit = unit * classes[leaf.name].size + leaf.local
+        members.append(Member(leaf.name, leaf.charges, torch.where(present, unit, -1), leaf.stride))
+    return tuple(members)
+
+
+def _linked(dims: list[tuple[int, Node]], classes: Mapping[str, UnitClass], where: str) -> list[list[int]]:
+    """Group dimensions that must move together: those with nested classes, and those with the classes around these."""
+    groups = [[index] for index in range(len(dims))]
+    names = [{unit.name for unit in units_of(node)} for _, node in dims]
+    for index, (axis, _) in enumerate(dims):
+        for outer in {outer for name in names[index] for outer in ancestors(name, classes)} - names[index]:
+            carriers = [other for other in range(len(dims)) if outer in names[other]]
+            near = [other for other in carriers if dims[other][0] == axis] or carriers
+            if len(near) != 1:
+                found = f"on axes {[dims[other][0] for other in near]}" if near else "nowhere"
+                raise InputError(
+                    f"{where}: axis {axis} carries a class nested in '{outer}', which must stand once beside it or on "
+                    f"one other axis; it stands {found}"
+                )
+            mine = next(group for group in groups if index in group)
+            theirs = next(group for group in groups if near[0] in group)
+            if mine is not theirs:
+                groups.remove(theirs)
+                mine.extend(theirs)
+    return [sorted(group) for group in groups]
+
+
+def build_structure(axes: Sequence[Node], classes: Mapping[str, UnitClass], where: str) -> Structure:
+    """Take a parameter apart into dimensions and say how each moves.
+
+    Independent factors of a product become dimensions of their own (a flattened channel × space axis moves in blocks),
+    nested classes are joined with the classes around them, on whichever axis these stand.
+    """
+    sizes = {name: item.size for name, item in classes.items()}
+    dims = [(axis, factor) for axis, node in enumerate(axes) for factor in factors_of(node)]
+    stretches = []
+    for group in _linked(dims, classes, where):
+        nodes = [dims[index] for index in group]
+        if not any(True for _, node in nodes for _ in units_of(node)):
+            continue
+        plain = nodes[0][1] if len(nodes) == 1 else None
+        if isinstance(plain, Units) and classes[plain.name].parent is None:
+            empty = torch.zeros(0, dtype=torch.long)
+            stretches.append(Stretch(tuple(group), sizes[plain.name], plain, empty, ()))
+            continue
+        base, leaves = _multiply([_enumerate(node, sizes, axis) for axis, node in nodes])
+        stretches.append(Stretch(tuple(group), len(base), None, base, _resolve(leaves, classes, where)))
+    return Structure(tuple(size_of(node, sizes) for _, node in dims), tuple(stretches))

@@ -1,0 +1,280 @@
+"""``Symmetry``: what is known of an architecture's symmetry group, as an immutable value."""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, TypeVar, overload
+
+import torch
+from torch import Tensor, nn
+
+from coset.errors import InputError
+from coset.symmetry import action, declare, group, storage, table
+from coset.symmetry.action import Transformable
+from coset.symmetry.axes import Node, size_of, units_of
+from coset.symmetry.element import Element
+from coset.symmetry.intertwiner import Diagonal, Intertwiner
+from coset.symmetry.structure import Structure, UnitClass, ancestors, build_structure, shape_of
+
+_T = TypeVar("_T", bound=Transformable)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A vector of free scales and/or signs over the units of a class.
+
+    A class may have several: a convolution's output before its batch norm and behind it scale independently.
+    """
+
+    owner: str
+    name: str = ""
+    scales: bool = False
+    signs: bool = False
+
+    @property
+    def key(self) -> str:
+        """The name under which elements keep it: the class's own name, or class:family."""
+        return f"{self.owner}:{self.name}" if self.name else self.owner
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter or moving buffer: its shape and, axis by axis, what stands there.
+
+    ``shift``: the value that is multiplied is x + shift (a running variance moves as var + ε).
+    ``gain``: the parameter that takes up the difference where the shifted value would leave its domain.
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[Node, ...]
+    shift: float = 0.0
+    gain: str | None = None
+
+    @property
+    def moves(self) -> bool:
+        """Whether any axis carries a class."""
+        return any(True for node in self.axes for _ in units_of(node))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Symmetry:
+    """The symmetry group of an architecture and its action on weights: f(g·θ, x) = f(θ, x) for all x.
+
+    ``classes``: name → UnitClass, outer classes before the ones nested in them. ``families``: key → Family.
+    ``parameters``: name → Parameter, for every parameter and buffer of the model, fixed ones included.
+    """
+
+    classes: Mapping[str, UnitClass]
+    families: Mapping[str, Family]
+    parameters: Mapping[str, Parameter]
+    notes: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        for part in ("classes", "families", "parameters"):
+            object.__setattr__(self, part, MappingProxyType(dict(getattr(self, part))))
+        _validate(self)
+
+    @classmethod
+    def from_axes(
+        cls,
+        axes: Mapping[str, "str | declare.Variance"],
+        like: nn.Module | Mapping[str, Tensor],
+        *,
+        scales: Diagonal | Mapping[str, Diagonal | Intertwiner] = "one",
+        sizes: Mapping[str, int] | None = None,
+        inside: Mapping[str, str] | None = None,
+        ordered: Collection[str] = (),
+    ) -> "Symmetry":
+        """Declare a symmetry by hand: for each parameter, its axes in the language of ``coset.symmetry.grammar``.
+
+        ``like``: a model or its state dict, for names, shapes and tied weights; parameters not in ``axes`` are fixed.
+        ``scales``: which diagonal each family has ("one", "sign", "positive", "nonzero" or an ``Intertwiner``), one for
+        all classes or by name ("h1", "c1:pre"). ``sizes``: of classes that no axis determines, such as the number of
+        heads. ``inside``: nested class → class around it, where no brackets say so. ``ordered``: classes that do not
+        permute.
+        """
+        return declare.from_axes(axes, like, scales=scales, sizes=sizes or {}, inside=inside or {}, ordered=ordered)
+
+    # The group ------------------------------------------------------------------------------------------------------
+
+    def identity(self) -> Element:
+        """The neutral element."""
+        return group.element(self)
+
+    def element(
+        self,
+        permutations: Mapping[str, Tensor] | None = None,
+        scales: Mapping[str, Tensor] | None = None,
+        signs: Mapping[str, Tensor] | None = None,
+    ) -> Element:
+        """An element from its parts, checked; what is left out is neutral."""
+        return group.element(self, permutations, scales, signs)
+
+    def random(self, generator: torch.Generator, *, spread: float = 0.5) -> Element:
+        """Uniform permutations and signs, log-normal scales exp(spread·N(0, 1)); restrict first to leave parts out."""
+        return group.random(self, generator, spread)
+
+    def compose(self, g: Element, h: Element) -> Element:
+        """The product gh: act(compose(g, h), θ) = act(g, act(h, θ))."""
+        return group.compose(self, g, h)
+
+    def inverse(self, g: Element) -> Element:
+        """The element that undoes g."""
+        return group.inverse(self, g)
+
+    def check(self, g: Element) -> None:
+        """Raise an InputError that names the part of ``g`` by which it is not a member of this group."""
+        group.check(self, g)
+
+    @overload
+    def act(self, g: Element, params: Mapping[str, Tensor], *, partial: bool = False) -> dict[str, Tensor]: ...
+    @overload
+    def act(self, g: Element, params: _T, *, partial: bool = False) -> _T: ...
+    def act(self, g: Element, params: Any, *, partial: bool = False) -> Any:
+        """g·θ: new parameters of the same function. Pure, differentiable in θ and in the scales of ``g``.
+
+        ``params``: a dict as of ``state_dict()``, its tensors possibly with leading sample axes; or a distribution.
+        Every parameter that moves must be there unless ``partial``; unknown names are an error.
+        """
+        return action.act(self, g, params, partial=partial)
+
+    def restrict(
+        self,
+        names: Collection[str] | None = None,
+        *,
+        permutations: bool = True,
+        scales: bool = True,
+        signs: bool = True,
+    ) -> "Symmetry":
+        """The subgroup that moves only the classes in ``names`` (default: all), and of these only the parts wanted."""
+        return group.restrict(self, names, permutations=permutations, scales=scales, signs=signs)
+
+    # Its size -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def permuting(self) -> tuple[str, ...]:
+        """Classes whose units permute."""
+        return tuple(name for name, item in self.classes.items() if item.permutes)
+
+    @cached_property
+    def scaling(self) -> tuple[str, ...]:
+        """Families with free positive scales."""
+        return tuple(key for key, family in self.families.items() if family.scales)
+
+    @cached_property
+    def flipping(self) -> tuple[str, ...]:
+        """Families with free signs."""
+        return tuple(key for key, family in self.families.items() if family.signs)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a class's permutation and scales: (sizes of the classes around it; its size)."""
+        return shape_of(name, self.classes)
+
+    @property
+    def log_permutations(self) -> float:
+        """Logarithm of the number of permutations: Σ blocks·log(size!)."""
+        shapes = [self.shape(name) for name in self.permuting]
+        return sum(math.prod(shape[:-1]) * math.lgamma(shape[-1] + 1) for shape in shapes)
+
+    @property
+    def log_order(self) -> float:
+        """Logarithm of the order of the finite part: permutations and signs."""
+        flips = sum(math.prod(self.shape(self.families[key].owner)) for key in self.flipping)
+        return self.log_permutations + flips * math.log(2)
+
+    @property
+    def scale_dimension(self) -> int:
+        """The number of free positive scales: the dimension of the continuous part."""
+        return sum(math.prod(self.shape(self.families[key].owner)) for key in self.scaling)
+
+    # As a value -----------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """The symmetry as readable JSON; ``from_json`` gives it back exactly."""
+        return storage.to_json(self)
+
+    @staticmethod
+    def from_json(text: str, where: str = "symmetry") -> "Symmetry":
+        """Read what ``to_json`` wrote."""
+        return storage.from_json(text, where)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the symmetry to a JSON file, atomically."""
+        storage.save(self, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> "Symmetry":
+        """Read a symmetry written by ``save``."""
+        return storage.load(path)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the canonical JSON: equal symmetries have equal fingerprints."""
+        return hashlib.sha256(json.dumps(json.loads(self.to_json())).encode()).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Symmetry) and self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def __str__(self) -> str:
+        return table.render(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"Symmetry({len(self.classes)} classes, {len(self.parameters)} parameters, "
+            f"log|G| = {self.log_order:.1f}, {self.scale_dimension} scales)"
+        )
+
+    # What the action needs ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def structures(self) -> Mapping[str, Structure]:
+        """How each moving parameter is taken apart for the action; computed once."""
+        known: dict[tuple[Node, ...], Structure] = {}
+        structures = {}
+        for name, parameter in self.parameters.items():
+            if parameter.moves:
+                if parameter.axes not in known:
+                    known[parameter.axes] = build_structure(parameter.axes, self.classes, name)
+                structures[name] = known[parameter.axes]
+        return MappingProxyType(structures)
+
+
+def _validate(sym: Symmetry) -> None:
+    """Refuse contradictions, naming the class or parameter."""
+    for name, item in sym.classes.items():
+        if item.name != name or item.size < 1:
+            raise InputError(f"class '{name}' is called '{item.name}' and has size {item.size}; expected a size ≥ 1")
+        if item.parent is not None and list(sym.classes).index(item.parent) >= list(sym.classes).index(name):
+            raise InputError(f"class '{name}' stands before '{item.parent}', the class it is nested in")
+        ancestors(name, sym.classes)
+    for key, family in sym.families.items():
+        if family.owner not in sym.classes or key != family.key:
+            raise InputError(f"family '{key}' belongs to no known class (owner '{family.owner}')")
+    sizes = {name: item.size for name, item in sym.classes.items()}
+    for name, parameter in sym.parameters.items():
+        if len(parameter.axes) != len(parameter.shape):
+            raise InputError(f"{name}: {len(parameter.axes)} axes described for shape {parameter.shape}")
+        for axis, node in enumerate(parameter.axes):
+            for unit in units_of(node):
+                if unit.name not in sym.classes:
+                    raise InputError(f"{name}: axis {axis} carries the unknown class '{unit.name}'")
+            if size_of(node, sizes) != parameter.shape[axis]:
+                raise InputError(
+                    f"{name}: axis {axis} has {parameter.shape[axis]} positions, its description {size_of(node, sizes)}"
+                )
+        if parameter.gain is not None and _classes_along(sym, parameter.gain) != _classes_along(sym, name):
+            raise InputError(f"{name}: its gain '{parameter.gain}' does not carry the same classes")
+    _ = sym.structures
+
+
+def _classes_along(sym: Symmetry, name: str) -> list[list[str]] | None:
+    parameter = sym.parameters.get(name)
+    return None if parameter is None else [[unit.name for unit in units_of(node)] for node in parameter.axes]

@@ -1,0 +1,64 @@
+"""A symmetry as a table that a person can read."""
+
+import math
+from typing import TYPE_CHECKING
+
+from coset.symmetry.axes import units_of
+from coset.symmetry.grammar import render_axis
+
+if TYPE_CHECKING:
+    from coset.symmetry.symmetry import Symmetry
+
+_CARRIERS_SHOWN = 4
+
+
+def render(sym: "Symmetry") -> str:
+    """A heading with the group's size, a line per class, a line on what is fixed, and the notes."""
+    moving = sum(parameter.moves for parameter in sym.parameters.values())
+    digits = sym.log_order / math.log(10)
+    lines = [
+        f"Symmetry of {len(sym.parameters)} parameters and buffers, {moving} of which move",
+        f"finite part: log|G| = {sym.log_order:,.1f} (about 10^{digits:,.0f} elements); "
+        f"free positive scales: {sym.scale_dimension:,}",
+    ]
+    if not sym.classes:
+        return "\n".join([*lines, "no class of interchangeable units: the group is trivial", *sym.notes])
+    header = ("class", "size", "permutations", "scales", "signs", "carried by")
+    rows = [header, *(_row(sym, name) for name in sym.classes)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header) - 1)]
+    lines.append("")
+    for number, row in enumerate(rows):
+        cells = [text.ljust(width) for text, width in zip(row, widths, strict=False)]
+        lines.append("  ".join([*cells, row[-1]]).rstrip())
+        if number == 0:
+            lines.append("  ".join("─" * width for width in (*widths, len(header[-1]))))
+    lines += [f"note: {note}" for note in sym.notes]
+    return "\n".join(lines)
+
+
+def _row(sym: "Symmetry", name: str) -> tuple[str, ...]:
+    item = sym.classes[name]
+    blocks = math.prod(sym.shape(name)[:-1])
+    size = f"{blocks}×{item.size} in {item.parent}" if item.parent else f"{item.size}"
+    count = f"{item.size}!" if item.permutes else "–"
+    permutations = f"({count})^{blocks}" if item.permutes and item.parent else count
+    families = [family for family in sym.families.values() if family.owner == name]
+
+    def free(kind: str) -> str:
+        named = [family.name or "own" for family in families if getattr(family, kind)]
+        per = f"{blocks * item.size}"
+        return "–" if not named else per if named == ["own"] else " ".join(f"{per} ({label})" for label in named)
+
+    return name, size, permutations, free("scales"), free("signs"), _carriers(sym, name)
+
+
+def _carriers(sym: "Symmetry", name: str) -> str:
+    parents = {key: item.parent for key, item in sym.classes.items()}
+    places = [
+        f"{parameter}[{axis}] {render_axis(node, parents)}"
+        for parameter, item in sym.parameters.items()
+        for axis, node in enumerate(item.axes)
+        if any(unit.name == name for unit in units_of(node))
+    ]
+    more = f", and {len(places) - _CARRIERS_SHOWN} more" if len(places) > _CARRIERS_SHOWN else ""
+    return ", ".join(places[:_CARRIERS_SHOWN]) + more
