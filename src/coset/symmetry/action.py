@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Transformable(Protocol):
     """A value other than a dict of parameters on which elements act, such as a distribution."""
 
-    def transformed(self, action: "Action") -> Self:
-        """The value carried along by ``action``."""
+    def transformed(self, action: "Action", *, partial: bool) -> Self:
+        """The value carried along by ``action``; ``partial`` as in ``Symmetry.act``."""
         ...
 
 
@@ -221,5 +221,5 @@ def act(sym: "Symmetry", g: Element, params: Any, *, partial: bool = False) -> A
     if isinstance(params, Mapping):
         return action(params, partial=partial)
     if isinstance(params, Transformable):
-        return params.transformed(action)
+        return params.transformed(action, partial=partial)
     raise InputError(f"an element acts on a dict of parameters or a distribution, found {type(params).__name__}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Charge:
-    """The powers with which an axis carries a family's scale and sign: entries are multiplied by |d|^scale·sign(d)^sign.
+    """The powers with which an axis carries a family's scale and sign: entries get the factor |d|^scale·sign(d)^sign.
 
     ``family`` is the family's name within its class; "" is the class's own.
     """

@@ -33,10 +33,15 @@ def to_json(sym: "Symmetry") -> str:
         for key, item in sym.families.items()
     }
     parameters = {name: _parameter_row(item) for name, item in sym.parameters.items()}
-    return (
-        f'{{"format": "{FORMAT}", "version": {VERSION},\n "classes": {block(classes)},\n'
-        f' "families": {block(families)},\n "parameters": {block(parameters)},\n "notes": {json.dumps(list(sym.notes), ensure_ascii=False)}}}\n'
-    )
+    parts = {
+        "format": json.dumps(FORMAT),
+        "version": json.dumps(VERSION),
+        "classes": block(classes),
+        "families": block(families),
+        "parameters": block(parameters),
+        "notes": json.dumps(list(sym.notes), ensure_ascii=False),
+    }
+    return "{" + ",\n ".join(f'"{name}": {text}' for name, text in parts.items()) + "}\n"
 
 
 def _parameter_row(item: "Parameter") -> dict[str, Any]:
