@@ -1,0 +1,159 @@
+"""The results of a study as JSON, CSV, Markdown and text."""
+
+import csv
+import io
+import json
+import shlex
+import textwrap
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from coset.errors import InputError
+from coset.studies._study import Scalar, Table
+
+SCHEMA = 1
+"""Version of results.json."""
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """One finished run of a study; ``folder`` is OUT/<study> and holds its files."""
+
+    study: str
+    title: str
+    reference: str
+    paper: str
+    outcome: str
+    caption: str
+    preset: str
+    seed: int
+    device: str
+    config: dict[str, Any]
+    numbers: dict[str, Scalar]
+    tables: dict[str, Table]
+    versions: dict[str, str]
+    times: dict[str, Any]
+    folder: Path
+
+    @property
+    def page(self) -> Path:
+        """The Markdown page, beside the folder."""
+        return self.folder.with_name(f"{self.study}.md")
+
+    @property
+    def command(self) -> str:
+        """The command that gives these results again."""
+        return command(self.study, self.preset, self.seed, self.folder.parent)
+
+    def results(self) -> dict[str, Any]:
+        """What results.json holds; only ``times`` differs between two runs of one seed."""
+        content = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "folder"}
+        return {"schema": SCHEMA, **content, "tables": {name: asdict(table) for name, table in self.tables.items()}}
+
+    def __str__(self) -> str:
+        return text(self)
+
+
+def command(study: str, preset: str, seed: int, out: Path) -> str:
+    """The command line that runs a study; of an absolute folder only the name is told."""
+    folder = out.name if out.is_absolute() else out.as_posix()
+    return f"coset study run {study} --preset {preset} --seed {seed} --out {shlex.quote(folder or '.')}"
+
+
+def results_json(run: StudyRun) -> str:
+    """The content of results.json."""
+    return json.dumps(run.results(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def read_results(folder: Path) -> StudyRun:
+    """The run whose results.json lies in ``folder``."""
+    path = folder / "results.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content.pop("schema") != SCHEMA:
+            raise InputError(f"{path} was written by another version of coset; run the study again")
+        tables = {name: Table(**table) for name, table in content.pop("tables").items()}
+        return StudyRun(**content, tables=tables, folder=folder)
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} does not hold the results of a study: {error}") from error
+
+
+def table_csv(table: Table) -> str:
+    """A table as CSV: floats in full, an empty cell for None."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(table.columns)
+    writer.writerows(table.rows)
+    return buffer.getvalue()
+
+
+def page(run: StudyRun) -> str:
+    """The Markdown page, to lie beside the run's folder."""
+    link = f"{run.study}/"
+    parts = [f"# {run.title}", run.reference, "## What the paper found", run.paper]
+    parts += ["## What came out here", run.outcome]
+    parts += [f"![{run.caption}]({link}figure.png)", f"*{run.caption}* ([SVG]({link}figure.svg))"]
+    for name, table in run.tables.items():
+        parts += [f"## Table: {name}", f"{table.caption} ([CSV]({link}{name}.csv))".strip(), _markdown_table(table)]
+    settings = ", ".join(f"{name} = {value}" for name, value in run.config.items())
+    versions = ", ".join(f"{name} {value}" for name, value in run.versions.items())
+    parts += ["## How to run it", f"```sh\n{run.command}\n```"]
+    parts += [
+        f"Preset {run.preset} ({settings}), seed {run.seed}, on {run.device}, in {_duration(run.times['seconds'])}, "
+        f"with {versions}. All numbers are in [results.json]({link}results.json)."
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def text(run: StudyRun) -> str:
+    """Findings and tables for a terminal."""
+    parts = [run.title, _wrap(run.reference), f"What the paper found\n{_wrap(run.paper)}"]
+    parts.append(f"What came out here\n{_wrap(run.outcome)}")
+    for name, table in run.tables.items():
+        parts.append(f"{table.caption or name}\n{_text_table(table)}")
+    parts.append(f"{run.command}\n{_duration(run.times['seconds'])}, on {run.device}; files in {run.folder}")
+    return "\n\n".join(parts)
+
+
+def _wrap(prose: str) -> str:
+    return "\n\n".join(textwrap.fill(paragraph, 100) for paragraph in prose.split("\n\n"))
+
+
+def _cell(value: Scalar) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return str(value)
+
+
+def _markdown_table(table: Table) -> str:
+    def line(cells: list[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    rules = ["---" if _is_text(table, index) else "---:" for index in range(len(table.columns))]
+    rows = [line([_cell(value) for value in row]) for row in table.rows]
+    return "\n".join([line(list(table.columns)), line(rules), *rows])
+
+
+def _text_table(table: Table) -> str:
+    rows = [list(table.columns), *([_cell(value) for value in row] for row in table.rows)]
+    widths = [max(len(row[index]) for row in rows) for index in range(len(table.columns))]
+    align = [str.ljust if _is_text(table, index) else str.rjust for index in range(len(table.columns))]
+    return "\n".join(
+        "  ".join(put(cell, width) for put, cell, width in zip(align, row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def _is_text(table: Table, index: int) -> bool:
+    return any(isinstance(row[index], str) for row in table.rows)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,115 @@
+"""Run a study and write what it found; show what an earlier run wrote."""
+
+import json
+import os
+import platform
+import time
+from contextlib import ExitStack
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from coset.errors import InputError
+from coset.files import atomic_path
+from coset.store import Store
+from coset.studies._report import StudyRun, command, page, read_results, results_json, table_csv
+from coset.studies._study import Context, Findings, Study, find_study
+
+
+def run_study(
+    name: str,
+    preset: str,
+    out: str | os.PathLike[str],
+    *,
+    seed: int = 0,
+    device: str | None = None,
+    store: Store | None = None,
+    show: bool | None = None,
+) -> StudyRun:
+    """Run the study ``name``; write its page OUT/<name>.md and OUT/<name>/ with results, tables and figure.
+
+    Nothing is written before all of it is computed, and results.json last. The preset paper runs on a GPU if there is
+    one, the others on the CPU, unless ``device`` says otherwise. ``show`` forces progress bars on or off.
+    """
+    chosen = find_study(name)
+    if preset not in chosen.presets:
+        raise InputError(f"the study {name} has no preset {preset!r}; there are: {', '.join(chosen.presets)}")
+    if not 0 <= seed < 2**63:
+        raise InputError(f"seed must be an integer from 0 to 2^63 - 1, found {seed}")
+    folder = Path(out) / name
+    for path in (folder, *folder.parents):
+        if path.exists() and not path.is_dir():
+            raise InputError(f"out must be a folder, found the file {path}")
+    context = Context(seed, _device(device, preset), Store() if store is None else store, show)
+
+    started, clock = datetime.now(UTC), time.perf_counter()
+    findings = chosen.run(chosen.presets[preset], context)
+    times = {"started": started.isoformat(timespec="seconds"), "seconds": round(time.perf_counter() - clock, 3)}
+    run = _study_run(chosen, preset, context, findings, times, folder)
+    _write(run, findings)
+    return run
+
+
+def show_study(name: str, out: str | os.PathLike[str]) -> StudyRun:
+    """The earlier run of the study ``name`` in ``out``; ``str`` of it gives text and tables."""
+    find_study(name)
+    folder = Path(out) / name
+    if not (folder / "results.json").exists():
+        raise InputError(f"the study {name} has no results in {Path(out)}; run: {command(name, 'quick', 0, Path(out))}")
+    return read_results(folder)
+
+
+def _device(device: str | None, preset: str) -> torch.device:
+    if device is None:
+        return torch.device("cuda" if preset == "paper" and torch.cuda.is_available() else "cpu")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"the device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
+    return torch.device(device)
+
+
+def _study_run(
+    study: Study, preset: str, context: Context, findings: Findings, times: dict[str, object], folder: Path
+) -> StudyRun:
+    return StudyRun(
+        study=study.name,
+        title=study.title,
+        reference=study.reference,
+        paper=study.paper,
+        outcome=findings.outcome.format(**findings.numbers),
+        caption=findings.caption,
+        preset=preset,
+        seed=context.seed,
+        device=str(context.device),
+        config=json.loads(json.dumps(asdict(study.presets[preset]), allow_nan=False)),
+        numbers=dict(findings.numbers),
+        tables=dict(findings.tables),
+        versions={
+            "coset": version("coset"),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": version("numpy"),
+            "matplotlib": version("matplotlib"),
+        },
+        times=times,
+        folder=folder,
+    )
+
+
+def _write(run: StudyRun, findings: Findings) -> None:
+    """Write all files of a run: all of them, or on a failure none."""
+    # matplotlib takes long to import, and only this needs it.
+    from coset.studies._style import render
+
+    png, svg = render(findings.figure)
+    contents = {run.folder / "results.json": results_json(run).encode()}
+    contents |= {run.folder / f"{name}.csv": table_csv(table).encode() for name, table in run.tables.items()}
+    contents |= {run.folder / "figure.png": png, run.folder / "figure.svg": svg, run.page: page(run).encode()}
+    with ExitStack() as stack:
+        # The last one entered is moved to its place first: results.json comes last and vouches for the others.
+        for path, content in contents.items():
+            stack.enter_context(atomic_path(path)).write_bytes(content)
