@@ -1,0 +1,29 @@
+"""Datasets: found on this machine or fetched, checked, and loaded as tensors."""
+
+from coset.data.catalog import CATALOG
+from coset.data.checking import Listing, PartReport, Report, available, check
+from coset.data.dataset import Dataset, Split
+from coset.data.fetching import fetch
+from coset.data.folders import search_folders
+from coset.data.loading import load
+from coset.data.normalization import Normalization
+from coset.data.splitting import split, subset
+
+NAMES = tuple(CATALOG)
+
+__all__ = [
+    "NAMES",
+    "Dataset",
+    "Listing",
+    "Normalization",
+    "PartReport",
+    "Report",
+    "Split",
+    "available",
+    "check",
+    "fetch",
+    "load",
+    "search_folders",
+    "split",
+    "subset",
+]

@@ -1,0 +1,156 @@
+"""The datasets that coset knows, one entry each."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from coset.data import labels, sources
+from coset.data.cifar import read_cifar10, read_cifar100, read_slice
+from coset.data.content import Part
+from coset.data.dataset import Task
+from coset.data.embedded import read_breast_cancer, read_digits
+from coset.data.idx import read_mnist
+from coset.data.raw import Raw
+from coset.data.sources import Source
+from coset.data.tables import SPLITS, read_snelson, read_uci
+from coset.errors import InputError
+
+Reader = Callable[[Path, int], Raw]
+"""From the root folder and the number of the split (or the seed of the cut) to the arrays."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is known about a dataset before it is loaded.
+
+    ``train`` and ``test`` count examples, ``shape`` is that of one input, ``classes`` is empty for regression.
+    ``splits`` is the number of canonical train/test splits; 0 means that the test part is cut with a seed. A dataset
+    without ``parts`` lives inside scikit-learn; one with ``made_from`` is cut from that dataset instead of downloaded.
+    """
+
+    name: str
+    summary: str
+    train: int
+    test: int
+    shape: tuple[int, ...]
+    read: Reader
+    classes: tuple[str, ...] = ()
+    splits: int = 1
+    parts: tuple[Part, ...] = ()
+    source: Source | None = None
+    made_from: str | None = None
+
+    @property
+    def task(self) -> Task:
+        """Regression is what has no classes."""
+        return "classification" if self.classes else "regression"
+
+
+def lookup(name: str) -> Entry:
+    """The entry called ``name``."""
+    if name not in CATALOG:
+        raise InputError(f"dataset is {name!r}, expected one of {', '.join(CATALOG)}")
+    return CATALOG[name]
+
+
+def _mnist(name: str, summary: str, classes: tuple[str, ...], address: str) -> Entry:
+    return Entry(
+        name=name,
+        summary=summary,
+        train=60_000,
+        test=10_000,
+        shape=(1, 28, 28),
+        read=lambda root, _: read_mnist(root / name),
+        classes=classes,
+        parts=sources.parts(tuple(f"{name}/{file}" for file in sources.IDX_FILES)),
+        source=sources.idx_source(address, name),
+    )
+
+
+def _uci(name: str, summary: str, train: int, test: int, features: int) -> Entry:
+    return Entry(
+        name=f"uci/{name}",
+        summary=summary,
+        train=train,
+        test=test,
+        shape=(features,),
+        read=lambda root, split: read_uci(root / "uci" / name, split),
+        splits=SPLITS,
+        parts=sources.uci_parts(name),
+        source=sources.uci_source(name),
+    )
+
+
+_ENTRIES = (
+    Entry(
+        name="digits",
+        summary="handwritten digits, inside scikit-learn",
+        train=1438,
+        test=359,
+        shape=(1, 8, 8),
+        read=lambda _, seed: read_digits(seed),
+        classes=labels.DIGITS,
+        splits=0,
+    ),
+    Entry(
+        name="breast-cancer",
+        summary="tumours, malignant or benign, inside scikit-learn",
+        train=455,
+        test=114,
+        shape=(30,),
+        read=lambda _, seed: read_breast_cancer(seed),
+        classes=labels.TUMOURS,
+        splits=0,
+    ),
+    _mnist("mnist", "handwritten digits", labels.DIGITS, sources.MNIST),
+    _mnist("fashion-mnist", "articles of clothing", labels.FASHION, sources.FASHION),
+    Entry(
+        name="cifar10",
+        summary="photographs of animals and vehicles",
+        train=50_000,
+        test=10_000,
+        shape=(3, 32, 32),
+        read=lambda root, _: read_cifar10(root / "cifar-10-batches-bin"),
+        classes=labels.CIFAR10,
+        parts=sources.parts(sources.CIFAR10_FILES),
+        source=sources.cifar_source("cifar-10-binary.tar.gz", sources.CIFAR10_FILES),
+    ),
+    Entry(
+        name="cifar10-slice",
+        summary="the first images of cifar10",
+        train=2000,
+        test=1000,
+        shape=(3, 32, 32),
+        read=lambda root, _: read_slice(root / "cifar10-slice.npz"),
+        classes=labels.CIFAR10,
+        parts=sources.parts(("cifar10-slice.npz",), "arrays"),
+        made_from="cifar10",
+    ),
+    Entry(
+        name="cifar100",
+        summary="photographs of a hundred kinds of things",
+        train=50_000,
+        test=10_000,
+        shape=(3, 32, 32),
+        read=lambda root, _: read_cifar100(root / "cifar-100-binary"),
+        classes=labels.CIFAR100,
+        parts=sources.parts(sources.CIFAR100_FILES),
+        source=sources.cifar_source("cifar-100-binary.tar.gz", sources.CIFAR100_FILES),
+    ),
+    Entry(
+        name="snelson",
+        summary="a curve, with 301 more inputs that have no targets",
+        train=200,
+        test=0,
+        shape=(1,),
+        read=lambda root, _: read_snelson(root / "snelson"),
+        parts=sources.parts(tuple(f"snelson/{file}.dat" for file in sources.SNELSON_FILES), "numbers"),
+        source=sources.snelson_source(),
+    ),
+    _uci("bostonHousing", "prices of houses in suburbs of Boston", 455, 51, 13),
+    _uci("concrete", "compressive strength of concrete", 927, 103, 8),
+    _uci("energy", "heating load of buildings", 691, 77, 8),
+    _uci("yacht", "resistance of sailing yachts", 277, 31, 6),
+)
+
+CATALOG: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}

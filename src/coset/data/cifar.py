@@ -1,0 +1,102 @@
+"""CIFAR-10 and CIFAR-100 in the binary layout, and a small slice of CIFAR-10.
+
+A record is one label byte (CIFAR-10) or a coarse and a fine one (CIFAR-100), then 1024 red, 1024 green and 1024 blue
+bytes, each plane row by row (https://www.cs.toronto.edu/~kriz/cifar.html).
+"""
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coset.data.plain import read_plain
+from coset.data.raw import Raw, check_labels
+from coset.errors import InputError
+from coset.files import atomic_path
+
+IMAGE = (3, 32, 32)
+PIXELS = 3 * 32 * 32
+SLICE_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+SLICE_TRAIN, SLICE_TEST = 2000, 1000
+
+
+def read_records(path: Path, classes: dict[str, int], count: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Images (count, 3, 32, 32) and labels (count, kinds) of one file.
+
+    ``classes`` gives, in the order of the label bytes, each kind of label and its number of classes.
+    """
+    content = read_plain(path)
+    width = len(classes) + PIXELS
+    if len(content) != count * width:
+        raise InputError(
+            f"{path}: holds {len(content)} bytes, expected {count * width}: {count} records of {width} bytes"
+        )
+    table = np.frombuffer(content, np.uint8).reshape(count, width)
+    for column, (kind, number) in enumerate(classes.items()):
+        check_labels(path, table[:, column], number, kind)
+    images = np.ascontiguousarray(table[:, len(classes) :]).reshape(count, *IMAGE)
+    return images, table[:, : len(classes)].copy()
+
+
+def read_cifar10(folder: Path, count: int = 10_000) -> Raw:
+    """The five train files and the test file, of ``count`` records each."""
+    train = [read_records(folder / f"data_batch_{batch}.bin", {"label": 10}, count) for batch in range(1, 6)]
+    x_test, y_test = read_records(folder / "test_batch.bin", {"label": 10}, count)
+    x_train = np.concatenate([images for images, _ in train])
+    y_train = np.concatenate([labels[:, 0] for _, labels in train])
+    return Raw(x_train, y_train, x_test, y_test[:, 0], scale=255.0)
+
+
+def read_cifar100(folder: Path, train: int = 50_000, test: int = 10_000) -> Raw:
+    """Both files, with the fine labels (100 classes); the coarse ones are checked and left out."""
+    classes = {"coarse label": 20, "fine label": 100}
+    x_train, y_train = read_records(folder / "train.bin", classes, train)
+    x_test, y_test = read_records(folder / "test.bin", classes, test)
+    return Raw(x_train, y_train[:, 1], x_test, y_test[:, 1], scale=255.0)
+
+
+def read_slice(path: Path, train: int = SLICE_TRAIN, test: int = SLICE_TEST) -> Raw:
+    """The slice of CIFAR-10 written by ``write_slice``."""
+    arrays = read_arrays(path, SLICE_ARRAYS)
+    shapes = {"x_train": (train, *IMAGE), "y_train": (train,), "x_test": (test, *IMAGE), "y_test": (test,)}
+    for name, shape in shapes.items():
+        if arrays[name].dtype != np.uint8 or arrays[name].shape != shape:
+            found = f"{arrays[name].dtype} of shape {arrays[name].shape}"
+            raise InputError(f"{path}: {name} holds {found}, expected uint8 of shape {shape}")
+    check_labels(path, arrays["y_train"], 10, "train label")
+    check_labels(path, arrays["y_test"], 10, "test label")
+    return Raw(arrays["x_train"], arrays["y_train"], arrays["x_test"], arrays["y_test"], scale=255.0)
+
+
+def write_slice(cifar10: Raw, path: Path) -> None:
+    """Write the first 2,000 train and 1,000 test images of CIFAR-10 to an ``.npz`` file."""
+    with atomic_path(path) as part, part.open("wb") as file:
+        np.savez_compressed(
+            file,
+            x_train=cifar10.x_train[:SLICE_TRAIN],
+            y_train=cifar10.y_train[:SLICE_TRAIN],
+            x_test=cifar10.x_test[:SLICE_TEST],
+            y_test=cifar10.y_test[:SLICE_TEST],
+        )
+
+
+def read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """The named arrays of an ``.npz`` file; pickled objects are refused."""
+    try:
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise InputError(f"{path}: holds a single array, expected an .npz file with {', '.join(names)}")
+        with archive:
+            missing = [name for name in names if name not in archive]
+            if missing:
+                raise InputError(
+                    f"{path}: lacks {', '.join(missing)}; it holds {', '.join(archive.files) or 'nothing'}"
+                )
+            return {name: archive[name] for name in names}
+    except InputError:
+        raise
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"{path}: not a sound .npz file: {error}") from error

@@ -1,0 +1,131 @@
+"""Datasets from their official addresses into a folder, checked before they are visible there."""
+
+import os
+import shutil
+from pathlib import Path
+
+from coset.data.catalog import Entry, lookup
+from coset.data.cifar import write_slice
+from coset.data.content import Part, checksum, missing_files
+from coset.data.folders import download_folder, find
+from coset.data.plain import require_file
+from coset.data.sources import Download, Source
+from coset.data.transfer import file_sha256, transfer
+from coset.data.unpack import is_archive, unpack
+from coset.errors import InputError
+from coset.progress import Ticker, progress
+
+# Steps of the progress bar for one download.
+STEPS = 1000
+
+
+def fetch(
+    name: str,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    source: str | None = None,
+    show: bool | None = None,
+) -> tuple[Path, ...]:
+    """Bring a dataset into ``root`` (by default the cache) and return its files, in their order.
+
+    What is there already and has the right content stays. The rest is downloaded into ``root/.fetch``, compared with
+    its known SHA-256 and only then moved to its place. A transfer that was cut continues in the next call of ``fetch``;
+    nothing is tried twice by itself. ``source`` is an address to use in place of the official one, with the same files.
+    ``cifar10-slice`` is cut from ``cifar10``, which is fetched if it is nowhere. Nothing is done, and no file returned,
+    for the datasets inside scikit-learn.
+    """
+    entry = lookup(name)
+    folder = download_folder() if root is None else Path(root)
+    wanted = [part for part in entry.parts if not _is_right(part, folder)]
+    if wanted:
+        staging = folder / ".fetch" / entry.name
+        if entry.source is not None:
+            _download(entry.source, wanted, staging, entry.name, source, show)
+        elif entry.made_from is not None:
+            _cut(lookup(entry.made_from), wanted, staging, folder, source, show)
+        _install(wanted, staging, folder, entry.name)
+    return tuple(require_file(folder, file) for part in entry.parts for file in part.files)
+
+
+def _is_right(part: Part, folder: Path) -> bool:
+    """Whether all files of a part are there with the content they should have."""
+    if missing_files(part, folder):
+        return False
+    try:
+        return checksum(part, folder) == part.sha256
+    except InputError:
+        return False  # Unreadable content is wrong content, and will be replaced.
+
+
+def _download(
+    official: Source, wanted: list[Part], staging: Path, name: str, address: str | None, show: bool | None
+) -> None:
+    """Download and unpack under ``staging`` what the wanted parts need."""
+    files = {file for part in wanted for file in part.files}
+    downloads = [
+        download
+        for download in official.downloads
+        if any(file.removesuffix(".gz") in files for _, file in download.files)
+    ]
+    base = official.address if address is None else f"{address.rstrip('/')}/"
+    with progress(name, STEPS * len(downloads), show=show) as bar:
+        for download in downloads:
+            _stage(base + download.address, download, staging, bar)
+
+
+def _stage(url: str, download: Download, staging: Path, bar: Ticker) -> None:
+    """One download, unpacked, under ``staging``."""
+    archive = is_archive(download.address)
+    target = staging / (download.address if archive else download.files[0][1])
+    shown = 0
+
+    def report(done: int, total: int) -> None:
+        nonlocal shown
+        reached = STEPS * done // total if total else 0
+        bar.advance(reached - shown, note=f"{target.name} {done / 1e6:.1f} MB")
+        shown = reached
+
+    # What an interrupted call left whole is used; without a known checksum its content is checked later all the same.
+    whole = target.is_file() and (download.sha256 is None or file_sha256(target) == download.sha256)
+    if not whole:
+        transfer(url, target, sha256=download.sha256, report=report)
+    if archive:
+        try:
+            unpack(target, download.files, staging)
+        except InputError as error:
+            target.unlink()
+            raise InputError(f"{error}; the download was deleted") from error
+    bar.advance(STEPS - shown)
+
+
+def _cut(whole: Entry, wanted: list[Part], staging: Path, folder: Path, address: str | None, show: bool | None) -> None:
+    """Write the slice of CIFAR-10 under ``staging``, from wherever CIFAR-10 is; fetch that if it is nowhere."""
+    place = find(whole, folder) or find(whole)
+    if place is None:
+        fetch(whole.name, root=folder, source=address, show=show)
+        place = folder
+    write_slice(whole.read(place, 0), staging / wanted[0].files[0])
+
+
+def _install(wanted: list[Part], staging: Path, folder: Path, name: str) -> None:
+    """Check the content under ``staging``, then move it to its place; delete it if any of it is wrong."""
+    try:
+        for part in wanted:
+            found = checksum(part, staging)
+            if found != part.sha256:
+                more = f" and {len(part.files) - 1} more" if len(part.files) > 1 else ""
+                raise InputError(f"{part.files[0]}{more}: SHA-256 of the content is {found}, expected {part.sha256}")
+    except InputError as error:
+        shutil.rmtree(staging)
+        raise InputError(f"{name} was not installed: {error}; what came was deleted") from error
+    for part in wanted:
+        for file in part.files:
+            staged = require_file(staging, file)
+            target = folder / staged.relative_to(staging)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            staged.replace(target)
+    shutil.rmtree(staging)
+    # The name of a dataset may have two parts, so may the folder have been.
+    for empty in (staging.parent, staging.parent.parent):
+        if empty != folder and not any(empty.iterdir()):
+            empty.rmdir()

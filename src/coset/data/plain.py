@@ -1,0 +1,42 @@
+"""Files that may be compressed: found under either name, read as plain bytes."""
+
+import gzip
+import zlib
+from pathlib import Path
+
+from coset.errors import InputError
+
+
+def find_file(folder: Path, name: str) -> Path | None:
+    """``name.gz`` or else ``name`` under ``folder``; None where neither is a file.
+
+    The compressed file comes first because it is what a download puts there.
+    """
+    for candidate in (folder / f"{name}.gz", folder / name):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def require_file(folder: Path, name: str) -> Path:
+    """Like ``find_file``, but a missing file is an error."""
+    path = find_file(folder, name)
+    if path is None:
+        raise InputError(f"{folder / name}: no such file, compressed (.gz) or not")
+    return path
+
+
+def read_plain(path: Path) -> bytes:
+    """The bytes of ``path``, decompressed if its name ends in ``.gz``."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    if path.suffix != ".gz":
+        return content
+    try:
+        return gzip.decompress(content)
+    except EOFError as error:
+        raise InputError(f"{path}: the gzip stream is truncated: it ends after {len(content)} bytes") from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(f"{path}: not a sound gzip file: {error}") from error
