@@ -5,7 +5,7 @@ import io
 import json
 import shlex
 import textwrap
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ class StudyRun:
     def results(self) -> dict[str, Any]:
         """What results.json holds; only ``times`` differs between two runs of one seed."""
         content = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "folder"}
-        return {"schema": SCHEMA, **content, "tables": {name: asdict(table) for name, table in self.tables.items()}}
+        return {"schema": SCHEMA, **content, "tables": {name: _plain(table) for name, table in self.tables.items()}}
 
     def __str__(self) -> str:
         return text(self)
@@ -59,6 +59,10 @@ def command(study: str, preset: str, seed: int, out: Path) -> str:
     """The command line that runs a study; of an absolute folder only the name is told."""
     folder = out.name if out.is_absolute() else out.as_posix()
     return f"coset study run {study} --preset {preset} --seed {seed} --out {shlex.quote(folder or '.')}"
+
+
+def _plain(table: Table) -> dict[str, Any]:
+    return {"caption": table.caption, "columns": list(table.columns), "rows": [list(row) for row in table.rows]}
 
 
 def results_json(run: StudyRun) -> str:

@@ -61,7 +61,7 @@ class Curves:
 def run(config: Config, context: Context) -> Findings:
     """Compare quadrature, closed form and the paper's Monte Carlo for GELU; then measure other activations."""
     scales = np.linspace(config.largest / config.points, config.largest, config.points)
-    normal = torch.randn(config.samples, generator=context.generator("X"), dtype=torch.float64)
+    normal = torch.randn(config.samples, generator=context.generator("X"), dtype=torch.float64).to(context.device)
     estimate, error = _monte_carlo(normal, scales, context)
     curves = Curves(scales, np.array([homogeneity_defect("gelu", scale) for scale in scales]), estimate, error)
     beyond = {name: (homogeneity_slope(key), _second_moment(key)) for name, key in ACTIVATIONS.items()}
@@ -137,7 +137,7 @@ def _monte_carlo(normal: torch.Tensor, scales: Array, context: Context) -> tuple
     gelu = activation_function("gelu")
     base, estimates, errors = gelu(normal), [], []
     with context.progress("sampling", len(scales)) as bar:
-        for scale in scales:
+        for scale in scales.tolist():
             squares = (gelu(scale * normal) - scale * base) ** 2
             estimate = math.sqrt(squares.mean())
             spread = float(squares.std()) / math.sqrt(len(normal))
