@@ -1,0 +1,166 @@
+"""How a network is trained: everything that decides the outcome beside the model, the data and the seed."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any, Self
+
+from coset.errors import InputError
+from coset.train.augment import AUGMENTATIONS
+from coset.train.loss import LOSSES
+from coset.train.optimizer import OPTIMIZERS
+from coset.train.schedule import SCHEDULES
+
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Settings of a training run; checked on creation, and the same run always has the same plain dict.
+
+    For that reason a setting that the rest of the recipe leaves without effect must keep its default: momentum with
+    Adam, say, is an error. ``dataclasses.replace`` makes variants.
+    """
+
+    epochs: int
+    batch_size: int
+    """Examples per step; the last batch of an epoch holds what is left, nothing is dropped."""
+    learning_rate: float
+    """The highest rate of the schedule."""
+    optimizer: str = "sgd"
+    momentum: float = 0.0
+    """SGD only."""
+    nesterov: bool = False
+    """SGD with momentum only."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Adam and AdamW only."""
+    weight_decay: float = 0.0
+    """Of all parameters; AdamW decouples it from the gradient."""
+    schedule: str = "constant"
+    warmup_epochs: int = 0
+    """Linear warm-up before the schedule; not for the two cyclic schedules, which rise by themselves."""
+    drops: int = 4
+    """Schedule "step" only: evenly spaced drops of the rate."""
+    drop_factor: float = 0.5
+    """Schedule "step" only: the rate is multiplied by it at each drop."""
+    peak: float = 0.3
+    """Schedules "triangular" and "one-cycle" only: the share of the run at which the rate is highest."""
+    loss: str = "cross-entropy"
+    label_smoothing: float = 0.0
+    """Cross-entropy only; evaluation never smooths."""
+    mixup: float = 0.0
+    """α of mixup's Beta(α, α); 0 is off."""
+    cutmix: float = 0.0
+    """α of CutMix's Beta(α, α); 0 is off."""
+    augmentation: str = "none"
+    shift: int = 2
+    """Augmentations "shift" and "shift-flip" only: the farthest translation in pixels."""
+    clip: float | None = None
+    """The largest norm of the whole gradient; None is off."""
+    keep: str = "last"
+    """Which weights are returned: "last", or "best" on the validation data."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            object.__setattr__(self, field.name, _clean(field.name, getattr(self, field.name)))
+        for name, (switch, values) in _ONLY_WITH.items():
+            if getattr(self, name) != _default(name) and getattr(self, switch) not in values:
+                raise InputError(
+                    f"recipe: {name} has no effect with {switch} {getattr(self, switch)!r}, "
+                    f"expected {switch} {' or '.join(map(repr, values))}, or {name} left at {_default(name)!r}"
+                )
+        if self.nesterov and self.momentum == 0:
+            raise InputError("recipe: nesterov needs momentum, which is 0; expected a momentum above 0")
+        if self.warmup_epochs >= self.epochs:
+            raise InputError(
+                f"recipe: warmup_epochs is {self.warmup_epochs}, expected fewer than the {self.epochs} epochs"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """A plain dict for JSON, with every setting and the version of the format."""
+        return {"version": VERSION, **asdict(self), "betas": list(self.betas)}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """The recipe of a plain dict. Unknown settings are refused, absent ones have their defaults."""
+        if content.get("version") != VERSION:
+            raise InputError(f"recipe: its version is {content.get('version')!r}, expected {VERSION}")
+        settings = {name: value for name, value in content.items() if name != "version"}
+        known = {field.name: field for field in fields(cls)}
+        unknown = sorted(map(str, settings.keys() - known.keys()))
+        if unknown:
+            raise InputError(f"recipe: unknown setting {', '.join(unknown)}; expected some of {', '.join(known)}")
+        absent = [name for name, field in known.items() if field.default is MISSING and name not in settings]
+        if absent:
+            raise InputError(f"recipe: {', '.join(absent)} is missing")
+        return cls(**settings)
+
+
+# A setting, and the switch with those of its values under which the setting has an effect.
+_ONLY_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
+    "momentum": ("optimizer", ("sgd",)),
+    "nesterov": ("optimizer", ("sgd",)),
+    "betas": ("optimizer", ("adam", "adamw")),
+    "warmup_epochs": ("schedule", ("constant", "linear", "cosine", "step")),
+    "drops": ("schedule", ("step",)),
+    "drop_factor": ("schedule", ("step",)),
+    "peak": ("schedule", ("triangular", "one-cycle")),
+    "label_smoothing": ("loss", ("cross-entropy",)),
+    "shift": ("augmentation", ("shift", "shift-flip")),
+}
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "optimizer": tuple(OPTIMIZERS),
+    "schedule": tuple(SCHEDULES),
+    "loss": tuple(LOSSES),
+    "augmentation": tuple(AUGMENTATIONS),
+    "keep": ("last", "best"),
+}
+
+# Whole numbers and the least value of each.
+_WHOLE: dict[str, int] = {"epochs": 1, "batch_size": 1, "warmup_epochs": 0, "drops": 1, "shift": 1}
+
+_REAL: dict[str, tuple[Callable[[float], bool], str]] = {
+    "learning_rate": (lambda value: value > 0, "a number above 0"),
+    "momentum": (lambda value: 0 <= value < 1, "a number in [0, 1)"),
+    "weight_decay": (lambda value: value >= 0, "a number of at least 0"),
+    "drop_factor": (lambda value: 0 < value < 1, "a number in (0, 1)"),
+    "peak": (lambda value: 0 < value < 1, "a number in (0, 1)"),
+    "label_smoothing": (lambda value: 0 <= value < 1, "a number in [0, 1)"),
+    "mixup": (lambda value: value >= 0, "a number of at least 0"),
+    "cutmix": (lambda value: value >= 0, "a number of at least 0"),
+    "clip": (lambda value: value > 0, "a number above 0, or None"),
+}
+
+
+def _default(name: str) -> Any:
+    return Recipe.__dataclass_fields__[name].default
+
+
+def _clean(name: str, value: Any) -> Any:
+    """The value of a setting in its one type (1 becomes 1.0 where a real number is meant), or an error."""
+    if name in _CHOICES:
+        return _require(name, value, value in _CHOICES[name], f"one of {', '.join(_CHOICES[name])}")
+    if name in _WHOLE:
+        least = _WHOLE[name]
+        return _require(name, value, type(value) is int and value >= least, f"a whole number of at least {least}")
+    if name == "nesterov":
+        return _require(name, value, isinstance(value, bool), "True or False")
+    if name == "betas":
+        pair = isinstance(value, tuple | list) and len(value) == 2
+        _require(name, value, pair and all(_is_real(beta) and 0 <= beta < 1 for beta in value), "two numbers in [0, 1)")
+        return float(value[0]), float(value[1])
+    if name == "clip" and value is None:
+        return None
+    allowed, expected = _REAL[name]
+    return float(_require(name, value, _is_real(value) and allowed(value), expected))
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _require(name: str, value: Any, right: bool, expected: str) -> Any:
+    if not right:
+        raise InputError(f"recipe: {name} is {value!r}, expected {expected}")
+    return value
