@@ -173,7 +173,7 @@ def test_one_seed_gives_one_result(run: Callable[..., StudyRun], tmp_path: Path)
 
 def test_the_figure_ignores_the_readers_style_and_leaves_it(run: Callable[..., StudyRun]) -> None:
     plain = (run(out="plain").folder / "figure.png").read_bytes()
-    with matplotlib.rc_context({"font.size": 30.0, "savefig.dpi": 50.0, "axes.grid": False}):
+    with matplotlib.rc_context({"font.size": 30.0, "axes.facecolor": "red", "xtick.direction": "in"}):
         assert (run(out="styled").folder / "figure.png").read_bytes() == plain
         assert matplotlib.rcParams["font.size"] == 30.0
 
