@@ -15,7 +15,7 @@ class MyrtleCNN(nn.Module):
     second, third and fourth convolution, by 4 the last of these. With ``norm="none"`` the convolutions have biases,
     otherwise the normalisation's shift takes their place.
 
-    Layers: ``conv1`` ... ``conv4``, ``norm1`` ... ``norm4``, ``activation1`` ... ``activation4``, ``pool2`` ... ``pool4``,
+    Layers: ``conv1`` to ``conv4``, ``norm1`` to ``norm4``, ``activation1`` to ``activation4``, ``pool2`` to ``pool4``,
     ``pool``, ``fc``.
     """
 

@@ -71,7 +71,9 @@ def example_input(model: nn.Module, batch: int = 2, *, seed: int = 0) -> Tensor:
     shape = getattr(model, "input_shape", None)
     if shape is None:
         raise InputError(f"{type(model).__name__} has no attribute input_shape (the shape of one input, without batch)")
-    numbers = torch.randn(batch, *shape, generator=torch.Generator().manual_seed(_check_seed(seed)))
+    # Drawn on the CPU, whatever the default device, so that a seed means the same everywhere.
+    generator = torch.Generator("cpu").manual_seed(_check_seed(seed))
+    numbers = torch.randn(batch, *shape, generator=generator, device="cpu")
     like = next((p for p in model.parameters() if p.is_floating_point()), None)
     return numbers if like is None else numbers.to(like)
 
