@@ -1,7 +1,7 @@
 """Remove the scales: the representative of an orbit in which incoming weights have unit norm (thesis, section 4.4)."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TypeVar
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from coset.distribution.delta import Delta
 from coset.distribution.mean_field import MeanField
 from coset.errors import InputError
-from coset.symmetry.axes import Charge, units_of
+from coset.symmetry.axes import Charge, Concat, Node, Product, Units, units_of
 from coset.symmetry.element import Element
 from coset.symmetry.structure import Stretch
 from coset.symmetry.symmetry import Family, Symmetry
@@ -47,23 +47,50 @@ def normalize_scales(sym: Symmetry, params: _T) -> tuple[_T, Element]:
     return sym.act(sym.inverse(undo), params), undo
 
 
-def _charges(sym: Symmetry, name: str) -> dict[str, list[Charge]]:
-    """The free scales a parameter carries: family → charges with a non-zero power."""
-    found: dict[str, list[Charge]] = {}
-    for node in sym.parameters[name].axes:
-        for unit in units_of(node):
-            for charge in unit.charges:
-                key = f"{unit.name}:{charge.family}" if charge.family else unit.name
-                if charge.scale and key in sym.scaling:
-                    found.setdefault(key, []).append(charge)
-    return found
+def _scales_on(sym: Symmetry, unit: Units) -> dict[str, int]:
+    """The free scales that an appearance of a class carries: family → power."""
+    keys = {f"{unit.name}:{charge.family}" if charge.family else unit.name: charge.scale for charge in unit.charges}
+    return {key: power for key, power in keys.items() if power and key in sym.scaling}
+
+
+def _appearances(node: Node) -> Iterator[tuple[Units, tuple[Units, ...]]]:
+    """Each appearance of a class on an axis, with the others that multiply the same entries."""
+    if isinstance(node, Units):
+        yield node, ()
+    elif isinstance(node, Product):
+        for index, factor in enumerate(node.factors):
+            others = tuple(u for at, other in enumerate(node.factors) if at != index for u in units_of(other))
+            for unit, beside in _appearances(factor):
+                yield unit, (*beside, *others)
+    elif isinstance(node, Concat):
+        for segment in node.segments:
+            yield from _appearances(segment)
 
 
 def _carriers(sym: Symmetry, key: str) -> list[str]:
     """The parameters a family's scale moves, with the gains that make up for a variance."""
-    names = [name for name in sym.structures if key in _charges(sym, name)]
+    names = [
+        name
+        for name in sym.structures
+        if any(key in _scales_on(sym, unit) for node in sym.parameters[name].axes for unit in units_of(node))
+    ]
     gains = [sym.parameters[name].gain for name in names]
     return list(dict.fromkeys([*names, *(gain for gain in gains if gain is not None)]))
+
+
+def _incoming(sym: Symmetry, key: str) -> dict[str, set[str]]:
+    """The parameters that carry a family with power +1, each with the other scales (or the same again) beside it."""
+    found: dict[str, set[str]] = {}
+    for name in sym.structures:
+        parameter = sym.parameters[name]
+        for axis, node in enumerate(parameter.axes):
+            elsewhere = [u for at, other in enumerate(parameter.axes) if at != axis for u in units_of(other)]
+            for unit, beside in _appearances(node):
+                own = _scales_on(sym, unit)
+                if own.get(key) == 1 and not parameter.shift:
+                    others = {other for u in (*beside, *elsewhere) for other in _scales_on(sym, u)}
+                    found.setdefault(name, set()).update(others | (own.keys() - {key}))
+    return found
 
 
 def _next_family(sym: Symmetry, removed: Collection[str]) -> tuple[str, list[list[str]]]:
@@ -74,13 +101,8 @@ def _next_family(sym: Symmetry, removed: Collection[str]) -> tuple[str, list[lis
     waiting = [key for key in sym.scaling if key not in removed]
     for insist in (True, False):
         for key in waiting:
-            incoming = [
-                name
-                for name in sym.structures
-                if any(charge.scale == 1 for charge in _charges(sym, name).get(key, ()))
-                and not sym.parameters[name].shift
-            ]
-            ready = [name for name in incoming if _settled(_charges(sym, name), key, removed)]
+            incoming = _incoming(sym, key)
+            ready = [name for name, others in incoming.items() if others <= set(removed)]
             ranks = sorted({len(sym.parameters[name].shape) for name in ready}, reverse=True)
             best = max((len(sym.parameters[name].shape) for name in incoming), default=0)
             if ranks and (ranks[0] == best or not insist):
@@ -89,11 +111,6 @@ def _next_family(sym: Symmetry, removed: Collection[str]) -> tuple[str, list[lis
         f"the scales of {', '.join(repr(key) for key in waiting)} cannot be normalised one after the other: each is "
         f"carried with power +1 only beside another of them, or not at all"
     )
-
-
-def _settled(charges: dict[str, list[Charge]], key: str, removed: Collection[str]) -> bool:
-    """Whether a parameter carries this family once, and otherwise only families whose scale is removed."""
-    return len(charges[key]) == 1 and all(other == key or other in removed for other in charges)
 
 
 def _norms(sym: Symmetry, key: str, sources: list[list[str]], params: Mapping[str, Tensor]) -> Tensor:
@@ -117,16 +134,16 @@ def _unit_squares(sym: Symmetry, name: str, family: Family, tensor: Tensor) -> T
     total = torch.zeros(math.prod(sym.shape(family.owner)), dtype=torch.float64)
     for stretch in structure.stretches:
         along = _sum_along(squares, stretch)
-        if stretch.plain is not None and _incoming(family, stretch.plain.name, stretch.plain.charges):
+        if stretch.plain is not None and _counts(family, stretch.plain.name, stretch.plain.charges):
             total += along
         for member in stretch.members:
-            if _incoming(family, member.name, member.charges):
+            if _counts(family, member.name, member.charges):
                 present = member.unit >= 0
                 total.index_add_(0, member.unit[present], along[present])
     return total
 
 
-def _incoming(family: Family, name: str, charges: tuple[Charge, ...]) -> bool:
+def _counts(family: Family, name: str, charges: tuple[Charge, ...]) -> bool:
     return name == family.owner and any(charge.family == family.name and charge.scale == 1 for charge in charges)
 
 

@@ -1,7 +1,7 @@
 """Symmetries declared by hand: axes written in the language of ``grammar``, everything checked against a model."""
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,7 +59,8 @@ def from_axes(
         parents[child] = parent
     declared = _tie(declared, tensors)
     found = _sizes(declared, tensors, sizes)
-    classes = _classes(found, parents, ordered)
+    order = [unit.name for item in declared.values() for node in item.axes for unit in units_of(node)]
+    classes = _classes(found, order, parents, ordered)
     parameters = {
         name: Parameter(
             tuple(tensor.shape),
@@ -183,12 +184,13 @@ def _solve(node: Node, missing: str, known: Mapping[str, int], total: int, where
 
 
 def _classes(
-    found: Mapping[str, int], parents: Mapping[str, str | None], ordered: Collection[str]
+    found: Mapping[str, int], order: Sequence[str], parents: Mapping[str, str | None], ordered: Collection[str]
 ) -> dict[str, UnitClass]:
-    """Classes with the outer ones first; refuses circles and unknown names."""
-    for name in ordered:
-        if name not in found:
-            raise InputError(f"ordered names the class '{name}', which no axis carries")
+    """Classes as they first appear, outer ones before those nested in them; refuses circles and unknown names."""
+    for kind, names in (("sizes", found), ("ordered", ordered), ("inside", parents)):
+        for name in names:
+            if name not in order:
+                raise InputError(f"{kind} names the class '{name}', which no axis carries")
     classes: dict[str, UnitClass] = {}
 
     def enter(name: str, path: tuple[str, ...]) -> None:
@@ -203,7 +205,7 @@ def _classes(
             enter(parent, (*path, name))
         classes[name] = UnitClass(name, found[name], parent, name not in ordered)
 
-    for name in found:
+    for name in order:
         enter(name, ())
     return classes
 

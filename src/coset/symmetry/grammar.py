@@ -162,10 +162,9 @@ def _render_product(factors: tuple[Node, ...], parents: Mapping[str, str | None]
     first, rest = factors[0], factors[1:]
     inside = [parents.get(unit.name) for factor in rest for unit in units_of(factor)]
     if isinstance(first, Units) and inside and all(parent == first.name for parent in inside):
-        return f"{_render_units(first)}[{_render_product(rest, parents)}]"
+        return f"{_render_units(first)}[{render_axis(rest[0] if len(rest) == 1 else Product(rest), parents)}]"
     text = render_axis(first, parents)
-    if isinstance(first, Concat) and (rest or len(factors) > 1):
-        text = f"({text})"
+    text = f"({text})" if isinstance(first, Concat) else text
     return f"{text}*{_render_product(rest, parents)}" if rest else text
 
 

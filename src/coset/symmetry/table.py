@@ -4,12 +4,11 @@ import math
 from typing import TYPE_CHECKING
 
 from coset.symmetry.axes import units_of
-from coset.symmetry.grammar import render_axis
 
 if TYPE_CHECKING:
     from coset.symmetry.symmetry import Symmetry
 
-_CARRIERS_SHOWN = 4
+_CARRIERS_SHOWN = 3
 
 
 def render(sym: "Symmetry") -> str:
@@ -45,17 +44,15 @@ def _row(sym: "Symmetry", name: str) -> tuple[str, ...]:
     families = [family for family in sym.families.values() if family.owner == name]
 
     def free(kind: str) -> str:
-        named = [family.name or "own" for family in families if getattr(family, kind)]
-        per = f"{blocks * item.size}"
-        return "–" if not named else per if named == ["own"] else " ".join(f"{per} ({label})" for label in named)
+        number = sum(getattr(family, kind) for family in families)
+        return "–" if not number else f"{blocks * item.size}" if number == 1 else f"{number}×{blocks * item.size}"
 
     return name, size, permutations, free("scales"), free("signs"), _carriers(sym, name)
 
 
 def _carriers(sym: "Symmetry", name: str) -> str:
-    parents = {key: item.parent for key, item in sym.classes.items()}
     places = [
-        f"{parameter}[{axis}] {render_axis(node, parents)}"
+        f"{parameter}[{axis}]"
         for parameter, item in sym.parameters.items()
         for axis, node in enumerate(item.axes)
         if any(unit.name == name for unit in units_of(node))
