@@ -1,5 +1,6 @@
 """Schedules against their closed forms and against PyTorch's own."""
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -38,7 +39,7 @@ def test_constant() -> None:
 def test_linear_falls_in_equal_steps_to_zero() -> None:
     found = [*rates(schedule="linear"), 0.0]
     assert found[0] == 0.5
-    assert [a - b for a, b in zip(found, found[1:], strict=False)] == pytest.approx([0.5 / 70] * 70)
+    assert [a - b for a, b in itertools.pairwise(found)] == pytest.approx([0.5 / 70] * 70)
 
 
 def test_cosine_is_that_of_torch() -> None:

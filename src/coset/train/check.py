@@ -35,6 +35,15 @@ def model_device(model: nn.Module) -> torch.device:
     return devices.pop()
 
 
+def usable_device(device: torch.device | str) -> torch.device:
+    """The device of that name, if this machine has it."""
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        reason = (str(error).splitlines() or ["no reason given"])[0]
+        raise InputError(f"device is {str(device)!r}, expected one that this machine has: {reason}") from error
+
+
 def probe(model: Callable[[Tensor], Tensor], x: Tensor, name: str) -> Tensor:
     """The outputs of a model (in evaluation mode) for a few examples; what it cannot take is an InputError."""
     try:

@@ -20,8 +20,8 @@ from torch.optim import Optimizer
 
 from coset.errors import InputError
 from coset.files import atomic_path
-from coset.train.evaluate import Metrics
 from coset.train.identity import differences
+from coset.train.metrics import Metrics
 from coset.train.result import Epoch
 
 FORMAT = 1
@@ -131,7 +131,10 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise InputError(
             f"checkpoint {path} is a safetensors file without {KEY!r} in its metadata, expected a checkpoint"
         )
-    content: dict[str, Any] = json.loads(metadata[KEY])
+    try:
+        content: dict[str, Any] = json.loads(metadata[KEY])
+    except json.JSONDecodeError as error:
+        raise InputError(f"checkpoint {path} is damaged: its metadata is not JSON: {error}") from error
     if content.get("format") != FORMAT:
         raise InputError(f"checkpoint {path} has format {content.get('format')!r}, expected {FORMAT}")
     return tensors, content

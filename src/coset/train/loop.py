@@ -12,8 +12,8 @@ from coset.errors import InputError
 from coset.progress import Ticker
 from coset.train.augment import AUGMENTATIONS, Motions, move
 from coset.train.checkpoint import State
-from coset.train.evaluate import Metrics, evaluate_batches
 from coset.train.loss import LOSSES, Loss
+from coset.train.metrics import Metrics, evaluate_batches
 from coset.train.mix import Mix, draw_mixes, mix_inputs, mix_values
 from coset.train.randomness import own_global_state, seed_global_state, stream, stream_seed
 from coset.train.recipe import Recipe

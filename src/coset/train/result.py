@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from coset.train.evaluate import Metrics
+from coset.train.metrics import Metrics
 
 
 @dataclass(frozen=True)

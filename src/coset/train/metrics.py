@@ -103,7 +103,7 @@ def _check_params(model: nn.Module, params: Mapping[str, Tensor]) -> None:
     """The names and shapes of ``params`` must be those of the model's ``state_dict``."""
     expected = model.state_dict()
     for name in expected.keys() ^ params.keys():
-        where, other = ("model", "params") if name in expected else ("params", "the model")
+        where, other = ("the model", "params") if name in expected else ("params", "the model")
         raise InputError(f"params: {name} is in {where} but not in {other}")
     for name, tensor in expected.items():
         if tensor.shape != params[name].shape:

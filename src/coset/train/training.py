@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from coset.errors import InputError
 from coset.progress import Ticker, progress
-from coset.train.check import check_images, check_last_batch, check_pair, model_device, probe
+from coset.train.check import check_images, check_last_batch, check_pair, model_device, probe, usable_device
 from coset.train.checkpoint import State, load_checkpoint, save_checkpoint, snapshot
 from coset.train.identity import identity
 from coset.train.loop import Run, tell, train_epoch, validate
@@ -61,7 +61,7 @@ def fit(
     check_pair(x, y, "x", "y")
     if channels_last:
         check_images(x, "channels_last", 0)
-    place = model_device(model) if device is None else torch.device(device)
+    place = model_device(model) if device is None else usable_device(device)
     with own_global_state(place), torch.enable_grad():
         trained = copy.deepcopy(model).to(place)
         if channels_last:
