@@ -4,15 +4,13 @@ A record is one label byte (CIFAR-10) or a coarse and a fine one (CIFAR-100), th
 bytes, each plane row by row (https://www.cs.toronto.edu/~kriz/cifar.html).
 """
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coset.data.plain import read_plain
+from coset.data.plain import ARCHIVE_ERRORS, read_plain
 from coset.data.raw import Raw, check_labels
 from coset.errors import InputError
 from coset.files import atomic_path
@@ -98,5 +96,5 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
             return {name: archive[name] for name in names}
     except InputError:
         raise
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except ARCHIVE_ERRORS as error:
         raise InputError(f"{path}: not a sound .npz file: {error}") from error

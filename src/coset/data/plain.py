@@ -1,10 +1,24 @@
 """Files that may be compressed: found under either name, read as plain bytes."""
 
 import gzip
+import tarfile
+import zipfile
 import zlib
 from pathlib import Path
 
 from coset.errors import InputError
+
+# All that zipfile, tarfile and numpy raise over damaged archives; encryption, unknown methods and versions count too.
+ARCHIVE_ERRORS = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    ValueError,
+)
 
 
 def find_file(folder: Path, name: str) -> Path | None:

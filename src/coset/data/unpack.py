@@ -3,11 +3,11 @@
 import shutil
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from coset.data.plain import ARCHIVE_ERRORS
 from coset.errors import InputError
 from coset.files import atomic_path
 
@@ -18,12 +18,15 @@ LARGEST = 1 << 28
 def unpack(archive: Path, files: tuple[tuple[str, str], ...], folder: Path) -> None:
     """Write members of ``archive`` to files under ``folder``; ``files`` pairs each member with its path there.
 
-    An archive that holds a name outside its own folder is refused whole, before anything is written.
+    An archive is refused whole, before anything is written, if it holds a name outside its own folder, or if a member
+    that is asked for is missing, is not a regular file or is enormous.
     """
     suffix = next(suffix for suffix in UNPACKERS if archive.name.endswith(suffix))
     try:
         UNPACKERS[suffix](archive, dict(files), folder)
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+    except InputError:
+        raise
+    except ARCHIVE_ERRORS as error:
         raise InputError(f"{archive}: not a sound archive: {error}") from error
 
 
@@ -35,19 +38,20 @@ def is_archive(name: str) -> bool:
 def _tar(archive: Path, files: dict[str, str], folder: Path) -> None:
     with tarfile.open(archive, "r:gz") as tar:
         members = {_safe(archive, member.name): member for member in tar}
-        for name in _present(archive, files, set(members)):
-            stream = tar.extractfile(members[name]) if members[name].isreg() else None
-            if stream is None:
-                raise InputError(f"{archive}: member {name} is not a regular file")
-            _write(archive, name, members[name].size, stream, folder / files[name])
+        _check(archive, files, {name: member.size for name, member in members.items() if member.isreg()})
+        for name, file in files.items():
+            stream = tar.extractfile(members[name])
+            assert stream is not None  # A regular file has content.
+            _write(stream, folder / file)
 
 
 def _zip(archive: Path, files: dict[str, str], folder: Path) -> None:
     with zipfile.ZipFile(archive) as bundle:
         members = {_safe(archive, member.filename): member for member in bundle.infolist()}
-        for name in _present(archive, files, set(members)):
+        _check(archive, files, {name: member.file_size for name, member in members.items() if not member.is_dir()})
+        for name, file in files.items():
             with bundle.open(members[name]) as stream:
-                _write(archive, name, members[name].file_size, stream, folder / files[name])
+                _write(stream, folder / file)
 
 
 UNPACKERS: dict[str, Callable[[Path, dict[str, str], Path], None]] = {".tar.gz": _tar, ".zip": _zip}
@@ -61,15 +65,16 @@ def _safe(archive: Path, name: str) -> str:
     return path.as_posix()
 
 
-def _present(archive: Path, files: dict[str, str], names: set[str]) -> list[str]:
-    lacking = [name for name in files if name not in names]
+def _check(archive: Path, files: dict[str, str], sizes: dict[str, int]) -> None:
+    """Refuse an archive without the files that are asked for; ``sizes`` has all its regular files."""
+    lacking = [name for name in files if name not in sizes]
     if lacking:
-        raise InputError(f"{archive}: lacks {', '.join(lacking)}")
-    return list(files)
+        raise InputError(f"{archive}: has no regular file {', '.join(lacking)}")
+    for name in files:
+        if sizes[name] > LARGEST:
+            raise InputError(f"{archive}: member {name} has {sizes[name]} bytes, expected at most {LARGEST}")
 
 
-def _write(archive: Path, name: str, size: int, stream: IO[bytes], target: Path) -> None:
-    if size > LARGEST:
-        raise InputError(f"{archive}: member {name} has {size} bytes, expected at most {LARGEST}")
+def _write(stream: IO[bytes], target: Path) -> None:
     with atomic_path(target) as part, part.open("wb") as file:
         shutil.copyfileobj(stream, file)

@@ -1,0 +1,100 @@
+"""A server on this machine that can behave badly, and files in the formats that the readers read."""
+
+import gzip
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+IDX_CODES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}
+
+
+def encode_idx(array: np.ndarray) -> bytes:
+    """An IDX file, written independently of the reader."""
+    code = IDX_CODES[array.dtype.str[1:]]
+    header = struct.pack(f">HBB{array.ndim}I", 0, code, array.ndim, *array.shape)
+    return header + array.astype(array.dtype.newbyteorder(">")).tobytes()
+
+
+@pytest.fixture(scope="session")
+def idx_bytes() -> Callable[[np.ndarray], bytes]:
+    return encode_idx
+
+
+@pytest.fixture
+def mnist_files(tmp_path: Path) -> Path:
+    """Seven train and three test images, one of the files not compressed."""
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    for prefix, count in (("train", 7), ("t10k", 3)):
+        images = random.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        labels = np.arange(count, dtype=np.uint8)
+        (folder / f"{prefix}-images-idx3-ubyte.gz").write_bytes(gzip.compress(encode_idx(images)))
+        (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(encode_idx(labels))
+    return folder
+
+
+class Server:
+    """Serves ``files``; counts what was asked for; may ignore ranges or hang up after some bytes."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.ranges = True
+        self.announces_length = True
+        self.hang_up_after: int | None = None
+        self.asked: list[tuple[str, str | None]] = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                server.answer(self)
+
+            def log_message(self, *_: object) -> None:
+                return None
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self._http.server_port}/"
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        wanted = handler.headers.get("Range")
+        self.asked.append((handler.path, wanted))
+        content = self.files.get(handler.path.removeprefix("/"))
+        if content is None:
+            handler.send_error(404)
+            return
+        start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and self.ranges else 0
+        if start and start >= len(content):
+            handler.send_response(416)
+            handler.send_header("Content-Range", f"bytes */{len(content)}")
+            handler.send_header("Content-Length", "0")
+            handler.end_headers()
+            return
+        handler.send_response(206 if start else 200)
+        if start:
+            handler.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        if self.announces_length:
+            handler.send_header("Content-Length", str(len(content) - start))
+        handler.end_headers()
+        handler.wfile.write(content[start : len(content) if self.hang_up_after is None else self.hang_up_after])
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    running = Server()
+    yield running
+    running.close()
