@@ -128,7 +128,7 @@ def _tiny10(model: Tiny10) -> Symmetry:
 
 
 def _resnet(model: ResNet) -> Symmetry:
-    """One class per stage for the stream, one inside each block; the stream's scales as its activation lets them pass."""
+    """One class per stage for the stream and one inside each block; the stream's scales as its activation allows."""
     draft = _Draft(model)
     draft.normed("stem.conv", "stem.norm", "stream1", "-")
     reads = draft.activation("stem.activation", "stream1")

@@ -109,12 +109,13 @@ def _read(
 def _tie(declared: dict[str, _Declared], tensors: Mapping[str, Tensor]) -> dict[str, _Declared]:
     """One tensor under several names has one role: the other names inherit it, and two different ones are an error."""
     result = dict(declared)
-    owners: dict[tuple[int, tuple[int, ...], tuple[int, ...]], str] = {}
+    owners: dict[tuple[object, ...], str] = {}
     for name in [*declared, *(name for name in tensors if name not in declared)]:
         tensor = tensors[name]
         if tensor.numel() == 0:
             continue
-        place = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride())
+        # Tensors without storage (meta) all have address 0; there only being the same object makes a tie.
+        place = (tensor.data_ptr() or ("object", id(tensor)), tuple(tensor.shape), tensor.stride())
         first = owners.setdefault(place, name)
         if first == name or first not in declared:
             continue
