@@ -49,9 +49,9 @@ def fit(
     as a run that was never interrupted; a checkpoint of another run is refused. The file stays when training ends, so
     that the same call returns at once; it is the caller's to remove.
 
-    ``device``: where to train, by default where the model is. ``channels_last`` stores images and filters with the
-    channels innermost, which shortens steps of convolutional networks by about a fifth on a CPU, and needs a model
-    that never calls ``view`` on feature maps. ``show``: a progress bar, by default on a terminal. ``callback`` is
+    ``device``: where to train, by default where the model is. ``channels_last`` keeps filters and feature maps
+    with the channels innermost, which shortens steps of convolutional networks by about a fifth on a CPU, and needs a
+    model that never calls ``view`` on feature maps. ``show``: a progress bar, by default on a terminal. ``callback`` is
     called after every step and every epoch; what it raises ends the run.
     """
     if type(seed) is not int or seed < 0:
