@@ -25,7 +25,9 @@ def sha256(content: bytes) -> str:
 
 
 def listing(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    """All files, and folders with nothing in them."""
+    paths = (path for path in folder.rglob("*") if path.is_file() or not any(path.iterdir()))
+    return sorted(str(path.relative_to(folder)) for path in paths)
 
 
 def register(monkeypatch, name: str, parts: tuple[Part, ...], downloads: tuple[Download, ...]) -> None:
@@ -182,7 +184,7 @@ def test_archive_that_leads_outside_is_refused(server, monkeypatch, tmp_path):
     root = tmp_path / "root"
     with pytest.raises(InputError, match=r"'../../../evil' leads outside the archive; .*the download was deleted"):
         fetch("boxed", root=root, source=server.address)
-    assert listing(tmp_path) == []
+    assert listing(tmp_path) == ["root"]
 
 
 def test_archive_with_other_content_is_refused(server, monkeypatch, tmp_path):
@@ -235,6 +237,12 @@ def test_slice_of_other_images_is_not_installed(small_cifar10, tmp_path):
     with pytest.raises(InputError, match=r"cifar10-slice was not installed: cifar10-slice.npz: SHA-256 of the content"):
         fetch("cifar10-slice", root=tmp_path / "root")
     assert listing(tmp_path / "root") == ["whole.bin"]
+
+
+def test_unreachable_server_leaves_nothing(tiny, tmp_path):
+    with pytest.raises(InputError, match=r"http://127.0.0.1:1/one.gz: cannot be reached"):
+        fetch("tiny", root=tmp_path)
+    assert listing(tmp_path) == []
 
 
 def test_embedded_datasets_need_no_fetch(tmp_path):

@@ -90,6 +90,7 @@ def test_damaged_archive_is_refused(tmp_path, kind):
     archive.write_bytes(b"something else")
     with pytest.raises(InputError, match="not a sound archive"):
         unpack(archive, FILES, tmp_path / "target")
+    assert not (tmp_path / "target").exists()
 
 
 def test_archives_are_known_by_their_suffix():

@@ -39,11 +39,14 @@ def fetch(
     wanted = [part for part in entry.parts if not _is_right(part, folder)]
     if wanted:
         staging = folder / ".fetch" / entry.name
-        if entry.source is not None:
-            _download(entry.source, wanted, staging, entry.name, source, show)
-        elif entry.made_from is not None:
-            _cut(lookup(entry.made_from), wanted, staging, folder, source, show)
-        _install(wanted, staging, folder, entry.name)
+        try:
+            if entry.source is not None:
+                _download(entry.source, wanted, staging, entry.name, source, show)
+            elif entry.made_from is not None:
+                _cut(lookup(entry.made_from), wanted, staging, folder, source, show)
+            _install(wanted, staging, folder, entry.name)
+        finally:
+            _remove_empty(staging, folder)
     return tuple(require_file(folder, file) for part in entry.parts for file in part.files)
 
 
@@ -125,7 +128,11 @@ def _install(wanted: list[Part], staging: Path, folder: Path, name: str) -> None
             target.parent.mkdir(parents=True, exist_ok=True)
             staged.replace(target)
     shutil.rmtree(staging)
-    # The name of a dataset may have two parts, so may the folder have been.
-    for empty in (staging.parent, staging.parent.parent):
-        if empty != folder and not any(empty.iterdir()):
-            empty.rmdir()
+
+
+def _remove_empty(staging: Path, folder: Path) -> None:
+    """Remove the folders in ``staging``, and above it below ``folder``, that hold nothing to continue from."""
+    above = [path for path in staging.parents if folder in path.parents]
+    for path in (*sorted(staging.rglob("*"), reverse=True), staging, *above):
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()

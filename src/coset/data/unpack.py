@@ -1,60 +1,56 @@
 """Archives: only the members that are asked for, never outside the target folder."""
 
-import shutil
 import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import IO
 
 from coset.data.plain import ARCHIVE_ERRORS
 from coset.errors import InputError
-from coset.files import atomic_path
+from coset.files import write_bytes
 
-# Far above any member that is asked for; stops an archive that would fill the disk.
+# Far above any member that is asked for; stops an archive that would fill the memory.
 LARGEST = 1 << 28
 
 
 def unpack(archive: Path, files: tuple[tuple[str, str], ...], folder: Path) -> None:
     """Write members of ``archive`` to files under ``folder``; ``files`` pairs each member with its path there.
 
-    An archive is refused whole, before anything is written, if it holds a name outside its own folder, or if a member
-    that is asked for is missing, is not a regular file or is enormous.
+    An archive is refused whole, before anything is written, if it is damaged, if it holds a name outside its own
+    folder, or if a member that is asked for is missing, is not a regular file or is enormous.
     """
-    suffix = next(suffix for suffix in UNPACKERS if archive.name.endswith(suffix))
+    suffix = next(suffix for suffix in READERS if archive.name.endswith(suffix))
     try:
-        UNPACKERS[suffix](archive, dict(files), folder)
+        contents = READERS[suffix](archive, [member for member, _ in files])
     except InputError:
         raise
     except ARCHIVE_ERRORS as error:
         raise InputError(f"{archive}: not a sound archive: {error}") from error
+    for (_, file), content in zip(files, contents, strict=True):
+        write_bytes(folder / file, content)
 
 
 def is_archive(name: str) -> bool:
     """Whether ``unpack`` knows the suffix of ``name``."""
-    return name.endswith(tuple(UNPACKERS))
+    return name.endswith(tuple(READERS))
 
 
-def _tar(archive: Path, files: dict[str, str], folder: Path) -> None:
+def _read_tar(archive: Path, wanted: list[str]) -> list[bytes]:
     with tarfile.open(archive, "r:gz") as tar:
         members = {_safe(archive, member.name): member for member in tar}
-        _check(archive, files, {name: member.size for name, member in members.items() if member.isreg()})
-        for name, file in files.items():
-            stream = tar.extractfile(members[name])
-            assert stream is not None  # A regular file has content.
-            _write(stream, folder / file)
+        _check(archive, wanted, {name: member.size for name, member in members.items() if member.isreg()})
+        streams = [tar.extractfile(members[name]) for name in wanted]
+        return [stream.read() for stream in streams if stream is not None]
 
 
-def _zip(archive: Path, files: dict[str, str], folder: Path) -> None:
+def _read_zip(archive: Path, wanted: list[str]) -> list[bytes]:
     with zipfile.ZipFile(archive) as bundle:
         members = {_safe(archive, member.filename): member for member in bundle.infolist()}
-        _check(archive, files, {name: member.file_size for name, member in members.items() if not member.is_dir()})
-        for name, file in files.items():
-            with bundle.open(members[name]) as stream:
-                _write(stream, folder / file)
+        _check(archive, wanted, {name: member.file_size for name, member in members.items() if not member.is_dir()})
+        return [bundle.read(members[name]) for name in wanted]
 
 
-UNPACKERS: dict[str, Callable[[Path, dict[str, str], Path], None]] = {".tar.gz": _tar, ".zip": _zip}
+READERS: dict[str, Callable[[Path, list[str]], list[bytes]]] = {".tar.gz": _read_tar, ".zip": _read_zip}
 
 
 def _safe(archive: Path, name: str) -> str:
@@ -65,16 +61,11 @@ def _safe(archive: Path, name: str) -> str:
     return path.as_posix()
 
 
-def _check(archive: Path, files: dict[str, str], sizes: dict[str, int]) -> None:
+def _check(archive: Path, wanted: list[str], sizes: dict[str, int]) -> None:
     """Refuse an archive without the files that are asked for; ``sizes`` has all its regular files."""
-    lacking = [name for name in files if name not in sizes]
+    lacking = [name for name in wanted if name not in sizes]
     if lacking:
         raise InputError(f"{archive}: has no regular file {', '.join(lacking)}")
-    for name in files:
+    for name in wanted:
         if sizes[name] > LARGEST:
             raise InputError(f"{archive}: member {name} has {sizes[name]} bytes, expected at most {LARGEST}")
-
-
-def _write(stream: IO[bytes], target: Path) -> None:
-    with atomic_path(target) as part, part.open("wb") as file:
-        shutil.copyfileobj(stream, file)
