@@ -1,5 +1,44 @@
-"""coset: neural networks modulo their symmetries."""
+"""coset: neural networks modulo their symmetries.
 
+Public names are loaded when they are first used, so that ``coset --help`` does not wait for torch.
+"""
+
+import importlib
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coset.distribution import normalize_scales
+    from coset.errors import InputError
+    from coset.symmetry import Element, Symmetry, infer_intertwiner, intertwiner
 
 __version__ = version("coset")
+
+__all__ = [
+    "Element",
+    "InputError",
+    "Symmetry",
+    "__version__",
+    "infer_intertwiner",
+    "intertwiner",
+    "normalize_scales",
+]
+
+_HOME = {
+    "Element": "coset.symmetry",
+    "InputError": "coset.errors",
+    "Symmetry": "coset.symmetry",
+    "infer_intertwiner": "coset.symmetry",
+    "intertwiner": "coset.symmetry",
+    "normalize_scales": "coset.distribution",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'coset' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

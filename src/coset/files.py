@@ -1,10 +1,13 @@
-"""Files that are either whole or absent."""
+"""Files that are either whole or absent, and the folder for those that can be made again."""
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from coset.errors import InputError
 
 
 @contextmanager
@@ -39,3 +42,24 @@ def write_bytes(target: str | os.PathLike[str], content: bytes) -> None:
 def write_text(target: str | os.PathLike[str], content: str) -> None:
     """Write ``content`` to ``target`` atomically, as UTF-8."""
     write_bytes(target, content.encode("utf-8"))
+
+
+def output_folder(path: str | os.PathLike[str]) -> Path:
+    """``path`` as a folder to write into, which may be yet to be made; a file in its place is refused."""
+    folder = Path(path)
+    for part in (folder, *folder.parents):
+        if part.exists() and not part.is_dir():
+            raise InputError(f"out must be a folder, found the file {part}")
+    return folder
+
+
+def cache_folder() -> Path:
+    """``COSET_CACHE`` if set, else ``coset`` in the platform's folder for caches (``~/.cache`` on Linux)."""
+    chosen = os.environ.get("COSET_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "coset"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "coset"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coset"

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from coset.data import NAMES, load, search_folders
-from coset.data.folders import cache_folder
 from coset.errors import InputError
+from coset.files import cache_folder
 
 
 @pytest.fixture

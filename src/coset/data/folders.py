@@ -1,24 +1,12 @@
 """Where datasets are looked for, and where downloads go."""
 
 import os
-import sys
 from pathlib import Path
 
 from coset.data.catalog import Entry
 from coset.data.content import missing_files
 from coset.errors import InputError
-
-
-def cache_folder() -> Path:
-    """``COSET_CACHE`` if set, else ``coset`` in the platform's folder for caches (``~/.cache`` on Linux)."""
-    chosen = os.environ.get("COSET_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "coset"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "coset"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coset"
+from coset.files import cache_folder
 
 
 def download_folder() -> Path:

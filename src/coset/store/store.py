@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from coset.errors import InputError
+from coset.files import cache_folder
 from coset.store.address import key_of
 from coset.store.entry import DamagedEntryError, Entry, read_entry, read_header, write_entry
 from coset.store.lock import locked, remove_if_free
@@ -59,7 +60,7 @@ class Store:
     """
 
     def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
-        """Use the folder ``root``; by default ``COSET_STORE``, else ``store`` in ``COSET_CACHE`` or ``~/.cache/coset``.
+        """Use the folder ``root``; by default ``COSET_STORE``, else ``store`` in ``coset.files.cache_folder()``.
 
         The folder is made when something is first written.
         """
@@ -173,11 +174,10 @@ class Store:
 
 
 def default_root() -> Path:
-    """``COSET_STORE``, else ``store`` in ``COSET_CACHE``, else ``~/.cache/coset/store``."""
+    """``COSET_STORE``, else ``store`` in the folder for caches."""
     if store := os.environ.get("COSET_STORE"):
         return Path(store).expanduser()
-    cache = os.environ.get("COSET_CACHE")
-    return (Path(cache).expanduser() if cache else Path.home() / ".cache" / "coset") / "store"
+    return cache_folder() / "store"
 
 
 def _params_and_info(made: Made) -> tuple[Mapping[str, Tensor], Mapping[str, object]]:

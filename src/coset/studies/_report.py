@@ -11,6 +11,7 @@ from typing import Any
 
 from coset.errors import InputError
 from coset.studies._study import Scalar, Table
+from coset.tables import text_table
 
 SCHEMA = 1
 """Version of results.json."""
@@ -43,8 +44,9 @@ class StudyRun:
 
     @property
     def command(self) -> str:
-        """The command that gives these results again."""
-        return command(self.study, self.preset, self.seed, self.folder.parent)
+        """The command that gives these results again anywhere: of an absolute folder only its name is told."""
+        out = self.folder.parent
+        return command(self.study, self.preset, self.seed, Path(out.name) if out.is_absolute() else out)
 
     def results(self) -> dict[str, Any]:
         """What results.json holds; only ``times`` differs between two runs of one seed."""
@@ -56,9 +58,8 @@ class StudyRun:
 
 
 def command(study: str, preset: str, seed: int, out: Path) -> str:
-    """The command line that runs a study; of an absolute folder only the name is told."""
-    folder = out.name if out.is_absolute() else out.as_posix()
-    return f"coset study run {study} --preset {preset} --seed {seed} --out {shlex.quote(folder or '.')}"
+    """The command line that runs a study."""
+    return f"coset study run {study} --preset {preset} --seed {seed} --out {shlex.quote(out.as_posix())}"
 
 
 def _plain(table: Table) -> dict[str, Any]:
@@ -144,13 +145,8 @@ def _markdown_table(table: Table) -> str:
 
 
 def _text_table(table: Table) -> str:
-    rows = [list(table.columns), *([_cell(value) for value in row] for row in table.rows)]
-    widths = [max(len(row[index]) for row in rows) for index in range(len(table.columns))]
-    align = [str.ljust if _is_text(table, index) else str.rjust for index in range(len(table.columns))]
-    return "\n".join(
-        "  ".join(put(cell, width) for put, cell, width in zip(align, row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+    numbers = [index for index in range(len(table.columns)) if not _is_text(table, index)]
+    return text_table(table.columns, [[_cell(value) for value in row] for row in table.rows], numbers)
 
 
 def _is_text(table: Table, index: int) -> bool:

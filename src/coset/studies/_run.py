@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from coset.errors import InputError
-from coset.files import atomic_path
+from coset.files import atomic_path, output_folder
 from coset.store import Store
 from coset.studies._report import StudyRun, command, page, read_results, results_json, table_csv
 from coset.studies._study import Context, Findings, Study, find_study
@@ -39,10 +39,7 @@ def run_study(
         raise InputError(f"the study {name} has no preset {preset!r}; there are: {', '.join(chosen.presets)}")
     if not 0 <= seed < 2**63:
         raise InputError(f"seed must be an integer from 0 to 2^63 - 1, found {seed}")
-    folder = Path(out) / name
-    for path in (folder, *folder.parents):
-        if path.exists() and not path.is_dir():
-            raise InputError(f"out must be a folder, found the file {path}")
+    folder = output_folder(Path(out) / name)
     context = Context(seed, _device(device, preset), Store() if store is None else store, show)
 
     started, clock = datetime.now(UTC), time.perf_counter()

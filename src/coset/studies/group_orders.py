@@ -129,8 +129,8 @@ Myrtle CNN, and {myrtle_batch_scales} with batch normalisation. In a residual ne
 a scale of its own before its norm, but all share the stream's units: {resnet20_batch_scales} scales in ResNet20.
 
 Theorem 3.1 asks for D < log|G|. It holds for none of these networks: log|G|/D is at most {largest_ratio:.4f}, and for
-the MLP with 100 hidden units the bound is {bound_of_100_units:.0f}‖ω‖, while no two points of an orbit are farther apart
-than 2‖ω‖.
+the MLP with 100 hidden units the bound is {bound_of_100_units:.0f}‖ω‖, while no two points of an orbit are farther
+apart than 2‖ω‖.
 """
 
 

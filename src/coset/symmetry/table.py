@@ -4,6 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 from coset.symmetry.axes import units_of
+from coset.tables import text_table
 
 if TYPE_CHECKING:
     from coset.symmetry.symmetry import Symmetry
@@ -23,14 +24,7 @@ def render(sym: "Symmetry") -> str:
     if not sym.classes:
         return "\n".join([*lines, "no class of interchangeable units: the group is trivial", *sym.notes])
     header = ("class", "size", "permutations", "scales", "signs", "carried by")
-    rows = [header, *(_row(sym, name) for name in sym.classes)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header) - 1)]
-    lines.append("")
-    for number, row in enumerate(rows):
-        cells = [text.ljust(width) for text, width in zip(row, widths, strict=False)]
-        lines.append("  ".join([*cells, row[-1]]).rstrip())
-        if number == 0:
-            lines.append("  ".join("─" * width for width in (*widths, len(header[-1]))))
+    lines += ["", text_table(header, [_row(sym, name) for name in sym.classes])]
     lines += [f"note: {note}" for note in sym.notes]
     return "\n".join(lines)
 

@@ -1,0 +1,282 @@
+"""The command line: thin; every command is a function of the library."""
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+# Threads that spin while they wait collapse as soon as anything else runs; torch reads this when it is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+from coset.errors import InputError
+from coset.tables import text_table
+
+app = typer.Typer(
+    help="Neural networks modulo their symmetries.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+study_app = typer.Typer(help="Studies: figures and tables of the papers, one command each.", no_args_is_help=True)
+store_app = typer.Typer(help="The store of trained networks that studies share.", no_args_is_help=True)
+data_app = typer.Typer(help="Datasets: list, fetch, check.", no_args_is_help=True)
+app.add_typer(study_app, name="study")
+app.add_typer(store_app, name="store")
+app.add_typer(data_app, name="data")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
+Seed = Annotated[int, typer.Option(help="Seed of all randomness: same seed, same result.")]
+StoreFolder = Annotated[
+    Path | None, typer.Option("--store", help="Folder of the store [default: COSET_STORE or the user's cache].")
+]
+
+
+def _print_json(content: Any) -> None:
+    print(json.dumps(content, ensure_ascii=False, indent=1, default=str))
+
+
+def _show(columns: list[str], rows: list[list[str]], title: str = "") -> None:
+    if title:
+        print(f"\n{title}")
+    print(text_table(columns, rows))
+
+
+@app.command()
+def version(as_json: Json = False) -> None:
+    """Print the versions of coset and of what it stands on."""
+    import platform
+    from importlib.metadata import version as installed
+
+    versions = {"coset": installed("coset"), "torch": installed("torch"), "python": platform.python_version()}
+    if as_json:
+        _print_json(versions)
+    else:
+        print(" ".join(f"{name} {number}" for name, number in versions.items()))
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path("coset-demo"),
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Move a network along its orbit: same function, other weights."""
+    from coset.demo import run_demo
+
+    result = run_demo(out, seed=seed)
+    if as_json:
+        _print_json(json.loads(result.results.read_text(encoding="utf-8")))
+        return
+    print(result.symmetry)
+    _show(
+        ["network", "test accuracy", "‖θ − θ_A‖ / ‖θ_A‖", "largest |logit − A's|", "same labels as A"],
+        [
+            [
+                row.network,
+                f"{100 * row.test_accuracy:.1f} %",
+                f"{row.weight_distance:.3f}",
+                f"{row.output_difference:.1e}",
+                f"{100 * row.same_labels:.1f} %",
+            ]
+            for row in result.rows
+        ],
+        "A: trained; g·A: A moved by a random symmetry g; B: trained from another seed",
+    )
+    print(f"g·A is as far from A as another trained network, and computes the same function.\nfigure: {result.figure}")
+
+
+@study_app.command("list")
+def study_list(as_json: Json = False) -> None:
+    """List the studies."""
+    from coset.studies import studies
+
+    known = studies()
+    if as_json:
+        _print_json([{"name": s.name, "title": s.title, "reference": s.reference} for s in known.values()])
+        return
+    _show(["study", "title", "reference"], [[s.name, s.title, s.reference] for s in known.values()])
+
+
+@study_app.command("run")
+def study_run(
+    name: Annotated[str, typer.Argument(help="A name from `coset study list`.")],
+    preset: Annotated[
+        str,
+        typer.Option(help="quick: seconds, embedded data; small: up to 30 minutes on two cores; paper: as published."),
+    ] = "quick",
+    out: Annotated[Path, typer.Option(help="Folder for results, tables, figure and page.")] = Path("coset-study"),
+    seed: Seed = 0,
+    device: Annotated[
+        str | None, typer.Option(help="Device, e.g. cpu or cuda [default: cuda for paper if any].")
+    ] = None,
+    store: StoreFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Run a study; an interrupted one goes on where it stopped, and a second run trains nothing."""
+    from coset.store import Store
+    from coset.studies import run_study
+
+    run = run_study(name, preset, out, seed=seed, device=device, store=Store(store) if store else None)
+    if as_json:
+        _print_json(run.results())
+    else:
+        print(run)
+
+
+@study_app.command("show")
+def study_show(
+    name: Annotated[str, typer.Argument(help="A name from `coset study list`.")],
+    out: Annotated[Path, typer.Option(help="Folder of an earlier run.")] = Path("coset-study"),
+    as_json: Json = False,
+) -> None:
+    """Show what an earlier run of a study found."""
+    from coset.studies import show_study
+
+    run = show_study(name, out)
+    if as_json:
+        _print_json(run.results())
+    else:
+        print(run)
+
+
+@store_app.command("list")
+def store_list(
+    store: StoreFolder = None,
+    check: Annotated[bool, typer.Option("--check", help="Verify the checksum of every entry.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the trained networks in the store."""
+    from coset.store import Store
+
+    rows = Store(store).entries(check=check)
+    if as_json:
+        _print_json([asdict(row) for row in rows])
+        return
+    _show(
+        ["key", "kind", "made", "MB", "problem"],
+        [[r.key[:12], r.kind or "", str(r.created or ""), f"{r.size / 1e6:.2f}", r.problem] for r in rows],
+        f"{len(rows)} entries, {sum(row.size for row in rows) / 1e6:.1f} MB",
+    )
+
+
+@store_app.command("prune")
+def store_prune(
+    store: StoreFolder = None,
+    kind: Annotated[str | None, typer.Option(help="Only entries of this kind.")] = None,
+    older_than: Annotated[float | None, typer.Option(help="Only entries older than so many days.")] = None,
+    keep: Annotated[int | None, typer.Option(help="Spare the newest so many.")] = None,
+    unreadable: Annotated[bool, typer.Option("--unreadable", help="Remove damaged entries too.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove entries of the store, and what interrupted writes left behind."""
+    from coset.store import Store
+
+    age = timedelta(days=older_than) if older_than is not None else None
+    pruned = Store(store).prune(kind=kind, older_than=age, keep=keep, unreadable=unreadable, dry_run=dry_run)
+    counts = {
+        "entries": len(pruned.entries),
+        "leftovers": len(pruned.leftovers),
+        "bytes": pruned.size,
+        "dry_run": dry_run,
+    }
+    if as_json:
+        _print_json(counts)
+        return
+    verb = "would remove" if dry_run else "removed"
+    print(f"{verb} {counts['entries']} entries and {counts['leftovers']} leftovers, {pruned.size / 1e6:.1f} MB")
+
+
+@data_app.command("list")
+def data_list(as_json: Json = False) -> None:
+    """List the datasets: which are on this machine, and the command that fetches each of the others."""
+    from coset.data import available
+
+    rows = available()
+    if as_json:
+        _print_json([asdict(row) for row in rows])
+        return
+    _show(
+        ["dataset", "task", "train", "test", "where"],
+        [[r.name, r.task, str(r.train), str(r.test), r.found or f"missing; run: {r.command}"] for r in rows],
+    )
+
+
+@data_app.command("fetch")
+def data_fetch(
+    names: Annotated[list[str], typer.Argument(help="Names from `coset data list`.")],
+    root: Annotated[Path | None, typer.Option(help="Folder to put them in [default: COSET_DATA or the cache].")] = None,
+) -> None:
+    """Download datasets from their official addresses, checked by SHA-256; an interrupted download is resumed."""
+    from coset.data import fetch
+
+    for name in names:
+        files = fetch(name, root=root)
+        print(f"{name}: {', '.join(map(str, files)) or 'comes with scikit-learn'}")
+
+
+@data_app.command("check")
+def data_check(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Names from `coset data list` [default: all that are here].")
+    ] = None,
+    root: Annotated[Path | None, typer.Option(help="Folder to look in [default: COSET_DATA, then the cache].")] = None,
+    as_json: Json = False,
+) -> None:
+    """Verify that datasets are whole: presence, checksums and a full parse of every file."""
+    from coset.data import available, check
+    from coset.progress import progress
+
+    chosen = names or [row.name for row in available(root) if row.found]
+    reports = []
+    with progress("checking", len(chosen)) as bar:
+        for name in chosen:
+            reports.append(check(name, root))
+            bar.advance(note=name)
+    if as_json:
+        _print_json([asdict(report) for report in reports])
+    else:
+        _show(
+            ["dataset", "folder", "state"],
+            [[report.name, report.folder, "whole" if report.ok else f"{report.problem}"] for report in reports],
+        )
+    if not all(report.ok for report in reports):
+        raise typer.Exit(1)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line: bad input gets one line and exit code 2."""
+    try:
+        code = app(arguments, standalone_mode=False)
+    except InputError as error:
+        code = _complain(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        print("coset: interrupted", file=sys.stderr)
+        code = 130
+    except BrokenPipeError:
+        # The reader of a pipe went away (coset … | head); nothing is wrong.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except Exception as error:
+        # Usage errors of the parser; its class moved between versions, its method did not.
+        if not hasattr(error, "format_message"):
+            raise
+        code = _complain(error.format_message())
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(message: str) -> int:
+    # An empty message is the parser's way to say that help was printed.
+    if message.strip():
+        print("coset: " + " ".join(message.split()), file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""The demonstration: two networks trained on digits, and one of them moved along its orbit."""
+
+import json
+import math
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from coset.data import load
+from coset.files import output_folder, write_bytes, write_text
+from coset.models import MLP
+from coset.progress import progress
+from coset.symmetry import Element, Symmetry
+from coset.train import Recipe, fit
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WIDTHS = (64, 64)
+RECIPE = Recipe(epochs=30, batch_size=64, learning_rate=2e-3, optimizer="adam", schedule="linear")
+AXES = {
+    "layers.0.weight": "h1 -",
+    "layers.0.bias": "h1",
+    "layers.1.weight": "h2 /h1",
+    "layers.1.bias": "h2",
+    "layers.2.weight": "- /h2",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A network beside network A: how far its weights and its outputs are from A's."""
+
+    network: str
+    test_accuracy: float
+    weight_distance: float
+    output_difference: float
+    same_labels: float
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demonstration found: the symmetry, a row for each network, and the files written."""
+
+    symmetry: Symmetry
+    rows: tuple[Row, ...]
+    figure: Path
+    results: Path
+
+
+def run_demo(out: str | os.PathLike[str], *, seed: int = 0, show: bool | None = None) -> DemoResult:
+    """Train networks A and B on digits, move A by a random element g of its group, and compare all three with A.
+
+    Weights are compared by ‖θ − θ_A‖/‖θ_A‖, outputs by the largest difference of a logit on the test images in float64.
+    """
+    folder = output_folder(out)
+    digits = load("digits", flatten=True)
+    outputs = len(digits.classes)
+    model = MLP(digits.train.x.shape[1], WIDTHS, outputs)
+    sym = Symmetry.from_axes(AXES, model, scales="positive")
+    generator = torch.Generator().manual_seed(seed)
+    trained: list[dict[str, Tensor]] = []
+    with progress("training two networks on digits", 2 * RECIPE.epochs, show=show) as bar:
+        for number in range(2):
+            start = _initial(digits.train.x.shape[1], outputs, generator)
+            result = fit(
+                start,
+                digits.train.x,
+                digits.train.y,
+                RECIPE,
+                seed=seed + number,
+                show=False,
+                callback=lambda moment: (
+                    bar.advance(note=f"loss {moment.record.train.loss:.4f}") if moment.record else None
+                ),
+            )
+            # Rounding of float32 training is not what is shown here: the comparison is made in float64.
+            trained.append({name: tensor.double() for name, tensor in result.params.items()})
+    a, b = trained
+    g = sym.random(generator)
+    moved = sym.act(g, a)
+    x, y = digits.test.x.double(), digits.test.y
+    logits = {name: _logits(model, params, x) for name, params in (("A", a), ("g·A", moved), ("B", b))}
+    rows = tuple(
+        Row(
+            name,
+            float((logits[name].argmax(1) == y).double().mean()),
+            _distance(params, a),
+            float((logits[name] - logits["A"]).abs().max()),
+            float((logits[name].argmax(1) == logits["A"].argmax(1)).double().mean()),
+        )
+        for name, params in (("A", a), ("g·A", moved), ("B", b))
+    )
+    figure_path, results_path = folder / "demo.png", folder / "demo.json"
+    from coset.studies._style import render
+
+    image, _ = render(lambda: _figure(g, a, moved, b, logits))
+    write_bytes(figure_path, image)
+    content = {
+        "seed": seed,
+        "log_order": sym.log_order,
+        "scales": sym.scale_dimension,
+        "rows": [asdict(r) for r in rows],
+    }
+    write_text(results_path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+    return DemoResult(sym, rows, figure_path, results_path)
+
+
+def _initial(inputs: int, outputs: int, generator: torch.Generator) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))
+        return MLP(inputs, WIDTHS, outputs)
+
+
+def _logits(model: nn.Module, params: dict[str, Tensor], x: Tensor) -> Tensor:
+    with torch.no_grad():
+        output: Tensor = torch.func.functional_call(model, params, (x,))
+        return output
+
+
+def _distance(params: dict[str, Tensor], reference: dict[str, Tensor]) -> float:
+    squares = sum(float((params[name] - reference[name]).square().sum()) for name in reference)
+    return math.sqrt(squares / sum(float(tensor.square().sum()) for tensor in reference.values()))
+
+
+def _figure(
+    g: Element, a: dict[str, Tensor], moved: dict[str, Tensor], b: dict[str, Tensor], logits: dict[str, Tensor]
+) -> "Figure":
+    from matplotlib.patches import Rectangle
+
+    from coset.studies._style import BLUE, GREEN, GREY, INK, ORANGE, VERMILION, label_panel, new_figure
+
+    figure = new_figure(10.0, 3.0)
+    grid = figure.add_gridspec(1, 4, width_ratios=(1, 1, 1, 0.9))
+    went_to = g.permutations["h1"].argsort()
+    panels = (("a", "network A", a), ("b", "g·A: the same function", moved), ("c", "B: another function", b))
+    for column, (letter, title, params) in enumerate(panels):
+        axes = figure.add_subplot(grid[0, column])
+        axes.imshow(_tiles(params["layers.0.weight"]).numpy(), cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
+        axes.set_axis_off()
+        label_panel(axes, letter, title)
+        for unit, colour in zip((9, 27, 44), (INK, GREEN, ORANGE), strict=True):
+            # Three units of A, and where g takes them.
+            place = unit if column == 0 else int(went_to[unit])
+            corner = (9 * (place % 8) - 1, 9 * (place // 8) - 1)
+            if column < 2:
+                axes.add_patch(Rectangle(corner, 9, 9, fill=False, ec=colour, lw=2.0))
+    axes = figure.add_subplot(grid[0, 3])
+    reference = logits["A"].flatten().numpy()
+    ends = [float(reference.min()), float(reference.max())]
+    axes.plot(ends, ends, color=GREY, lw=0.9, zorder=1)
+    axes.plot(reference, logits["B"].flatten().numpy(), ".", color=VERMILION, ms=1.5, alpha=0.5, label="B", zorder=2)
+    axes.plot(reference, logits["g·A"].flatten().numpy(), ".", color=BLUE, ms=1.5, label="g·A", zorder=3)
+    axes.set_xlabel("logits of A")
+    axes.set_ylabel("logits of the other network")
+    axes.legend(loc="upper left", markerscale=6)
+    label_panel(axes, "d", "outputs on test images")
+    return figure
+
+
+def _tiles(weight: Tensor, units: int = 64) -> Tensor:
+    """The incoming weights of the first hidden units as 8×8 images, each over its largest value, on a square grid."""
+    side = int(units**0.5)
+    tiles = weight[:units].reshape(units, 8, 8)
+    tiles = tiles / tiles.abs().amax((1, 2), keepdim=True)
+    framed = torch.nn.functional.pad(tiles, (0, 1, 0, 1), value=float("nan"))
+    return framed.reshape(side, side, 9, 9).permute(0, 2, 1, 3).reshape(side * 9, side * 9)

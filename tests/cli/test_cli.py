@@ -1,0 +1,172 @@
+"""The command line as a user meets it: a process of its own, its output, its exit code."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from coset.cli import main
+from coset.store import Store
+
+
+def coset(*arguments, cwd=None, **environment):
+    """Run ``coset`` in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "coset.cli", *map(str, arguments)],
+        capture_output=True, text=True, cwd=cwd, env={**os.environ, "OMP_NUM_THREADS": "1", **environment}, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def here(capsys, monkeypatch, tmp_path):
+    """Run ``coset`` in this process, in a folder of its own; returns code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COSET_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("COSET_DATA", raising=False)
+    monkeypatch.delenv("COSET_STORE", raising=False)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return stop.value.code or 0, out, err
+
+    return run
+
+
+def test_help_teaches_and_does_not_wait_for_torch():
+    result = coset("--help")
+    assert result.returncode == 0
+    for command in ("demo", "study", "store", "data", "version"):
+        assert command in result.stdout
+    probe = "import sys, coset.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
+
+
+def test_waiting_threads_are_passive_before_torch_is_imported():
+    probe = "import os, coset.cli; print(os.environ['OMP_WAIT_POLICY'])"
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.strip() == "passive"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["frobnicate"], "coset: No such command 'frobnicate'."),
+        (
+            ["study", "run", "nothing"],
+            "coset: there is no study 'nothing'; there are: godfrey-gelu-defect, ",
+        ),
+        (["study", "run", "group-orders", "--preset", "huge"], "coset: the study group-orders has no preset 'huge'"),
+        (["study", "run", "group-orders", "--seed", "x"], "coset: Invalid value for '--seed'"),
+        (["study", "run", "group-orders", "--device", "abacus"], "coset: the device 'abacus' cannot be used"),
+        (
+            ["study", "show", "group-orders"],
+            "coset study run group-orders --preset quick --seed 0 --out coset-study",
+        ),
+        (["data", "fetch", "nothing"], "coset: dataset is 'nothing', expected one of digits"),
+        (["store", "prune", "--keep", "-1"], "coset: keep"),
+        (["demo", "--sed", "1"], "coset: No such option"),
+    ],
+)
+def test_bad_input_gets_one_line_and_exit_code_2(here, arguments, message):
+    code, out, err = here(*arguments)
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_version(here):
+    from coset import __version__
+
+    code, out, _ = here("version")
+    assert code == 0
+    assert out.startswith(f"coset {__version__} torch ")
+    assert json.loads(here("version", "--json")[1])["coset"] == __version__
+
+
+def test_a_bare_command_prints_its_help(here):
+    _, out, err = here("study")
+    assert "run" in out + err
+    assert "Traceback" not in out + err
+
+
+def test_data_commands(here):
+    code, out, _ = here("data", "list")
+    assert code == 0
+    assert "missing; run: coset data fetch mnist" in out
+    rows = json.loads(here("data", "list", "--json")[1])
+    assert {row["name"]: row["found"] for row in rows}["digits"] == "scikit-learn"
+    assert here("data", "check", "digits")[0] == 0
+    code, out, _ = here("data", "check", "mnist", "--json")
+    assert code == 1
+    assert not json.loads(out)[0]["ok"]
+    assert "comes with scikit-learn" in here("data", "fetch", "digits")[1]
+
+
+def test_store_commands(here, tmp_path):
+    import torch
+
+    folder = tmp_path / "store"
+    store = Store(folder)
+    for number in range(3):
+        store.put({"kind": "toy", "number": number}, {"w": torch.ones(2) * number})
+    rows = json.loads(here("store", "list", "--store", folder, "--check", "--json")[1])
+    assert [row["kind"] for row in rows] == ["toy"] * 3
+    assert "3 entries" in here("store", "list", "--store", folder)[1]
+    assert "would remove 2 entries" in here("store", "prune", "--store", folder, "--keep", 1, "--dry-run")[1]
+    assert len(store.entries()) == 3
+    assert json.loads(here("store", "prune", "--store", folder, "--keep", 1, "--json")[1])["entries"] == 2
+    (left,) = store.entries()
+    assert load_file(left.path)
+
+
+def test_study_commands(here):
+    assert "godfrey-gelu-defect" in here("study", "list")[1]
+    assert len(json.loads(here("study", "list", "--json")[1])) >= 2
+    code, out, _ = here("study", "run", "godfrey-gelu-defect", "--out", "results")
+    assert code == 0
+    assert "slope is 0.126754" in out
+    assert (Path("results") / "godfrey-gelu-defect" / "results.json").exists()
+    shown = here("study", "show", "godfrey-gelu-defect", "--out", "results")
+    assert shown[1] == out
+    assert (
+        json.loads(here("study", "show", "godfrey-gelu-defect", "--out", "results", "--json")[1])["preset"] == "quick"
+    )
+
+
+def test_a_closed_pipe_is_not_an_error():
+    command = f"{sys.executable} -m coset.cli data list | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+
+
+def test_the_demo(here):
+    """The main job: outputs agree to rounding while weights differ; table, figure and numbers are there."""
+    code, out, err = here("demo", "--out", "there")
+    assert code == 0, err
+    assert "computes the same function" in out
+    content = json.loads((Path("there") / "demo.json").read_text())
+    a, moved, b = content["rows"]
+    assert a["weight_distance"] == a["output_difference"] == 0
+    assert moved["output_difference"] < 1e-12
+    assert moved["weight_distance"] > 1
+    assert moved["same_labels"] == 1
+    assert b["output_difference"] > 1
+    assert min(a["test_accuracy"], b["test_accuracy"]) > 0.95
+    assert (Path("there") / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads(here("demo", "--out", "there", "--json")[1]) == content
+
+
+def test_the_demo_refuses_a_file_as_folder(here, tmp_path):
+    (tmp_path / "file").write_text("x")
+    code, _, err = here("demo", "--out", "file")
+    assert code == 2
+    assert "file" in err
+    assert len(err.splitlines()) == 1

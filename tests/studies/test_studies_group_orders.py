@@ -1,0 +1,75 @@
+"""The numbers of the study of group orders, against counts done by hand."""
+
+import math
+
+import pytest
+
+from coset.store import Store
+from coset.studies import run_study
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    return run_study("group-orders", "quick", folder / "out", store=Store(folder / "store"))
+
+
+def log10_factorial(n):
+    return math.lgamma(n + 1) / math.log(10)
+
+
+@pytest.fixture(scope="module")
+def rows(run):
+    return {row[0]: dict(zip(run.tables["orders"].columns, row, strict=True)) for row in run.tables["orders"].rows}
+
+
+def test_every_group_was_verified(run):
+    assert run.numbers["largest_error"] < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("label", "weights", "units", "scales"),
+    [
+        ("MLP 784-5-10", 3985, [5], 5),
+        ("MLP 784-512-512-512-10", 932362, [512] * 3, 1536),
+        ("MLP 30-16-16-2", 802, [16, 16], 32),
+        ("Myrtle CNN", 1556106, [64, 128, 256, 512], 960),
+        ("Myrtle CNN, BatchNorm", 1557066, [64, 128, 256, 512], 1920),
+        # One stream a stage and one class in each of the three blocks of a stage.
+        ("ResNet20, BatchNorm", 272474, [16] * 4 + [32] * 4 + [64] * 4, None),
+        ("ResNet18, BatchNorm", 2777674, [64] * 3 + [128] * 3 + [256] * 3, None),
+    ],
+)
+def test_permutations_by_hand(rows, label, weights, units, scales):
+    row = rows[label]
+    assert row["weights D"] == weights
+    assert row["log₁₀ permutations"] == pytest.approx(sum(map(log10_factorial, units)))
+    if scales is not None:
+        assert row["scales"] == scales
+
+
+def test_scales_of_resnet20_by_hand(rows):
+    """One positive scale per unit (448), and one non-zero one before each norm: stem, two a block, two shortcuts."""
+    units = 4 * (16 + 32 + 64)
+    before = 16 + 6 * 16 + 6 * 32 + 6 * 64 + 32 + 64
+    assert rows["ResNet20, BatchNorm"]["scales"] == units + before
+    signs = before * math.log10(2)
+    row = rows["ResNet20, BatchNorm"]
+    assert row["log₁₀ with signs"] - row["log₁₀ permutations"] == pytest.approx(signs)
+
+
+def test_the_transformer_by_hand(rows):
+    """Six blocks: 4 heads of 64, inside each head q/k and v/o units; 512 in the MLP; one stream of 256."""
+    block = log10_factorial(4) + 2 * 4 * log10_factorial(64) + log10_factorial(512)
+    row = rows["CCT-6/3×1"]
+    assert row["log₁₀ permutations"] == pytest.approx(6 * block + log10_factorial(256))
+    # q/k and v/o: 256 each; two LayerNorms a block and the last one: 256 each; all with signs.
+    assert row["scales"] == 6 * (2 * 256 + 2 * 256) + 256
+    assert row["log₁₀ with signs"] - row["log₁₀ permutations"] == pytest.approx(row["scales"] * math.log10(2))
+
+
+def test_the_bound_of_theorem_3_1_is_vacuous(run):
+    """MNIST with 100 units: 2·D/log|G| = 2·79510/log(100!)."""
+    assert run.numbers["bound_of_100_units"] == pytest.approx(2 * 79510 / math.lgamma(101))
+    assert round(run.numbers["bound_of_100_units"]) == 437
+    assert run.numbers["largest_ratio"] < 1
