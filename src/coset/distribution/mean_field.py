@@ -10,6 +10,7 @@ from torch import Tensor
 
 from coset.errors import InputError
 from coset.symmetry.action import Action
+from coset.symmetry.gather import transformed_by_functorch
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +42,8 @@ class MeanField:
 
 
 def _check_positive(name: str, deviation: Tensor) -> None:
-    # Inside vmap values cannot be looked at; there the caller's tensors were checked before they were stacked.
-    if torch._C._functorch.is_batchedtensor(deviation):
+    # Inside vmap and grad values cannot be looked at; there they are the caller's to check before.
+    if transformed_by_functorch(deviation):
         return
     if not bool(torch.isfinite(deviation).all()) or bool((deviation < 0).any()):
         raise InputError(f"std['{name}'] has values that are negative or not finite; standard deviations are ≥ 0")

@@ -10,6 +10,7 @@ from torch import Tensor
 from coset.errors import InputError
 from coset.symmetry.axes import Charge
 from coset.symmetry.element import Element
+from coset.symmetry.gather import Pass, apply
 from coset.symmetry.group import check_shapes, full_map
 from coset.symmetry.structure import Stretch
 
@@ -96,11 +97,12 @@ class Action:
             return tensor.clone()
         if not (tensor.is_floating_point() or tensor.is_complex()) and any(step[2] is not None for step in steps):
             raise InputError(f"'{name}' is of type {tensor.dtype} and cannot be scaled")
-        lead = tensor.ndim - len(self.sym.parameters[name].shape)
-        result = tensor.reshape(*tensor.shape[:lead], *structure.sizes)
-        for stretch, index, factor in steps:
-            result = _along(result, stretch, lead, index, factor)
-        return result.reshape(tensor.shape)
+        lead = tensor.shape[: tensor.ndim - len(self.sym.parameters[name].shape)]
+        whole = tensor.reshape(*lead, *structure.sizes)
+        passes = [
+            Pass(tuple(len(lead) + dim for dim in stretch.dims), index, factor) for stretch, index, factor in steps
+        ]
+        return apply(whole, passes).reshape(tensor.shape)
 
     def _shifted(self, name: str, tensor: Tensor, shift: float) -> tuple[Tensor, Tensor]:
         """c²(var + ε) − ε, or c²·var where that is negative, and the factor by which the gain makes up for that."""
@@ -169,24 +171,6 @@ def _times(total: Tensor | None, part: Tensor | None, present: Tensor) -> Tensor
 
 def _unless_in_order(index: Tensor) -> Tensor | None:
     return None if torch.equal(index, torch.arange(len(index), device=index.device)) else index
-
-
-def _along(tensor: Tensor, stretch: Stretch, lead: int, index: Tensor | None, factor: Tensor | None) -> Tensor:
-    """Gather and multiply along the dimensions of a stretch, which are joined to one where there are several."""
-    first = lead + stretch.dims[0]
-    sizes = [tensor.shape[lead + dim] for dim in stretch.dims]
-    targets = [lead + dim for dim in stretch.dims]
-    adjacent = list(range(first, first + len(sizes)))
-    if len(sizes) > 1:
-        tensor = tensor.movedim(targets, adjacent).flatten(first, first + len(sizes) - 1)
-    if index is not None:
-        tensor = tensor.index_select(first, index.to(tensor.device))
-    if factor is not None:
-        after = (1,) * (tensor.ndim - first - 1)
-        tensor = tensor * factor.to(device=tensor.device, dtype=tensor.dtype).reshape(-1, *after)
-    if len(sizes) > 1:
-        tensor = tensor.reshape(*tensor.shape[:first], *sizes, *tensor.shape[first + 1 :]).movedim(adjacent, targets)
-    return tensor
 
 
 def check_names(sym: "Symmetry", params: Mapping[str, Tensor], partial: bool) -> None:

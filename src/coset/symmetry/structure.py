@@ -65,10 +65,11 @@ class Member:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Dimensions of a parameter (after splitting products) that move by one index.
+    """Dimensions of a parameter (as ``Structure`` takes it apart) that move by one index.
 
-    ``dims``: their numbers; ``plain``: the class and charges if it is just one class, moved by its own permutation;
-    otherwise new position i comes from old position base[i] + Σ stride[i]·(new unit's old number).
+    ``dims``: their numbers, more than one only if another dimension stands between them. ``plain``: the class and its
+    charges if there is just one, moved by its own permutation; otherwise new position i comes from old position
+    base[i] + Σ stride[i]·(the old number of the unit at i).
     """
 
     dims: tuple[int, ...]
@@ -80,7 +81,10 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Structure:
-    """How a parameter is taken apart: ``sizes`` of its dimensions after splitting products, and what moves there."""
+    """How a parameter is taken apart: ``sizes`` of its dimensions, and what moves there.
+
+    Products are split into their factors; neighbours that move together, or not at all, are one dimension.
+    """
 
     sizes: tuple[int, ...]
     stretches: tuple[Stretch, ...]
@@ -182,17 +186,36 @@ def build_structure(axes: Sequence[Node], classes: Mapping[str, UnitClass], wher
     nested classes are joined with the classes around them, on whichever axis these stand.
     """
     sizes = {name: item.size for name, item in classes.items()}
-    dims = [(axis, factor) for axis, node in enumerate(axes) for factor in factors_of(node)]
+    factors = [(axis, factor) for axis, node in enumerate(axes) for factor in factors_of(node)]
+    moving = [
+        group
+        for group in _linked(factors, classes, where)
+        if any(True for index in group for _ in units_of(factors[index][1]))
+    ]
+    owner = {index: number for number, group in enumerate(moving) for index in group}
+    dims, place = _merged([size_of(node, sizes) for _, node in factors], owner)
     stretches = []
-    for group in _linked(dims, classes, where):
-        nodes = [dims[index] for index in group]
-        if not any(True for _, node in nodes for _ in units_of(node)):
-            continue
+    for group in moving:
+        nodes = [factors[index] for index in group]
+        where_to = tuple(dict.fromkeys(place[index] for index in group))
         plain = nodes[0][1] if len(nodes) == 1 else None
         if isinstance(plain, Units) and classes[plain.name].parent is None:
             empty = torch.zeros(0, dtype=torch.long)
-            stretches.append(Stretch(tuple(group), sizes[plain.name], plain, empty, ()))
+            stretches.append(Stretch(where_to, sizes[plain.name], plain, empty, ()))
             continue
         base, leaves = _multiply([_enumerate(node, sizes, axis) for axis, node in nodes])
-        stretches.append(Stretch(tuple(group), len(base), None, base, _resolve(leaves, classes, where)))
-    return Structure(tuple(size_of(node, sizes) for _, node in dims), tuple(stretches))
+        stretches.append(Stretch(where_to, len(base), None, base, _resolve(leaves, classes, where)))
+    return Structure(dims, tuple(stretches))
+
+
+def _merged(sizes: Sequence[int], owner: Mapping[int, int]) -> tuple[tuple[int, ...], list[int]]:
+    """Join neighbouring factors of one owner (or of none); returns the sizes and, for each factor, its dimension."""
+    dims: list[int] = []
+    place: list[int] = []
+    for index, size in enumerate(sizes):
+        if index and owner.get(index) == owner.get(index - 1):
+            dims[-1] *= size
+        else:
+            dims.append(size)
+        place.append(len(dims) - 1)
+    return tuple(dims), place

@@ -1,0 +1,1 @@
+"""What is timed: always as a ratio against a reference in the same run, the median of several repetitions."""
