@@ -13,7 +13,7 @@ from coset.symmetry.gather import Pass, apply
 SHAPES = [(300, 200), (70000,), (3, 300, 64), (40, 40, 30), (2, 3, 128, 64), (1, 200, 300), (33000, 2), (2, 33000)]
 
 
-def passes_for(shape, generator, dims, dtype):
+def passes_for(shape, generator, dims):
     return [
         Pass(
             (dim,),
@@ -35,7 +35,7 @@ def test_a_sweep_equals_its_passes(shape, choices, seed, dtype):
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(shape, generator=generator).to(dtype)
     dims = [(dim, *choices[dim]) for dim in range(len(shape)) if any(choices[dim])]
-    passes = passes_for(shape, generator, dims, dtype)
+    passes = passes_for(shape, generator, dims)
     ready = [gather._ready(step, x) for step in passes]
     assert gather._can_sweep(x, ready)
     swept = apply(x, passes)

@@ -1,0 +1,59 @@
+"""What the README and the docs print runs as printed; their links lead somewhere."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page):
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+def test_examples_run_as_printed(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "example"}
+    for block in blocks(page):
+        exec(compile(block, page.name, "exec"), names)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_the_readme_example_is_ten_lines_and_says_what_it_claims(capsys):
+    (block,) = blocks(ROOT / "README.md")
+    assert len(block.strip().splitlines()) == 10
+    exec(compile(block, "README.md", "exec"), {})
+    out = capsys.readouterr().out
+    assert "free positive scales: 1,024" in out
+    difference = float(re.search(r"tensor\(([^,)]+)", out.splitlines()[-1]).group(1))
+    assert difference < 1e-5
+
+
+def test_links_lead_somewhere():
+    done = subprocess.run([sys.executable, ROOT / "docs" / "build.py"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (ROOT / "docs" / "_site" / "README.html").exists()
+
+
+def test_benchmarks_run_in_their_small_form():
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--small", "--json"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count('"ratio"') == 7
+
+
+def test_the_project_speaks_only_of_itself():
+    listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, cwd=ROOT, check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    for name in listed.stdout.splitlines():
+        path = ROOT / name
+        if path.suffix in {".py", ".md", ".toml", ".json", ".sh", ""} and path.is_file():
+            text = path.read_text(encoding="utf-8", errors="replace")
+            assert not re.search(r"(?<![\w.])/(home|root|work|Users)/\w", text), f"{name} holds an absolute path"
