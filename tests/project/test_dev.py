@@ -106,10 +106,12 @@ def test_the_second_call_does_no_work(checkout, tools):
 def test_the_second_call_takes_under_two_seconds():
     if not (ROOT / ".venv" / ".coset-stamp").exists():
         pytest.skip("this environment was not made by ./dev")
-    start = time.perf_counter()
-    done = subprocess.run(["./dev", "run", "true"], cwd=ROOT, capture_output=True, check=False)
-    assert done.returncode == 0
-    assert time.perf_counter() - start < 2
+    for _ in range(2):
+        start = time.perf_counter()
+        done = subprocess.run(["./dev", "run", "true"], cwd=ROOT, capture_output=True, check=False)
+        seconds = time.perf_counter() - start
+        assert done.returncode == 0
+    assert seconds < 2
 
 
 def test_unknown_tasks_are_refused_with_help(checkout, tools):
