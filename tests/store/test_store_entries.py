@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from coset.errors import InputError
+from coset.locks import locked
 from coset.store import DamagedEntryError, Store
-from coset.store.lock import locked
 
 CONFIG = {"kind": "mlp", "seed": 3, "widths": [2, 4]}
 
@@ -300,7 +300,7 @@ def test_prune_removes_what_processes_left_behind_and_no_more(five: Store) -> No
         leftover.write_bytes(b"")
     hours_ago = time.time() - 7200
     os.utime(old, (hours_ago, hours_ago))
-    with locked(held):
+    with locked(held, "an entry"):
         assert set(five.prune(dry_run=True).leftovers) == {old, free}
         assert all(file.exists() for file in (old, young, free, held))
         assert set(five.prune().leftovers) == {old, free}

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from coset import locks
 from coset.errors import InputError
-from coset.store import Store, lock
-from coset.store.lock import locked
+from coset.locks import locked
+from coset.store import Store
 
 CONFIG = {"kind": "slow", "seed": 0}
 
@@ -128,7 +129,7 @@ def test_threads_compute_once_and_each_gets_the_entry(tmp_path: Path) -> None:
 def test_a_lock_on_a_removed_file_counts_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A holder removes the file as it lets go: here between the opening and the locking of the one who waited."""
     path = tmp_path / ".abc.lock"
-    try_lock, calls = lock._try_lock, []
+    try_lock, calls = locks._try_lock, []
 
     def removed_first(handle: int) -> bool:
         if not calls:
@@ -136,11 +137,11 @@ def test_a_lock_on_a_removed_file_counts_for_nothing(tmp_path: Path, monkeypatch
         calls.append(handle)
         return try_lock(handle)
 
-    monkeypatch.setattr(lock, "_try_lock", removed_first)
-    with locked(path):
+    monkeypatch.setattr(locks, "_try_lock", removed_first)
+    with locked(path, "the store entry abc"):
         assert len(calls) == 2
         assert path.exists()
-        assert not lock.remove_if_free(path)
+        assert not locks.remove_if_free(path)
 
 
 def test_a_lock_excludes_every_other_thread(tmp_path: Path) -> None:
@@ -150,7 +151,7 @@ def test_a_lock_excludes_every_other_thread(tmp_path: Path) -> None:
     def work() -> None:
         nonlocal inside, most, rounds
         for _ in range(40):
-            with locked(tmp_path / ".lock"):
+            with locked(tmp_path / ".lock", "a counter"):
                 with guard:
                     inside += 1
                     most = max(most, inside)
@@ -170,19 +171,19 @@ def test_a_lock_excludes_every_other_thread(tmp_path: Path) -> None:
 def test_a_person_is_told_of_a_long_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(lock, "_PATIENCE", 0.0)
+    monkeypatch.setattr(locks, "_PATIENCE", 0.0)
     path = tmp_path / ".abc.lock"
 
     def wait() -> None:
-        with locked(path):
+        with locked(path, "the store entry abc"):
             pass
 
     waiter = threading.Thread(target=wait)
-    with locked(path):
+    with locked(path, "the store entry abc"):
         waiter.start()
         _wait_until(lambda: caplog.messages)
     waiter.join()
-    assert caplog.messages == ["waiting for another process that is computing the store entry abc"]
+    assert caplog.messages == ["waiting for another process that works on the store entry abc"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])

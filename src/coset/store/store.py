@@ -14,9 +14,9 @@ from torch import Tensor
 
 from coset.errors import InputError
 from coset.files import cache_folder
+from coset.locks import locked, remove_if_free
 from coset.store.address import key_of
 from coset.store.entry import DamagedEntryError, Entry, read_entry, read_header, write_entry
-from coset.store.lock import locked, remove_if_free
 
 Made = Mapping[str, Tensor] | tuple[Mapping[str, Tensor], Mapping[str, object]]
 """What a maker returns: params, or params and what is to be noted beside them."""
@@ -105,7 +105,7 @@ class Store:
         if found is not None:
             return found
         path = self.path(config)
-        with locked(path.with_name(f".{path.stem}.lock")):
+        with locked(path.with_name(f".{path.stem}.lock"), f"the store entry {path.stem}"):
             # Another may have finished while this one waited for the lock.
             found = self._get_sound(config, warn=True)
             if found is not None:

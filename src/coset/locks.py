@@ -53,15 +53,18 @@ _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, what: str) -> Iterator[None]:
     """Hold ``path`` as a lock against every other process and thread; wait as long as another holds it.
+
+    ``what`` says for people what the holder works on, such as "the store entry abc"; who asks for a lock that the same
+    thread holds would wait for ever, and gets an InputError.
 
     A holder that crashes frees the lock at once, for the operating system owns it. The lock file is removed when it
     is freed (where an open file can be removed).
     """
     if path in _held.paths:
-        raise InputError(f"the store entry {path.stem.lstrip('.')} needs itself: its make asked for its own config")
-    handle = _wait_for(path)
+        raise InputError(f"{what} needs itself: what makes it asked for it again")
+    handle = _wait_for(path, what)
     _held.paths.add(path)
     try:
         yield
@@ -85,13 +88,13 @@ def remove_if_free(path: Path, *, dry_run: bool = False) -> bool:
     return True
 
 
-def _wait_for(path: Path) -> int:
+def _wait_for(path: Path, what: str) -> int:
     """An open handle that holds the lock on ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     start, told, pause = time.monotonic(), False, 0.01
     while (handle := _acquire(path)) is None:
         if not told and time.monotonic() - start > _PATIENCE:
-            _log.warning("waiting for another process that is computing the store entry %s", path.stem.lstrip("."))
+            _log.warning("waiting for another process that works on %s", what)
             told = True
         time.sleep(pause)
         pause = min(2 * pause, 0.25)
@@ -107,9 +110,7 @@ def _acquire(path: Path) -> int | None:
             return handle
     except OSError as error:
         os.close(handle)
-        raise InputError(
-            f"the folder {path.parent} cannot be locked ({error}); keep the store on a local disk"
-        ) from error
+        raise InputError(f"the folder {path.parent} cannot be locked ({error}); choose one on a local disk") from error
     except BaseException:
         os.close(handle)
         raise
