@@ -96,7 +96,7 @@ def run_demo(out: str | os.PathLike[str], *, seed: int = 0, show: bool | None = 
         for name, params in (("A", a), ("g·A", moved), ("B", b))
     )
     figure_path, results_path = folder / "demo.png", folder / "demo.json"
-    from coset.studies._style import render
+    from coset.figures import render
 
     image, _ = render(lambda: _figure(g, a, moved, b, logits))
     write_bytes(figure_path, image)
@@ -132,7 +132,7 @@ def _figure(
 ) -> "Figure":
     from matplotlib.patches import Rectangle
 
-    from coset.studies._style import BLUE, GREEN, GREY, INK, ORANGE, VERMILION, label_panel, new_figure
+    from coset.figures import BLUE, GREEN, GREY, INK, ORANGE, VERMILION, label_panel, new_figure
 
     figure = new_figure(10.0, 3.0)
     grid = figure.add_gridspec(1, 4, width_ratios=(1, 1, 1, 0.9))

@@ -53,7 +53,7 @@ def _toy(config: Config, context: Context) -> Findings:
             bar.advance()
 
     def figure() -> Any:
-        from coset.studies._style import label_panel, new_figure
+        from coset.figures import label_panel, new_figure
 
         HOOK["fail"]("figure")
         made = new_figure(4.0, 3.0)

@@ -100,7 +100,7 @@ def _study_run(
 def _write(run: StudyRun, findings: Findings) -> None:
     """Write all files of a run: all of them, or on a failure none."""
     # matplotlib takes long to import, and only this needs it.
-    from coset.studies._style import render
+    from coset.figures import render
 
     png, svg = render(findings.figure)
     contents = {run.folder / "results.json": results_json(run).encode()}

@@ -191,7 +191,7 @@ def _beyond(beyond: dict[str, tuple[float, float]]) -> Table:
 
 
 def _figure(curves: Curves, slopes: dict[str, float]) -> "Figure":
-    from coset.studies._style import new_figure
+    from coset.figures import new_figure
 
     figure = new_figure(10.0, 3.3)
     grid = figure.add_gridspec(4, 3, width_ratios=(0.85, 1.0, 1.1))
@@ -203,7 +203,7 @@ def _figure(curves: Curves, slopes: dict[str, float]) -> "Figure":
 
 
 def _draw_functions(axes: "Axes") -> None:
-    from coset.studies._style import BLUE, GREY, label_panel
+    from coset.figures import BLUE, GREY, label_panel
 
     x = torch.linspace(-4, 4, 401, dtype=torch.float64)
     for name, key, style in (("ReLU", "relu", {"color": GREY, "ls": (0, (4, 2))}), ("GELU", "gelu", {"color": BLUE})):
@@ -214,7 +214,7 @@ def _draw_functions(axes: "Axes") -> None:
 
 
 def _draw_defect(axes: "Axes", below: "Axes", curves: Curves, slope: float) -> None:
-    from coset.studies._style import BLUE, GREY, VERMILION, label_panel
+    from coset.figures import BLUE, GREY, VERMILION, label_panel
 
     fine = np.linspace(0.01, curves.scales[-1], 500)
     axes.plot(fine, slope * fine, color=GREY, ls=(0, (4, 2)), lw=1.2, label=f"asymptote, slope {slope:.5f}")
@@ -241,7 +241,7 @@ def _draw_defect(axes: "Axes", below: "Axes", curves: Curves, slope: float) -> N
 
 
 def _draw_beyond(axes: "Axes", slopes: dict[str, float]) -> None:
-    from coset.studies._style import PALETTE, label_panel
+    from coset.figures import PALETTE, label_panel
 
     scales = np.geomspace(0.1, 1000, 161)
     for (name, slope), colour in zip(slopes.items(), PALETTE, strict=False):

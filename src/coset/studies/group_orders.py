@@ -209,7 +209,7 @@ def _widths(sweep: list[tuple[str, int, Size]]) -> Table:
 
 
 def _figure(sizes: dict[str, Size], sweep: list[tuple[str, int, Size]]) -> "Figure":
-    from coset.studies._style import new_figure
+    from coset.figures import new_figure
 
     figure = new_figure(10.0, 3.9)
     grid = figure.add_gridspec(3, 2, width_ratios=(1.45, 1.0))
@@ -220,7 +220,7 @@ def _figure(sizes: dict[str, Size], sweep: list[tuple[str, int, Size]]) -> "Figu
 
 
 def _draw_architectures(axes: "Axes", sizes: dict[str, Size]) -> None:
-    from coset.studies._style import BLUE, VERMILION, label_panel
+    from coset.figures import BLUE, VERMILION, label_panel
 
     ordered = sorted(sizes.items(), key=lambda item: item[1].log10_permutations)
     for row, (_, size) in enumerate(ordered):
@@ -239,7 +239,7 @@ def _draw_architectures(axes: "Axes", sizes: dict[str, Size]) -> None:
 
 
 def _draw_widths(axes: "Axes", below: "Axes", sweep: list[tuple[str, int, Size]]) -> None:
-    from coset.studies._style import BLUE, GREEN, GREY, label_panel
+    from coset.figures import BLUE, GREEN, GREY, label_panel
 
     for kind, colour in zip(dict.fromkeys(kind for kind, _, _ in sweep), (BLUE, GREEN), strict=True):
         widths = [width for name, width, _ in sweep if name == kind]

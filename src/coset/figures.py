@@ -1,4 +1,4 @@
-"""How figures look: one style for all studies, legible in print and to the colour-blind, the same bytes every time."""
+"""How figures look: one style for all of them, legible in print and to the colour-blind, the same bytes every time."""
 
 import io
 from collections.abc import Callable
