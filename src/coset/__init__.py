@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coset.distribution import normalize_scales
     from coset.errors import InputError
-    from coset.symmetry import Element, Symmetry, infer_intertwiner, intertwiner
+    from coset.symmetry import Element, Symmetry, discover, infer_intertwiner, intertwiner
 
 __version__ = version("coset")
 
@@ -19,6 +19,7 @@ __all__ = [
     "InputError",
     "Symmetry",
     "__version__",
+    "discover",
     "infer_intertwiner",
     "intertwiner",
     "normalize_scales",
@@ -28,6 +29,7 @@ _HOME = {
     "Element": "coset.symmetry",
     "InputError": "coset.errors",
     "Symmetry": "coset.symmetry",
+    "discover": "coset.symmetry",
     "infer_intertwiner": "coset.symmetry",
     "intertwiner": "coset.symmetry",
     "normalize_scales": "coset.distribution",

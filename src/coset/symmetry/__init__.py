@@ -3,6 +3,7 @@
 from coset.symmetry.activations import activation_function, activation_names, intertwiner
 from coset.symmetry.declare import Variance
 from coset.symmetry.defect import homogeneity_defect, homogeneity_slope
+from coset.symmetry.discovery.discover import discover
 from coset.symmetry.element import Element
 from coset.symmetry.infer import infer_intertwiner
 from coset.symmetry.intertwiner import Intertwiner
@@ -17,6 +18,7 @@ __all__ = [
     "Variance",
     "activation_function",
     "activation_names",
+    "discover",
     "homogeneity_defect",
     "homogeneity_slope",
     "infer_intertwiner",

@@ -40,6 +40,7 @@ def to_json(sym: "Symmetry") -> str:
         "families": block(families),
         "parameters": block(parameters),
         "notes": json.dumps(list(sym.notes), ensure_ascii=False),
+        "pinned": json.dumps(list(sym.pinned), ensure_ascii=False),
     }
     return "{" + ",\n ".join(f'"{name}": {text}' for name, text in parts.items()) + "}\n"
 
@@ -85,6 +86,7 @@ def from_json(text: str, where: str) -> "Symmetry":
                 for name, row in data["parameters"].items()
             },
             tuple(data["notes"]),
+            tuple(data["pinned"]),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{where} is damaged: {type(error).__name__} {error}") from error

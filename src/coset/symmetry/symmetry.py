@@ -66,13 +66,15 @@ class Symmetry:
     """The symmetry group of an architecture and its action on weights: f(g·θ, x) = f(θ, x) for all x.
 
     ``classes``: name → UnitClass, outer classes before the ones nested in them. ``families``: key → Family.
-    ``parameters``: name → Parameter, for every parameter and buffer of the model, fixed ones included.
+    ``parameters``: name → Parameter, for every parameter and buffer of the model, fixed ones included. ``notes``: what
+    is known beyond the group; ``pinned``: operations through which nothing was assumed to pass.
     """
 
     classes: Mapping[str, UnitClass]
     families: Mapping[str, Family]
     parameters: Mapping[str, Parameter]
     notes: tuple[str, ...] = field(default=())
+    pinned: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
         for part in ("classes", "families", "parameters"):
@@ -155,6 +157,14 @@ class Symmetry:
         return group.restrict(self, names, permutations=permutations, scales=scales, signs=signs)
 
     # Its size -------------------------------------------------------------------------------------------------------
+
+    def carriers(self, name: str) -> tuple[str, ...]:
+        """The parameters that carry a class."""
+        return tuple(
+            key
+            for key, parameter in self.parameters.items()
+            if any(unit.name == name for node in parameter.axes for unit in units_of(node))
+        )
 
     @cached_property
     def permuting(self) -> tuple[str, ...]:

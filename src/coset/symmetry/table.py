@@ -25,7 +25,7 @@ def render(sym: "Symmetry") -> str:
         return "\n".join([*lines, "no class of interchangeable units: the group is trivial", *sym.notes])
     header = ("class", "size", "permutations", "scales", "signs", "carried by")
     lines += ["", text_table(header, [_row(sym, name) for name in sym.classes])]
-    lines += [f"note: {note}" for note in sym.notes]
+    lines += [f"note: {note}" for note in sym.notes] + [f"pinned: {reason}" for reason in sym.pinned]
     return "\n".join(lines)
 
 

@@ -1,0 +1,1 @@
+"""Discovery of the symmetry group of a model nobody has described."""

@@ -1,0 +1,170 @@
+"""From solved structure and gauges to a ``Symmetry``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from coset.symmetry.axes import Charge, Concat, Fixed, Node, Product, Units
+from coset.symmetry.discovery.charges import Charges, Place, whole
+from coset.symmetry.discovery.families import Gauge, gauges
+from coset.symmetry.discovery.nesting import companions, inside_out, outside_in, parents
+from coset.symmetry.discovery.relations import Value
+from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, resolve
+from coset.symmetry.discovery.tracing import Tracing
+from coset.symmetry.structure import UnitClass
+from coset.symmetry.symmetry import Family, Parameter, Symmetry
+
+NETWORK = "network"
+"""The class of one unit that carries what is common to all entries of a tensor."""
+
+
+@dataclass
+class _Names:
+    """Names of classes, and of families by gauge."""
+
+    classes: dict[Atom, str]
+    families: dict[int, str]
+
+
+def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> Symmetry:
+    """Solve the charges, find what is nested in what, name everything and write down the axes."""
+    used = tracing.parameters
+    charges = Charges(tracing.book)
+    standing = dict.fromkeys(
+        atom for value in used.values() for dim in range(value.ndim) for atom in charges.leaves(value, dim)
+    )
+    around = parents(companions(tracing.book, standing))
+    free = gauges(charges, used, inside_out(standing, around), around)
+    kept = _kept(standing, around, free)
+    names = _names(kept, around, charges, used, free)
+    # One tensor under several names is exported under one of them.
+    owner = {id(movable[name]): name for name in used}
+    parameters = {
+        name: _parameter(
+            owner.get(id(tensor), name), tensor, used.get(owner.get(id(tensor), name)), names, free, tracing
+        )
+        for name, tensor in movable.items()
+    }
+    classes = {}
+    for atom in outside_in(kept, around):
+        outer = around.get(atom)
+        parent = names.classes[outer] if outer is not None else None
+        classes[names.classes[atom]] = UnitClass(names.classes[atom], atom.size, parent, atom.pinned is None)
+    if any(gauge.atom is None for gauge in free):
+        classes[NETWORK] = UnitClass(NETWORK, 1, None, False)
+    families = {}
+    for number, gauge in enumerate(free):
+        owned = NETWORK if gauge.atom is None else names.classes[gauge.atom]
+        family = Family(owned, names.families[number], bool(gauge.scale), bool(gauge.sign))
+        families[family.key] = family
+    return Symmetry(classes, families, parameters)
+
+
+def _kept(standing: Mapping[Atom, None], around: Mapping[Atom, Atom], free: list[Gauge]) -> dict[Atom, None]:
+    """Atoms that permute or scale, and the ones around them."""
+    kept = {atom: None for atom in standing if atom.pinned is None or any(g.atom is atom for g in free)}
+    for atom in list(kept):
+        while (outer := around.get(atom)) is not None:
+            kept[outer] = None
+            atom = outer
+    return {atom: None for atom in standing if atom in kept}
+
+
+def _names(
+    kept: Mapping[Atom, None],
+    around: Mapping[Atom, Atom],
+    charges: Charges,
+    used: Mapping[str, Value],
+    free: list[Gauge],
+) -> _Names:
+    """A class is called after the module that writes it first; a family after the parameter it begins with."""
+    owners = {id(value): name for name, value in used.items()}
+    writers: dict[Atom, str] = {}
+    for only_first_axis in (True, False):
+        for name, value in used.items():
+            for dim in range(min(1, value.ndim) if only_first_axis else value.ndim):
+                for atom in charges.leaves(value, dim):
+                    writers.setdefault(atom, name)
+    classes: dict[Atom, str] = {}
+    outside = {around[atom] for atom in kept if atom in around}
+    for atom in kept:
+        base = _word(writers[atom].rpartition(".")[0] or writers[atom])
+        if atom in outside:
+            base += ".blocks"
+        elif atom in around:
+            base += ".inside"
+        taken, number = base, 2
+        while taken in classes.values() or taken == NETWORK:
+            taken, number = f"{base}.{number}", number + 1
+        classes[atom] = taken
+    families: dict[int, str] = {}
+    seen: set[Atom | None] = set()
+    for number, gauge in enumerate(free):
+        families[number] = "" if gauge.atom not in seen else _word(owners[gauge.pivot.value])
+        while any(families[n] == families[number] and free[n].atom is gauge.atom for n in range(number)):
+            families[number] += "_"
+        seen.add(gauge.atom)
+    return _Names(classes, families)
+
+
+def _word(path: str) -> str:
+    """A path as a name of the axes language."""
+    word = "".join(c if c.isalnum() or c in "._" else "_" for c in path)
+    return word if word[:1].isalpha() or word[:1] == "_" else f"u{word}"
+
+
+def _parameter(
+    name: str, tensor: Tensor, value: Value | None, names: _Names, free: list[Gauge], tracing: Tracing
+) -> Parameter:
+    shape = tuple(tensor.shape)
+    if value is None:
+        return Parameter(shape, tuple(Fixed(n) for n in shape))
+    axes = [_axis(value, dim, names, free) for dim in range(value.ndim)]
+    common = _charges(whole(value), None, names, free)
+    if common and axes:
+        axes[0] = Product((axes[0], Units(NETWORK, common)))
+    for variance, gain, eps in tracing.variances:
+        if variance == name and any(not isinstance(axis, Fixed) for axis in axes):
+            return Parameter(shape, tuple(axes), eps, gain)
+    return Parameter(shape, tuple(axes))
+
+
+def _charges(place: Place, atom: Atom | None, names: _Names, free: list[Gauge]) -> tuple[Charge, ...]:
+    found = [
+        Charge(names.families[number], gauge.scale.get(place, 0), gauge.sign.get(place, 0))
+        for number, gauge in enumerate(free)
+        if gauge.atom is atom and (place in gauge.scale or place in gauge.sign)
+    ]
+    return tuple(sorted(found, key=lambda charge: charge.family))
+
+
+def _axis(value: Value, dim: int, names: _Names, free: list[Gauge]) -> Node:
+    counter = iter(range(10**9))
+
+    def walk(term: Term) -> Node:
+        if isinstance(term, Atom):
+            place = Place(id(value), dim, next(counter))
+            if term not in names.classes:
+                return Fixed(term.size)
+            return Units(names.classes[term], _charges(place, term, names, free))
+        if isinstance(term, Plus):
+            return _merged([walk(segment) for segment in term.segments])
+        assert isinstance(term, Times)
+        factors = [walk(factor) for factor in term.factors]
+        if all(isinstance(factor, Fixed) for factor in factors):
+            return Fixed(term.size)
+        return factors[0] if len(factors) == 1 else Product(tuple(factors))
+
+    return walk(resolve(value.dims[dim]))
+
+
+def _merged(segments: list[Node]) -> Node:
+    """A concatenation whose neighbouring fixed parts are one."""
+    merged: list[Node] = []
+    for segment in segments:
+        if merged and isinstance(segment, Fixed) and isinstance(last := merged[-1], Fixed):
+            merged[-1] = Fixed(last.size + segment.size)
+        else:
+            merged.append(segment)
+    return merged[0] if len(merged) == 1 else Concat(tuple(merged))

@@ -1,0 +1,100 @@
+"""A call of an operation in the exported graph, as the rules see it."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coset.errors import InputError
+from coset.symmetry.discovery.relations import Value
+from coset.symmetry.infer import infer_intertwiner
+from coset.symmetry.intertwiner import Intertwiner
+
+
+@dataclass
+class Call:
+    """``name`` of the operation; ``args`` and ``kwargs`` with Values in place of tensors; ``shapes`` of its results.
+
+    ``variances``: where batch norms enter (variance, gain, ε).
+    """
+
+    name: str
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    shapes: list[tuple[int, ...]]
+    variances: list[tuple[Value, Value | None, float]] = field(default_factory=list)
+
+    def tensors(self) -> list[Value]:
+        """All tensors among the arguments, in order."""
+        return tensors_in((*self.args, *self.kwargs.values()))
+
+    def argument(self, name: str, default: Any = None) -> Any:
+        """An argument by its name in the operation's schema."""
+        schema = getattr(self.target, "_schema", None)
+        for position, item in enumerate(schema.arguments if schema is not None else ()):
+            if item.name == name:
+                if position < len(self.args):
+                    return self.args[position]
+                return self.kwargs.get(name, default)
+        return default
+
+    def reduction(self, x: Value) -> tuple[list[int], bool]:
+        """The dimensions a reduction goes over, and whether they are kept with size 1."""
+        dims = self.argument("dim")
+        chosen = range(x.ndim) if dims is None or dims == [] else [dims] if isinstance(dims, int) else dims
+        return [dim % x.ndim for dim in chosen], bool(self.argument("keepdim", False))
+
+    def shifted(self, variance: Value, gain: Value | None, eps: float) -> None:
+        """Note that ``variance`` + ε is what scales, and which gain takes up the rest."""
+        self.variances.append((variance, gain, float(eps)))
+
+    def intertwiner(self) -> Intertwiner:
+        """What passes through this operation as a function of its one tensor, decided from its values."""
+        position = next((i for i, arg in enumerate(self.args) if isinstance(arg, Value)), None)
+        if position is None:
+            raise InputError("no tensor among the positional arguments")
+        rest = tuple(None if i == position else _key(arg) for i, arg in enumerate(self.args))
+        return _inferred(self.target, position, rest, tuple(sorted((k, _key(v)) for k, v in self.kwargs.items())))
+
+
+def tensors_in(argument: Any) -> list[Value]:
+    """All Values in nested lists, tuples and dicts, in order."""
+    if isinstance(argument, Value):
+        return [argument]
+    if isinstance(argument, dict):
+        argument = list(argument.values())
+    return [value for item in argument for value in tensors_in(item)] if isinstance(argument, list | tuple) else []
+
+
+def _key(argument: Any) -> Any:
+    if isinstance(argument, list):
+        return tuple(argument)
+    if isinstance(argument, float) and math.isnan(argument):
+        raise InputError("NaN among the arguments")
+    return argument
+
+
+@cache
+def _inferred(
+    target: Callable[..., Any], position: int, rest: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]
+) -> Intertwiner:
+    def function(x: Tensor) -> Tensor:
+        result: Tensor = target(*(x if i == position else value for i, value in enumerate(rest)), **dict(kwargs))
+        return result
+
+    try:
+        return infer_intertwiner(function)
+    except InputError as error:
+        if "constant" in str(error):
+            return Intertwiner("constant", "one")
+        raise
+
+
+def is_pointwise(target: Callable[..., Any]) -> bool:
+    """Whether torch says that an operation acts entry by entry."""
+    return torch.Tag.pointwise in getattr(target, "tags", ())

@@ -1,0 +1,171 @@
+"""Scales and signs as a linear system: physical units are inferred just so.
+
+Every appearance of an atom on a dimension of a tensor has an unknown exponent, and so has every tensor as a whole (a
+scale common to all its entries). Adding needs equal exponents, multiplying adds them, contraction cancels them, an
+activation multiplies them by its power or holds them at zero. Equations never mix atoms.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import NamedTuple
+
+from coset.symmetry.discovery.linear import Row
+from coset.symmetry.discovery.relations import Book, Joined, Multiplied, Neutral, Regrouped, Value
+from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, atoms, resolve
+
+
+class Place(NamedTuple):
+    """The ``leaf``-th atom on dimension ``dim`` of the tensor with this identity; dim −1: the tensor as a whole."""
+
+    value: int
+    dim: int
+    leaf: int
+
+
+Equations = dict[Atom | None, list[Row[Place]]]
+
+
+def whole(value: Value) -> Place:
+    return Place(id(value), -1, 0)
+
+
+class Charges:
+    """The equations of all relations, by atom (None: tensors as wholes)."""
+
+    def __init__(self, book: Book) -> None:
+        self._leaves: dict[tuple[int, int], list[Atom]] = {}
+        self.scales: Equations = defaultdict(list)
+        self.signs: Equations = defaultdict(list)
+        # Inputs and constants carry no scale or sign: their places are left out of all equations.
+        self._silent = {id(value) for value in book.values if value.inert}
+        for relation in book.relations:
+            if isinstance(relation, Multiplied):
+                self._multiplied(relation)
+            elif isinstance(relation, Neutral):
+                self._neutral(relation)
+            elif isinstance(relation, Regrouped):
+                self._regrouped(relation)
+            else:
+                self._joined(relation)
+
+    def leaves(self, value: Value, dim: int) -> list[Atom]:
+        """The atoms along a dimension, left to right."""
+        key = (id(value), dim)
+        if key not in self._leaves:
+            self._leaves[key] = list(atoms(resolve(value.dims[dim])))
+        return self._leaves[key]
+
+    def _say(self, atom: Atom | None, scale: Row[Place] | None, sign: Row[Place] | None) -> None:
+        for row, equations in ((scale, self.scales), (sign, self.signs)):
+            if heard := {place: power for place, power in (row or {}).items() if place.value not in self._silent}:
+                equations[atom].append(heard)
+
+    def _equal(self, one: tuple[Atom | None, Place], two: tuple[Atom | None, Place]) -> None:
+        # Where one side is inert its atom is not the other's, and the equation belongs to the other.
+        atom = one[0] if two[1].value in self._silent else two[0]
+        if one[1] != two[1]:
+            row = {one[1]: Fraction(1), two[1]: Fraction(-1)}
+            self._say(atom, row, row)
+
+    def _multiplied(self, relation: Multiplied) -> None:
+        result, factors = relation.result, relation.factors
+        rows = [([(result, j)], [f.dims[j] for f in factors]) for j in range(result.ndim)]
+        rows += [([], list(group)) for group in relation.contracted]
+        for left, dims in rows:
+            present = [(f.value, d, f) for f, d in zip(factors, dims, strict=True) if d is not None]
+            sides = [*left, *((value, dim) for value, dim, _ in present)]
+            guide = next((side for side in sides if not side[0].inert), None)
+            if guide is None:
+                continue
+            for leaf, atom in enumerate(self.leaves(*guide)):
+                scale: Row[Place] = defaultdict(Fraction)
+                sign: Row[Place] = defaultdict(Fraction)
+                for value, dim in left:
+                    scale[Place(id(value), dim, leaf)] += 1
+                    sign[Place(id(value), dim, leaf)] += 1
+                for value, dim, factor in present:
+                    scale[Place(id(value), dim, leaf)] -= factor.scale
+                    sign[Place(id(value), dim, leaf)] -= factor.sign
+                self._say(atom, scale, sign if relation.signs else None)
+        scale, sign = (
+            defaultdict(Fraction, {whole(result): Fraction(1)}),
+            defaultdict(Fraction, {whole(result): Fraction(1)}),
+        )
+        for factor in factors:
+            scale[whole(factor.value)] -= factor.scale
+            sign[whole(factor.value)] -= factor.sign
+        self._say(None, scale, sign if relation.signs else None)
+
+    def _neutral(self, relation: Neutral) -> None:
+        value = relation.value
+        for dim in range(value.ndim) if relation.dims is None else relation.dims:
+            for leaf, atom in enumerate(self.leaves(value, dim)):
+                row = {Place(id(value), dim, leaf): Fraction(1)}
+                self._say(atom, dict(row) if relation.scale else None, dict(row) if relation.sign else None)
+        if relation.dims is None:
+            row = {whole(value): Fraction(1)}
+            self._say(None, dict(row) if relation.scale else None, dict(row) if relation.sign else None)
+
+    def _regrouped(self, relation: Regrouped) -> None:
+        self._equal((None, whole(relation.source)), (None, whole(relation.target)))
+        for left, right in relation.groups:
+            one = list(_tagged_product(relation.source, left))
+            two = list(_tagged_product(relation.target, right))
+            assert len(one) == len(two), (relation.source, relation.target)
+            for here, there in zip(one, two, strict=True):
+                self._equal(here, there)
+
+    def _joined(self, relation: Joined) -> None:
+        joined = relation.whole
+        offset = 0
+        for part in relation.parts:
+            self._equal((None, whole(joined)), (None, whole(part)))
+            for dim in range(joined.ndim):
+                own = self.leaves(joined, dim)
+                for leaf, atom in enumerate(self.leaves(part, dim)):
+                    at = offset + leaf if dim == relation.dim else leaf
+                    self._equal((own[at], Place(id(joined), dim, at)), (atom, Place(id(part), dim, leaf)))
+            offset += len(self.leaves(part, relation.dim))
+
+
+_Tagged = tuple[str, list["_Tagged"], tuple[Atom, Place] | None]
+
+
+def _tagged_product(value: Value, dims: tuple[int, ...]) -> Iterator[tuple[Atom, Place]]:
+    """The atoms of the product of some dimensions in normal form, each with the place it comes from.
+
+    Multiplying out a leading concatenation repeats the factors behind it: their places are repeated with them.
+    """
+    factors = []
+    for dim in dims:
+        counter = iter(range(10**9))
+        factors.append(_tagged(resolve(value.dims[dim]), id(value), dim, counter))
+    yield from _traverse(_times(factors))
+
+
+def _tagged(term: Term, value: int, dim: int, counter: Iterator[int]) -> _Tagged:
+    if isinstance(term, Atom):
+        return "atom", [], (term, Place(value, dim, next(counter)))
+    if isinstance(term, Times):
+        return "times", [_tagged(factor, value, dim, counter) for factor in term.factors], None
+    assert isinstance(term, Plus)
+    return "plus", [_tagged(segment, value, dim, counter) for segment in term.segments], None
+
+
+def _times(factors: list[_Tagged]) -> _Tagged:
+    flat: list[_Tagged] = []
+    for factor in factors:
+        flat += factor[1] if factor[0] == "times" else [factor]
+    if len(flat) == 1:
+        return flat[0]
+    if flat and flat[0][0] == "plus":
+        return "plus", [_times([segment, *flat[1:]]) for segment in flat[0][1]], None
+    return "times", flat, None
+
+
+def _traverse(term: _Tagged) -> Iterator[tuple[Atom, Place]]:
+    if term[2] is not None:
+        yield term[2]
+    for part in term[1]:
+        yield from _traverse(part)

@@ -1,0 +1,55 @@
+"""``discover``: trace, infer, verify."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coset.errors import InputError
+from coset.symmetry.discovery.assembly import assemble
+from coset.symmetry.discovery.tracing import export, trace
+from coset.symmetry.discovery.verification import verify as verified
+from coset.symmetry.symmetry import Symmetry
+
+
+def discover(
+    model: nn.Module, example_inputs: Any, *, kwargs: Mapping[str, Any] | None = None, verify: bool = True
+) -> Symmetry:
+    """The symmetry group of a model nobody has described: permutations, scales and signs with f(g·θ, x) = f(θ, x).
+
+    The model is exported to a graph of ATen operations. Dimensions are unified through it (what remains unified and
+    unpinned is a class of interchangeable units); scales and signs are solved as a linear system, as physical units
+    are.
+
+    ``example_inputs``: a tensor, or a tuple of positional arguments; ``kwargs``: keyword arguments. With ``verify`` the
+    result is checked in float64 on random elements before it is returned: a group that fails is an error.
+
+    ``sym.pinned`` lists operations without a rule, through which nothing was assumed to pass.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is a {type(model).__name__}; expected an nn.Module")
+    inputs = tuple(example_inputs) if isinstance(example_inputs, tuple | list) else (example_inputs,)
+    _check_mode(model)
+    movable: dict[str, Tensor] = dict(model.state_dict(keep_vars=True))
+    program = export(model, inputs, kwargs or {})
+    tracing = trace(program, movable)
+    sym = replace(assemble(tracing, movable), pinned=tuple(dict.fromkeys(tracing.pinned)))
+    if verify:
+        leaves = torch.utils._pytree.tree_leaves((inputs, dict(kwargs or {})))
+        verified(sym, program, movable, leaves)
+    return sym
+
+
+def _check_mode(model: nn.Module) -> None:
+    """Dropout and batch statistics make a function random or dependent on its batch: they have to be off."""
+    for path, module in model.named_modules():
+        if not module.training:
+            continue
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+            raise InputError(f"'{path}' drops out at random: the model is in training mode; call model.eval() first")
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
+            raise InputError(
+                f"'{path}' uses the statistics of the batch: the model is in training mode; call model.eval() first"
+            )

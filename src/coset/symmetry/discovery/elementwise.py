@@ -1,0 +1,120 @@
+"""Rules of operations that act entry by entry."""
+
+from fractions import Fraction
+from typing import Any
+
+from coset.symmetry.discovery.calls import Call
+from coset.symmetry.discovery.relations import Book, Power, Value, broadcast
+from coset.symmetry.discovery.rules import output, passed, rule, straight
+
+
+@rule(
+    "contiguous", "clone", "detach", "detach_", "alias", "_to_copy", "to", "type_as", "float", "lift_fresh",
+    "lift_fresh_copy", "dropout", "dropout_", "feature_dropout", "alpha_dropout", "identity",
+)  # fmt: skip
+def same_values(book: Book, call: Call) -> Value:
+    """Casts, copies, and dropout in eval mode."""
+    x = call.args[0]
+    return passed(book, x, output(book, call, x), straight(x))
+
+
+def unary(book: Book, call: Call, group: Any = None) -> Value:
+    """An elementwise function of one tensor passes what its intertwiner group allows, found from its values."""
+    x = call.args[0]
+    result = output(book, call, x)
+    if group is None:
+        group = call.intertwiner()
+    scale = Fraction(group.scale_power).limit_denominator(64) if group.scales else Fraction(0)
+    sign = group.sign_power % 2 if group.signs else 0
+    passed(book, x, result, straight(x), scale=scale, sign=sign)
+    book.neutral(x, scale=not group.scales, sign=not group.signs)
+    return result
+
+
+def pointwise(book: Book, call: Call) -> Value:
+    """Any other elementwise operation of several tensors: dimensions meet, no scale or sign passes."""
+    tensors = call.tensors()
+    result = output(book, call, *tensors)
+    for value in tensors:
+        book.meet(result, value, broadcast(result.shape, value))
+        book.neutral(value)
+    book.neutral(result)
+    return result
+
+
+@rule("add", "sub", "add_", "sub_", "rsub", "maximum", "minimum", "lerp")
+def added(book: Book, call: Call) -> Value:
+    """x ± y: both have the scale of the result; with a number instead of y it is a function of x. max: no signs."""
+    tensors = call.tensors()
+    if len(tensors) == 1:
+        return unary(book, call)
+    result = output(book, call, *tensors)
+    for value in tensors:
+        passed(book, value, result, broadcast(result.shape, value))
+    if call.name in ("maximum", "minimum"):
+        book.neutral(result, scale=False)
+    return result
+
+
+@rule("where")
+def where(book: Book, call: Call) -> Value:
+    """where(c, x, y): x and y as in a sum; the condition passes nothing."""
+    condition, *branches = call.tensors()
+    result = output(book, call, condition, *branches)
+    book.meet(result, condition, broadcast(result.shape, condition))
+    book.neutral(condition)
+    for value in branches:
+        passed(book, value, result, broadcast(result.shape, value))
+    if len(branches) < 2:
+        book.neutral(result)
+    return result
+
+
+@rule("masked_fill")
+def masked_fill(book: Book, call: Call) -> Value:
+    """Entries under a mask become a number: 0 and infinities keep positive scales, others keep none."""
+    x, mask, number = call.args[:3]
+    result = output(book, call, *call.tensors())
+    passed(book, x, result, broadcast(result.shape, x))
+    book.meet(result, mask, broadcast(result.shape, mask))
+    book.neutral(mask)
+    if number != 0:
+        book.neutral(result, scale=isinstance(number, Value) or abs(number) != float("inf"))
+    return result
+
+
+@rule("mul", "div", "mul_", "div_", "true_divide")
+def multiplied(book: Book, call: Call) -> Value:
+    """x·y and x/y: scales multiply; with a number in place of y they pass."""
+    tensors = call.tensors()
+    if len(tensors) == 1 or call.kwargs.get("rounding_mode"):
+        return unary(book, call) if len(tensors) == 1 else pointwise(book, call)
+    result = output(book, call, *tensors)
+    power = Fraction(-1 if "div" in call.name else 1)
+    x, y = tensors
+    factors = [Power(x, broadcast(result.shape, x)), Power(y, broadcast(result.shape, y), scale=power)]
+    book.multiply(result, factors)
+    return result
+
+
+@rule("addcmul")
+def addcmul(book: Book, call: Call) -> Value:
+    """x + number·y·z."""
+    x, y, z = call.args[:3]
+    result = output(book, call, x, y, z)
+    passed(book, x, result, broadcast(result.shape, x))
+    book.multiply(result, [Power(v, broadcast(result.shape, v)) for v in (y, z)])
+    return result
+
+
+@rule("prelu", "_prelu_kernel")
+def prelu(book: Book, call: Call) -> Value:
+    """Slopes move with their channel and carry no scale; positive scales pass."""
+    x, slopes = call.args
+    result = output(book, call, x)
+    passed(book, x, result, straight(x), sign=0)
+    book.neutral(x, scale=False)
+    book.neutral(slopes)
+    if slopes.shape and max(slopes.shape) > 1:
+        book.same(result, 1, slopes, 0 if slopes.ndim == 1 else 1)
+    return result

@@ -1,0 +1,116 @@
+"""Free scales and signs of every atom, and of tensors as wholes: null spaces, less what finer ones give already."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+
+from coset.symmetry.discovery.charges import Charges, Place, whole
+from coset.symmetry.discovery.linear import Reduce, Row, complement, integral, null_space, parity, rational
+from coset.symmetry.discovery.relations import Value
+from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, resolve
+
+Cell = tuple[int, tuple[int, ...]]
+"""A part of a parameter whose entries are scaled alike: the parameter and a segment on each axis."""
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """One free vector over the units of ``atom`` (None: one number for the network): powers by place."""
+
+    atom: Atom | None
+    pivot: Place
+    scale: Mapping[Place, int]
+    sign: Mapping[Place, int]
+
+
+def gauges(
+    charges: Charges, parameters: Mapping[str, Value], order: Sequence[Atom], around: Mapping[Atom, Atom]
+) -> list[Gauge]:
+    """All gauges; ``order`` has nested atoms before the ones around them.
+
+    A scale for every block is no new gauge if the units inside have one of their own, nor is one for the whole network
+    if it is a common scale of units.
+    """
+    places: dict[Atom, list[Place]] = {}
+    for value in parameters.values():
+        for dim in range(value.ndim):
+            for leaf, atom in enumerate(charges.leaves(value, dim)):
+                places.setdefault(atom, []).append(Place(id(value), dim, leaf))
+    cells = _Cells(parameters.values())
+    found: list[Gauge] = []
+    for atom in order:
+        inner = [gauge for gauge in found if gauge.atom is not None and around.get(gauge.atom) is atom]
+        found += _free(atom, charges.scales[atom], charges.signs[atom], places[atom], inner, cells)
+    shaped = [whole(value) for value in parameters.values() if value.ndim]
+    fixed: list[Row[Place]] = [{whole(value): Fraction(1)} for value in parameters.values() if not value.ndim]
+    scales, signs = ([*equations[None], *fixed] for equations in (charges.scales, charges.signs))
+    return found + _free(None, scales, signs, shaped, found, cells)
+
+
+def _free(
+    atom: Atom | None,
+    scales: Iterable[Row[Place]],
+    signs: Iterable[Row[Place]],
+    places: list[Place],
+    known: list[Gauge],
+    cells: "_Cells",
+) -> list[Gauge]:
+    """Null vectors of both systems that are not made of known gauges; those that begin at one place are one gauge."""
+
+    def new(equations: Iterable[Row[Place]], kind: str, field: Reduce) -> dict[Place, Row[Place]]:
+        vectors = null_space(equations, places, field)
+        if vectors and known:
+            old = [cells.of({p: Fraction(c) for p, c in getattr(gauge, kind).items()}) for gauge in known]
+            chosen = complement([cells.of(vector) for vector in vectors], old, field)
+            vectors = [vectors[index] for index in chosen]
+        return {next(place for place in places if place in row): row for row in vectors}
+
+    scale_rows, sign_rows = new(scales, "scale", rational), new(signs, "sign", parity)
+    return [
+        Gauge(atom, place, integral(scale_rows.get(place, {})), dict.fromkeys(sign_rows.get(place, {}), 1))
+        for place in places
+        if place in scale_rows or place in sign_rows
+    ]
+
+
+class _Cells:
+    """Which cells of the parameters each place belongs to."""
+
+    def __init__(self, parameters: Iterable[Value]) -> None:
+        self._where: dict[Place, list[Cell]] = {}
+        for value in parameters:
+            paths = [_paths(value, dim) for dim in range(value.ndim)]
+            for choice in product(*(range(len(alternatives)) for alternatives in paths)):
+                cell = (id(value), choice)
+                self._where.setdefault(whole(value), []).append(cell)
+                for alternatives, number in zip(paths, choice, strict=True):
+                    for place in alternatives[number]:
+                        self._where.setdefault(place, []).append(cell)
+
+    def of(self, row: Row[Place]) -> Row[Cell]:
+        """Powers by place as powers by cell."""
+        result: Row[Cell] = {}
+        for place, power in row.items():
+            for cell in self._where[place]:
+                result[cell] = result.get(cell, Fraction(0)) + power
+        return {cell: power for cell, power in result.items() if power}
+
+
+def _paths(value: Value, dim: int) -> list[list[Place]]:
+    """The segments of an axis, each as the places of its factors."""
+    counter = iter(range(10**9))
+
+    def walk(term: Term) -> list[list[Place]]:
+        if isinstance(term, Atom):
+            return [[Place(id(value), dim, next(counter))]]
+        if isinstance(term, Plus):
+            return [path for segment in term.segments for path in walk(segment)]
+        assert isinstance(term, Times)
+        paths: list[list[Place]] = [[]]
+        for factor in term.factors:
+            alternatives = walk(factor)
+            paths = [[*path, *extra] for path in paths for extra in alternatives]
+        return paths
+
+    return walk(resolve(value.dims[dim]))

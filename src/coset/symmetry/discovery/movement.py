@@ -1,0 +1,292 @@
+"""Rules of operations that move, select, join or make entries without computing with them."""
+
+from typing import Any
+
+from coset.errors import InputError
+from coset.symmetry.discovery.calls import Call
+from coset.symmetry.discovery.relations import Book, Value
+from coset.symmetry.discovery.rules import output, passed, rule, straight
+from coset.symmetry.discovery.terms import fresh
+
+
+@rule(
+    "view",
+    "reshape",
+    "flatten",
+    "unflatten",
+    "_unsafe_view",
+    "_reshape_copy",
+    "view_copy",
+    "ravel",
+    "squeeze",
+    "unsqueeze",
+)
+def regrouped(book: Book, call: Call) -> Value:
+    """The same entries in order under another shape."""
+    x = call.args[0]
+    result = output(book, call, x)
+    book.regroup(x, result)
+    return result
+
+
+@rule("permute", "transpose", "t", "numpy_T", "mT", "movedim", "swapaxes", "swapdims", "adjoint", "matrix_H")
+def permuted(book: Book, call: Call) -> Value:
+    """Dimensions in another order."""
+    x = call.args[0]
+    order = order_of(call.name, call.args, x.ndim)
+    return passed(book, x, book.like([x.shape[i] for i in order], [x]), order)
+
+
+def order_of(name: str, args: tuple[Any, ...], ndim: int) -> list[int]:
+    """Which old dimension stands at each new place."""
+    order = list(range(ndim))
+    if name == "permute":
+        return [dim % ndim for dim in args[1]]
+    if name == "movedim":
+        sources, targets = ([d % ndim for d in ([ds] if isinstance(ds, int) else ds)] for ds in args[1:3])
+        rest = [d for d in order if d not in sources]
+        for target, source in sorted(zip(targets, sources, strict=True)):
+            rest.insert(target, source)
+        return rest
+    if name in ("t", "numpy_T"):
+        return order[::-1]
+    named = name in ("transpose", "swapaxes", "swapdims")
+    a, b = (dim % ndim for dim in args[1:3]) if named else (ndim - 2, ndim - 1)
+    order[a], order[b] = b, a
+    return order
+
+
+@rule("expand", "expand_as", "broadcast_to")
+def expanded(book: Book, call: Call) -> Value:
+    """New dimensions hold copies: their positions are alike."""
+    x = call.args[0]
+    result = output(book, call, x)
+    offset = result.ndim - x.ndim
+    dims = [j - offset if j >= offset and x.shape[j - offset] == result.shape[j] else None for j in range(result.ndim)]
+    return passed(book, x, result, dims)
+
+
+@rule("repeat_interleave")
+def repeat_interleave(book: Book, call: Call) -> Value:
+    """Each position several times in a row."""
+    x, count, dim = (*call.args, None)[:3]
+    dim = call.argument("dim", dim)
+    if isinstance(count, Value) or dim is None:
+        raise InputError("repeat_interleave with a tensor of counts or without a dimension")
+    return _copied(book, call, dim % x.ndim, count, after=True)
+
+
+@rule("repeat", "tile")
+def repeat(book: Book, call: Call) -> Value:
+    """The whole dimension several times over."""
+    x, counts = call.args[0], list(call.args[1])
+    if len(counts) != x.ndim or sum(n != 1 for n in counts) != 1:
+        if all(n == 1 for n in counts) and len(counts) == x.ndim:
+            return passed(book, x, output(book, call, x), straight(x))
+        raise InputError("repeat along several or new dimensions")
+    dim = next(i for i, n in enumerate(counts) if n != 1)
+    return _copied(book, call, dim, counts[dim], after=False)
+
+
+def _copied(book: Book, call: Call, dim: int, count: int, *, after: bool) -> Value:
+    x = call.args[0]
+    at = dim + 1 if after else dim
+    spread = book.like([*x.shape[:at], count, *x.shape[at:]], [x])
+    passed(book, x, spread, [*range(at), None, *range(at, x.ndim)])
+    result = output(book, call, x)
+    book.regroup(spread, result)
+    return result
+
+
+@rule("cat", "concat", "concatenate")
+def joined(book: Book, call: Call) -> Value:
+    """Tensors one after the other along a dimension."""
+    parts = [part for part in call.args[0] if part.shape != (0,)]
+    result = output(book, call, *parts)
+    book.join(result, parts, call.argument("dim", 0) % result.ndim)
+    return result
+
+
+@rule("stack")
+def stacked(book: Book, call: Call) -> Value:
+    """A new dimension whose positions are told apart by their segment."""
+    parts = call.args[0]
+    result = output(book, call, *parts)
+    dim = call.argument("dim", 0) % result.ndim
+    lifted = []
+    for part in parts:
+        thin = book.like([*part.shape[:dim], 1, *part.shape[dim:]], [part])
+        lifted.append(passed(book, part, thin, [*range(dim), None, *range(dim, part.ndim)]))
+    book.join(result, lifted, dim)
+    book.pin(result, [dim], "positions of a stack")
+    return result
+
+
+@rule("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk")
+def divided(book: Book, call: Call) -> list[Value]:
+    """A dimension cut into segments."""
+    x = call.args[0]
+    dim = call.argument("dim", 0) % x.ndim
+    parts = [book.like(shape, [x]) for shape in call.shapes]
+    book.join(x, parts, dim)
+    return parts
+
+
+@rule("slice", "narrow")
+def sliced(book: Book, call: Call) -> Value:
+    """A segment of a dimension; with a step, positions are told apart."""
+    x = call.args[0]
+    dim = call.argument("dim", 0) % x.ndim
+    size = x.shape[dim]
+    if call.name == "narrow":
+        start, step = call.args[2], 1
+    else:
+        start, step = call.argument("start") or 0, call.argument("step", 1)
+    start = max(0, start + size if start < 0 else start)
+    length = call.shapes[0][dim]
+    if length == size and step == 1:
+        return passed(book, x, output(book, call, x), straight(x))
+    if step != 1 or length == 0:
+        return _picked(book, call, dim)
+    return _segment(book, x, dim, start, length)
+
+
+def _segment(book: Book, x: Value, dim: int, start: int, length: int) -> Value:
+    sizes = [n for n in (start, length, x.shape[dim] - start - length) if n]
+    parts = [book.like([*x.shape[:dim], n, *x.shape[dim + 1 :]], [x]) for n in sizes]
+    book.join(x, parts, dim)
+    return parts[1 if start else 0]
+
+
+def _picked(book: Book, call: Call, dim: int) -> Value:
+    """Entries picked along a dimension by their position."""
+    x = call.args[0]
+    result = output(book, call, x)
+    for value in (x, result):
+        book.pin(value, [dim], f"positions picked by {call.name}")
+        book.neutral(value, dims=[dim])
+    return passed(book, x, result, [None if j == dim else j for j in range(x.ndim)])
+
+
+@rule("select")
+def selected(book: Book, call: Call) -> Value:
+    """One position of a dimension: a segment of length 1, without its dimension."""
+    x, dim, index = call.args[:3]
+    dim %= x.ndim
+    thin = _segment(book, x, dim, index % x.shape[dim], 1) if x.shape[dim] > 1 else x
+    return passed(book, thin, output(book, call, x), [j if j < dim else j + 1 for j in range(x.ndim - 1)])
+
+
+@rule("unbind")
+def unbound(book: Book, call: Call) -> list[Value]:
+    """All positions of a dimension, one by one."""
+    x = call.args[0]
+    dim = call.argument("dim", 0) % x.ndim
+    thin = [book.like([*x.shape[:dim], 1, *x.shape[dim + 1 :]], [x]) for _ in range(x.shape[dim])]
+    book.join(x, thin, dim)
+    kept = [j if j < dim else j + 1 for j in range(x.ndim - 1)]
+    return [passed(book, part, book.like(call.shapes[0], [x]), kept) for part in thin]
+
+
+@rule("roll", "flip", "cumsum")
+def moved_along(book: Book, call: Call) -> Value:
+    """Positions change places with their neighbours: they are told apart, all other dimensions are left alone."""
+    x = call.args[0]
+    dims = call.argument("dims", call.argument("dim"))
+    chosen = (
+        list(range(x.ndim)) if dims in (None, []) else [d % x.ndim for d in ([dims] if isinstance(dims, int) else dims)]
+    )
+    result = output(book, call, x)
+    for value in (x, result):
+        book.pin(value, chosen, f"positions of {call.name}")
+        book.neutral(value, dims=chosen)
+    return passed(book, x, result, [None if j in chosen else j for j in range(x.ndim)])
+
+
+@rule("embedding")
+def embedding(book: Book, call: Call) -> Value:
+    """Rows of a table picked by the input: rows are told apart, columns pass."""
+    table, index = call.args[:2]
+    result = output(book, call, table, index)
+    book.pin(table, [0], "rows of an embedding")
+    book.neutral(table, dims=[0])
+    for j in range(index.ndim):
+        book.same(result, j, index, j)
+    return passed(book, table, result, [*(None,) * index.ndim, 1])
+
+
+@rule("index_select", "gather", "take_along_dim")
+def picked(book: Book, call: Call) -> Value:
+    """Entries picked along one dimension."""
+    return _picked(book, call, call.args[1] % call.args[0].ndim)
+
+
+@rule("index")
+def indexed(book: Book, call: Call) -> Value:
+    """Advanced indexing of leading dimensions by one tensor, or by None: what is indexed is told apart."""
+    x, indices = call.args[:2]
+    used = [i for i, index in enumerate(indices) if index is not None]
+    if len(used) != 1:
+        raise InputError("indexing by several tensors")
+    (dim,) = used
+    index = indices[dim]
+    result = output(book, call, x, index)
+    book.pin(x, [dim], "positions picked by an index")
+    book.neutral(x, dims=[dim])
+    extra = index.ndim
+    dims: list[int | None] = [*range(dim), *(None,) * extra, *range(dim + 1, x.ndim)]
+    book.pin(result, range(dim, dim + extra), "positions picked by an index")
+    return passed(book, x, result, dims)
+
+
+@rule("pixel_shuffle", "pixel_unshuffle")
+def pixel_shuffle(book: Book, call: Call) -> Value:
+    """Channels in blocks of r² go to positions and back; a block moves as a whole."""
+    x, r = call.args[:2]
+    lead = x.ndim - 3
+    wide, narrow = (x, output(book, call, x)) if call.name == "pixel_shuffle" else (output(book, call, x), x)
+    channels = narrow.shape[lead]
+    blocks = book.like([*x.shape[:lead], channels, r * r, *wide.shape[lead + 1 :]], [x])
+    book.regroup(wide, blocks)
+    book.pin(blocks, [lead + 1, lead + 2, lead + 3], "positions of pixel_shuffle")
+    book.pin(narrow, [lead + 1, lead + 2], "positions of pixel_shuffle")
+    for value in (blocks, narrow):
+        book.neutral(value, dims=range(lead + 1, value.ndim))
+    passed(book, blocks, narrow, [*range(lead + 1), None, None])
+    return narrow if call.name == "pixel_shuffle" else wide
+
+
+@rule(
+    "zeros",
+    "ones",
+    "full",
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "scalar_tensor",
+    "empty",
+    "empty_like",
+    "new_empty",
+)
+def constant(book: Book, call: Call) -> Value:
+    """The same number everywhere: permutations leave it alone, and so do scales if it is 0."""
+    shape = call.shapes[0]
+    # A tensor of zeros may carry any scale and sign; it is left without a statement.
+    inert = "zeros" not in call.name
+    return book.value(shape, [fresh(n, None, inert) for n in shape], inert=inert)
+
+
+def nothing(book: Book, call: Call, reason: str) -> Any:
+    """An operation without a rule: everything that flows through it is pinned."""
+    for value in call.tensors():
+        book.pin(value, reason=reason)
+        book.neutral(value)
+    results = []
+    for shape in call.shapes:
+        made = book.like(shape, call.tensors(), pinned=reason)
+        book.neutral(made)
+        results.append(made)
+    return results

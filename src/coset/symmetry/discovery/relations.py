@@ -1,0 +1,204 @@
+"""What operations say about tensors: which dimensions are the same, and how scales and signs pass.
+
+Every operation of the rule table is written with a handful of statements. Those about dimensions take effect at once
+(unification); those about scales and signs are kept and solved when all dimensions are known.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from coset.symmetry.discovery.terms import Term, fresh, pin, plus, times, unify
+
+
+@dataclass(eq=False)
+class Value:
+    """A tensor of the graph: its shape and, dimension by dimension, a term.
+
+    ``inert``: it depends on no parameter, so that it carries no scale or sign.
+    """
+
+    shape: tuple[int, ...]
+    dims: list[Term]
+    inert: bool
+    where: str
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+
+@dataclass(frozen=True)
+class Power:
+    """A factor of a product: ``value`` to the power ``scale`` (and ``sign`` for its sign).
+
+    ``dims``: for each dimension of the result the dimension of ``value`` that stands there, or None.
+    """
+
+    value: Value
+    dims: tuple[int | None, ...]
+    scale: Fraction = Fraction(1)
+    sign: int = 1
+
+
+@dataclass(frozen=True)
+class Multiplied:
+    """result = ∏ factors, summed over ``contracted`` dimensions (one per factor and contraction, or None).
+
+    ``signs``: whether this holds for signs, too, or for scales alone.
+    """
+
+    result: Value
+    factors: tuple[Power, ...]
+    contracted: tuple[tuple[int | None, ...], ...] = ()
+    signs: bool = True
+
+
+@dataclass(frozen=True)
+class Neutral:
+    """No scale (and no sign) other than 1 passes here: of ``dims``, or of the whole tensor if None."""
+
+    value: Value
+    scale: bool = True
+    sign: bool = True
+    dims: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Regrouped:
+    """The same entries in the same order under another shape: ``groups`` of source and target dimensions."""
+
+    source: Value
+    target: Value
+    groups: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """``whole`` is ``parts`` one after the other along ``dim``."""
+
+    whole: Value
+    parts: tuple[Value, ...]
+    dim: int
+
+
+Relation = Multiplied | Neutral | Regrouped | Joined
+
+
+@dataclass
+class Book:
+    """All that has been said so far."""
+
+    values: list[Value] = field(default_factory=list)
+    relations: list[Relation] = field(default_factory=list)
+    hidden: list[tuple[Term, ...]] = field(default_factory=list)
+    where: str = ""
+
+    def value(self, shape: Sequence[int], dims: Iterable[Term], *, inert: bool = False) -> Value:
+        """A new tensor."""
+        made = Value(tuple(shape), list(dims), inert, self.where)
+        assert [term.size for term in made.dims] == list(made.shape), (self.where, made)
+        self.values.append(made)
+        return made
+
+    def like(self, shape: Sequence[int], inputs: Iterable[Value], *, pinned: str | None = None) -> Value:
+        """A new tensor of unknown structure that depends on ``inputs``."""
+        inert = all(v.inert for v in inputs)
+        return self.value(shape, [fresh(n, pinned, inert) for n in shape], inert=inert)
+
+    def same(self, one: Value, i: int, two: Value, j: int) -> None:
+        """Dimension i of one is dimension j of two."""
+        unify(one.dims[i], two.dims[j], self.where)
+
+    def pin(self, value: Value, dims: Iterable[int] | None = None, reason: str | None = None) -> None:
+        """Tell the positions of some dimensions (default: all) apart."""
+        for dim in range(value.ndim) if dims is None else dims:
+            pin(value.dims[dim], reason or self.where)
+
+    def neutral(
+        self, value: Value, *, scale: bool = True, sign: bool = True, dims: Iterable[int] | None = None
+    ) -> None:
+        """No scale or sign passes."""
+        self.relations.append(Neutral(value, scale, sign, None if dims is None else tuple(dims)))
+
+    def meet(self, result: Value, value: Value, dims: Sequence[int | None]) -> None:
+        """Dimensions of ``value`` stand beside those of ``result``; nothing is said of scales and signs."""
+        for j, dim in enumerate(dims):
+            if dim is not None:
+                self.same(result, j, value, dim)
+
+    def multiply(
+        self,
+        result: Value,
+        factors: Sequence[Power],
+        contracted: Sequence[Sequence[int | None]] = (),
+        *,
+        signs: bool = True,
+    ) -> None:
+        """result = ∏ factors, summed over contracted dimensions; dimensions that meet become the same."""
+        for factor in factors:
+            self.meet(result, factor.value, factor.dims)
+        for group in contracted:
+            present = [(factor.value, dim) for factor, dim in zip(factors, group, strict=True) if dim is not None]
+            for value, dim in present[1:]:
+                self.same(present[0][0], present[0][1], value, dim)
+        self.relations.append(Multiplied(result, tuple(factors), tuple(tuple(group) for group in contracted), signs))
+
+    def regroup(self, source: Value, target: Value) -> None:
+        """``target`` holds the entries of ``source`` in order."""
+        groups = regroupings(source.shape, target.shape)
+        for left, right in groups:
+            unify(times(source.dims[i] for i in left), times(target.dims[i] for i in right), self.where)
+        self.relations.append(Regrouped(source, target, groups))
+
+    def join(self, whole: Value, parts: Sequence[Value], dim: int) -> None:
+        """``whole`` is ``parts`` one after the other along ``dim``."""
+        segments = [part.dims[dim] for part in parts]
+        for number, part in enumerate(parts):
+            if part.inert and not whole.inert:
+                # An input among the parts: its positions are told apart in the whole, too.
+                segments[number] = fresh(part.shape[dim])
+                unify(segments[number], part.dims[dim], self.where)
+        unify(whole.dims[dim], plus(segments), self.where)
+        for part in parts:
+            for other in range(whole.ndim):
+                if other != dim:
+                    self.same(whole, other, part, other)
+        self.relations.append(Joined(whole, tuple(parts), dim))
+
+    def sees(self, *dims: Term) -> None:
+        """Something inside the operation has just these dimensions: statistics of a norm, scores of attention."""
+        self.hidden.append(dims)
+
+
+def broadcast(shape: Sequence[int], value: Value) -> tuple[int | None, ...]:
+    """For each dimension of ``shape`` the dimension of ``value`` that meets it; None where it is 1 or absent."""
+    offset = len(shape) - value.ndim
+    return tuple(
+        None if j < offset or (value.shape[j - offset] == 1 and n != 1) else j - offset for j, n in enumerate(shape)
+    )
+
+
+def regroupings(source: Sequence[int], target: Sequence[int]) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    """Cut two shapes of one number of entries into the finest groups of equal product."""
+    groups = []
+    left: list[int] = []
+    right: list[int] = []
+    i = j = 0
+    a = b = 1
+    while i < len(source) or j < len(target):
+        if (a <= b and i < len(source)) or j == len(target):
+            left.append(i)
+            a *= source[i]
+            i += 1
+        else:
+            right.append(j)
+            b *= target[j]
+            j += 1
+        if a == b and left and right:
+            groups.append((tuple(left), tuple(right)))
+            left, right = [], []
+            a = b = 1
+    if left or right:  # trailing dimensions of size 1
+        groups.append((tuple(left), tuple(right)))
+    return tuple(groups)

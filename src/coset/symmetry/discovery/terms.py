@@ -1,0 +1,236 @@
+"""Dimensions as terms, and their unification.
+
+A dimension of a tensor is a term: an atom of interchangeable positions, a product of terms (row-major) or a
+concatenation of terms. Operations say which dimensions are the same; unification then splits atoms where one operation
+sees a dimension as a whole and another one in parts, so that views, heads, flattening, chunks and slices are exact.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+
+class Atom:
+    """Positions that nothing has told apart yet, as far as ``pinned`` (the reason) is None.
+
+    ``inert``: it belongs to an input or a constant, which tells positions apart but ties no two dimensions together.
+    ``bound``: the term it turned out to be, another atom or a structure. ``size`` is never 1: such dimensions hold no
+    structure and are left out of terms.
+    """
+
+    __slots__ = ("bound", "inert", "number", "pinned", "size")
+    _count = 0
+
+    def __init__(self, size: int, pinned: str | None = None, inert: bool = False) -> None:
+        self.size = size
+        self.pinned = pinned
+        self.inert = inert
+        self.bound: Term | None = None
+        Atom._count += 1
+        self.number = Atom._count
+
+    def __repr__(self) -> str:
+        return f"a{self.number}({self.size}{'!' if self.pinned else ''})"
+
+
+@dataclass(frozen=True, eq=False)
+class Times:
+    """A product of terms, row-major."""
+
+    factors: tuple["Term", ...]
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", math.prod(factor.size for factor in self.factors))
+
+
+@dataclass(frozen=True, eq=False)
+class Plus:
+    """Terms one after the other."""
+
+    segments: tuple["Term", ...]
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", sum(segment.size for segment in self.segments))
+
+
+Term = Atom | Times | Plus
+
+UNIT = Times(())
+"""A dimension of size 1."""
+
+
+def fresh(size: int, pinned: str | None = None, inert: bool = False) -> Term:
+    """A term about which nothing is known but its size."""
+    return UNIT if size == 1 else Atom(size, pinned, inert)
+
+
+def like(atom: Atom, size: int) -> Term:
+    """A part of an atom: as pinned and as inert as the whole."""
+    return fresh(size, atom.pinned, atom.inert)
+
+
+def times(factors: Iterable[Term]) -> Term:
+    """A product in normal form: no product in a product, and a leading concatenation multiplied out."""
+    flat: list[Term] = []
+    for factor in factors:
+        term = resolve(factor)
+        flat += term.factors if isinstance(term, Times) else [term]
+    if len(flat) == 1:
+        return flat[0]
+    if flat and isinstance(flat[0], Plus):
+        return plus(times([segment, *flat[1:]]) for segment in flat[0].segments)
+    return Times(tuple(flat))
+
+
+def plus(segments: Iterable[Term]) -> Term:
+    """A concatenation in normal form: no concatenation in a concatenation."""
+    flat: list[Term] = []
+    for segment in segments:
+        term = resolve(segment)
+        flat += term.segments if isinstance(term, Plus) else [term]
+    return flat[0] if len(flat) == 1 else Plus(tuple(flat))
+
+
+def resolve(term: Term) -> Term:
+    """The term in normal form, with every bound atom replaced by what it is."""
+    if isinstance(term, Atom):
+        if term.bound is None:
+            return term
+        term.bound = resolve(term.bound)
+        return term.bound
+    if isinstance(term, Times):
+        return term if not term.factors else times(term.factors)
+    return plus(term.segments)
+
+
+def atoms(term: Term) -> Iterator[Atom]:
+    """The atoms of a resolved term, left to right."""
+    if isinstance(term, Atom):
+        yield term
+    else:
+        for part in term.factors if isinstance(term, Times) else term.segments:
+            yield from atoms(part)
+
+
+def pin(term: Term, reason: str) -> None:
+    """Tell all positions of a term apart."""
+    for atom in atoms(resolve(term)):
+        atom.pinned = atom.pinned or reason
+
+
+def split(term: Term, at: int, reason: str) -> tuple[Term, Term]:
+    """Cut a term of size n into its first ``at`` positions and the rest; what cannot be cut there is pinned."""
+    term = resolve(term)
+    if isinstance(term, Atom):
+        head, tail = like(term, at), like(term, term.size - at)
+        term.bound = plus([head, tail])
+        return head, tail
+    if isinstance(term, Plus):
+        before: list[Term] = []
+        rest = list(term.segments)
+        while rest and at >= rest[0].size:
+            at -= rest[0].size
+            before.append(rest.pop(0))
+        if at:
+            head, tail = split(rest.pop(0), at, reason)
+            before.append(head)
+            rest.insert(0, tail)
+        return plus(before), plus(rest)
+    inner = math.prod(factor.size for factor in term.factors[1:])
+    if at % inner == 0:
+        head, tail = split(term.factors[0], at // inner, reason)
+        return times([head, *term.factors[1:]]), times([tail, *term.factors[1:]])
+    # The cut goes through a unit of the leading factor: no permutation of either factor is left.
+    pin(term, reason)
+    return fresh(at, reason, is_inert(term)), fresh(term.size - at, reason, is_inert(term))
+
+
+def unify(one: Term, two: Term, reason: str) -> None:
+    """Make two terms of one size the same."""
+    one, two = resolve(one), resolve(two)
+    if one is two or one.size == 1:
+        return
+    if isinstance(one, Atom) or isinstance(two, Atom):
+        if is_inert(one) != is_inert(two):
+            _shadow(*((one, two) if is_inert(one) else (two, one)))
+        else:
+            _bind(one, two, reason)
+    elif isinstance(one, Plus) or isinstance(two, Plus):
+        _unify_plus(one, two, reason)
+    else:
+        _unify_times(list(one.factors), list(two.factors), reason)
+
+
+def is_inert(term: Term) -> bool:
+    """Whether a resolved term belongs to an input or a constant."""
+    return any(atom.inert for atom in atoms(term))
+
+
+def _shadow(inert: Term, active: Term) -> None:
+    """Give both the same structure and pin what the inert one pins; they do not become the same."""
+    if isinstance(inert, Atom):
+        if inert.pinned:
+            pin(active, inert.pinned)
+        if not isinstance(active, Atom):
+            inert.bound = _copied(active, True)
+        return
+    assert isinstance(active, Atom)
+    reason = active.pinned
+    active.bound = _copied(inert, False)
+    if reason:
+        pin(active.bound, reason)
+
+
+def _copied(term: Term, inert: bool) -> Term:
+    if isinstance(term, Atom):
+        return Atom(term.size, term.pinned, inert)
+    if isinstance(term, Times):
+        return Times(tuple(_copied(factor, inert) for factor in term.factors))
+    return Plus(tuple(_copied(segment, inert) for segment in term.segments))
+
+
+def _bind(one: Term, two: Term, reason: str) -> None:
+    atom, other = (one, two) if isinstance(one, Atom) else (two, one)
+    assert isinstance(atom, Atom)
+    if any(inner is atom for inner in atoms(other)):
+        # A dimension that is a part of itself (a cut shifted against itself): no permutation is left.
+        pin(other, reason)
+        return
+    if atom.pinned:
+        pin(other, atom.pinned)
+    atom.bound = other
+
+
+def _unify_plus(one: Term, two: Term, reason: str) -> None:
+    left: list[Term] = list(one.segments) if isinstance(one, Plus) else [one]
+    right: list[Term] = list(two.segments) if isinstance(two, Plus) else [two]
+    while left and right:
+        a, b = resolve(left.pop(0)), resolve(right.pop(0))
+        if a.size > b.size:
+            a, rest = split(a, b.size, reason)
+            left.insert(0, rest)
+        elif b.size > a.size:
+            b, rest = split(b, a.size, reason)
+            right.insert(0, rest)
+        unify(a, b, reason)
+
+
+def _unify_times(left: list[Term], right: list[Term], reason: str) -> None:
+    """Match factors from the right, splitting an atom where the other side has a product."""
+    while left and right:
+        a, b = resolve(left.pop()), resolve(right.pop())
+        if a.size == b.size:
+            unify(a, b, reason)
+            continue
+        small, large, home = (a, b, right) if a.size < b.size else (b, a, left)
+        if large.size % small.size or isinstance(large, Plus):
+            for term in (a, b, *left, *right):
+                pin(term, reason)
+            return
+        if isinstance(large, Atom):
+            large.bound = times([like(large, large.size // small.size), like(large, small.size)])
+        known = resolve(large)
+        home.extend(known.factors if isinstance(known, Times) else [known])
+        (left if home is right else right).append(small)

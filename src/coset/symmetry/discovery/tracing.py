@@ -1,0 +1,192 @@
+"""From a model to statements about its parameters: export, then one rule per operation."""
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export.graph_signature import InputKind
+from torch.fx import Node
+
+from coset.errors import InputError
+from coset.symmetry.discovery import contractions, elementwise, movement, norms, positions
+from coset.symmetry.discovery.calls import Call, is_pointwise, tensors_in
+from coset.symmetry.discovery.relations import Book, Value
+from coset.symmetry.discovery.rules import RULES
+from coset.symmetry.discovery.stacks import SPLITS, Stack, on_stack, split_into_stack, stack_dimension
+from coset.symmetry.discovery.terms import fresh
+
+
+@dataclass
+class Tracing:
+    """What came out: the book, the Value of every parameter and moving buffer that is used, and what was pinned."""
+
+    book: Book
+    parameters: dict[str, Value]
+    variances: list[tuple[str, str | None, float]] = field(default_factory=list)
+    pinned: list[str] = field(default_factory=list)
+
+
+def export(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.export.ExportedProgram:
+    """The model as a graph of ATen operations, with parameters and buffers as inputs."""
+    try:
+        return torch.export.export(model, inputs, dict(kwargs), strict=False)
+    except Exception as error:
+        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise InputError(f"torch.export cannot trace {type(model).__name__}: {first.strip()}") from error
+
+
+def trace(program: torch.export.ExportedProgram, movable: Mapping[str, Tensor]) -> Tracing:
+    """Interpret the graph: every tensor gets a Value, every operation says what it knows."""
+    tracing = Tracing(Book(), {})
+    kinds = {
+        spec.arg.name: (spec.kind, spec.target)
+        for spec in program.graph_signature.input_specs
+        if hasattr(spec.arg, "name")
+    }
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    arguments = [_placeholder(tracing, node, *kinds[node.name], movable) for node in placeholders]
+    tracing.book.where = "output"
+    for value in tensors_in(_run(tracing, program.graph_module, arguments)):
+        tracing.book.pin(value, reason="an output of the model")
+        tracing.book.neutral(value)
+    return tracing
+
+
+def _run(tracing: Tracing, module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Any:
+    """Go through a graph, or a part of one that stands apart (under no_grad or autocast); returns what it returns."""
+    env: dict[Node, Any] = {}
+    given = iter(arguments)
+    for node in module.graph.nodes:
+        tracing.book.where = _where(node)
+        if node.op == "placeholder":
+            env[node] = next(given)
+        elif node.op == "get_attr":
+            env[node] = module.get_submodule(str(node.target))
+        elif node.op == "call_function":
+            env[node] = _call(tracing, node, env)
+        elif node.op == "output":
+            return _map(node.args[0], env)
+    return None
+
+
+def _where(node: Node) -> str:
+    """The operation and the module it belongs to, for people."""
+    name = getattr(node.target, "__name__", str(node.target)).partition(".")[0]
+    stack = node.meta.get("nn_module_stack") or {}
+    path = next((item[0] for item in reversed(list(stack.values()))), "")
+    path = path.removeprefix("L['self'].").removeprefix("L['self']")
+    return f"{name} in {path}" if path else name
+
+
+def _placeholder(tracing: Tracing, node: Node, kind: InputKind, target: Any, movable: Mapping[str, Tensor]) -> Any:
+    meta = node.meta.get("val")
+    if not isinstance(meta, Tensor):
+        return meta
+    shape = tuple(int(n) for n in meta.shape)
+    book = tracing.book
+    moves = kind in (InputKind.PARAMETER, InputKind.BUFFER) and target in movable and meta.is_floating_point()
+    if moves and node.users:
+        value = book.value(shape, [fresh(n) for n in shape])
+        tracing.parameters[str(target)] = value
+        return value
+    reason = "an input of the model" if kind == InputKind.USER_INPUT else "a constant"
+    return book.value(shape, [fresh(n, reason, True) for n in shape], inert=True)
+
+
+def _map(argument: Any, env: Mapping[Node, Any]) -> Any:
+    if isinstance(argument, Node):
+        return env[argument]
+    if isinstance(argument, list | tuple):
+        return (
+            [_map(item, env) for item in argument]
+            if isinstance(argument, list)
+            else tuple(_map(i, env) for i in argument)
+        )
+    return argument
+
+
+def _shapes(node: Node) -> list[tuple[int, ...]]:
+    meta = node.meta.get("val")
+    found = meta if isinstance(meta, list | tuple) else [meta]
+    return [tuple(int(n) for n in item.shape) for item in found if isinstance(item, Tensor)]
+
+
+def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
+    book = tracing.book
+    args = _map(node.args, env)
+    if node.target is operator.getitem:
+        return args[0][args[1]]
+    if str(node.target) in _WRAPPERS:
+        at = next(i for i, argument in enumerate(args) if isinstance(argument, torch.fx.GraphModule))
+        return _run(tracing, args[at], args[at + 1 :])
+    if any(isinstance(argument, torch.fx.GraphModule) for argument in args):
+        raise InputError(
+            f"the model's control flow depends on its data at {book.where}, which no single graph can show"
+        )
+    kwargs = {key: _map(value, env) for key, value in node.kwargs.items()}
+    shapes = _shapes(node)
+    target: Any = node.target
+    if not shapes:
+        return node.meta.get("val")
+    name = target._schema.name.partition("::")[2] if hasattr(target, "_schema") else str(target)
+    call = Call(name, target, args, kwargs, shapes)
+    several = isinstance(node.meta["val"], list | tuple)
+    if args and isinstance(args[0], Stack):
+        return on_stack(book, call, args[0])
+    if name in SPLITS and (dim := stack_dimension(node)) is not None:
+        stack = split_into_stack(book, args[0], shapes[0], dim)
+        if stack is not None:
+            return stack
+    result = _apply(tracing, call)
+    for variance, gain, eps in call.variances:
+        names = {id(value): key for key, value in tracing.parameters.items()}
+        if id(variance) in names:
+            tracing.variances.append((names[id(variance)], names.get(id(gain)), eps))
+    if isinstance(result, list):
+        return result if several else result[0]
+    return [result] if several else result
+
+
+def _apply(tracing: Tracing, call: Call) -> Any:
+    """The rule of an operation, or what is true of any elementwise one, or nothing at all: pinned and reported."""
+    book = tracing.book
+    try:
+        if call.name in RULES:
+            return RULES[call.name](book, call)
+        if is_pointwise(call.target) or call.name in _ELEMENTWISE:
+            return elementwise.unary(book, call) if len(call.tensors()) == 1 else elementwise.pointwise(book, call)
+        reason = f"{book.where}: no rule for {call.name}"
+    except InputError as error:
+        reason = f"{book.where}: {error}"
+    if not all(value.inert for value in call.tensors()):
+        tracing.pinned.append(reason)
+    return movement.nothing(book, call, reason)
+
+
+# The modules that enter their rules into the table when they are imported.
+RULE_BOOKS = (elementwise, contractions, norms, positions, movement)
+
+# Parts of a graph under another mode; they compute the same.
+_WRAPPERS = frozenset({"wrap_with_autocast", "wrap_with_set_grad_enabled"})
+
+# Elementwise operations that torch composes of others and therefore does not mark as such.
+_ELEMENTWISE = frozenset(
+    {
+        "selu",
+        "celu",
+        "softsign",
+        "tanhshrink",
+        "hardswish",
+        "relu6",
+        "silu",
+        "log_sigmoid",
+        "square",
+        "rrelu",
+        "softshrink",
+        "hardshrink",
+        "logsigmoid",
+    }
+)
