@@ -125,3 +125,21 @@ def test_seed_alone_decides_the_weights(make: Callable[[int], nn.Module]) -> Non
     second, other = make(7).state_dict(), make(8).state_dict()
     assert all(torch.equal(first[key], second[key]) for key in first)
     assert any(not torch.equal(first[key], other[key]) for key in first)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("mlp residual", {"residual": False}),
+        ("cct", {"heads": 4}),
+        ("cct", {"renormalize_stream": True}),
+        ("cct", {"stochastic_depth": 0.3}),
+        ("resnet none", {"final_activation": True}),
+        ("myrtle none", {"activation": "leaky_relu:0.3"}),
+    ],
+)
+def test_options_that_change_no_weight_are_in_the_text_of_the_model(name: str, change: dict[str, object]) -> None:
+    kind, options = SMALL[name]
+    one, other = build(kind, seed=0, **options), build(kind, seed=0, **options | change)
+    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
+    assert repr(one) != repr(other)

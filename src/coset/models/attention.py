@@ -27,6 +27,9 @@ class SelfAttention(nn.Module):
         output: Tensor = self.projection(mixed.transpose(-3, -2).flatten(-2))
         return output
 
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}"
+
     def _split(self, x: Tensor) -> Tensor:
         """(N, T, dim) to (N, heads, T, d)."""
         return x.view(*x.shape[:-1], self.heads, x.shape[-1] // self.heads).transpose(-3, -2)

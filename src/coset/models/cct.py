@@ -74,6 +74,9 @@ class EncoderBlock(nn.Module):
         output: Tensor = self.stochastic_depth(self.dropout(update)) + (normalized if self.renormalize_stream else x)
         return output
 
+    def extra_repr(self) -> str:
+        return f"renormalize_stream={self.renormalize_stream}"
+
 
 class CCT(nn.Module):
     """Compact Convolutional Transformer: (N, in_channels, image_size, image_size) to (N, classes).

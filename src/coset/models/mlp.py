@@ -57,6 +57,9 @@ class MLP(nn.Module):
         output: Tensor = self.layers[-1](x)
         return output
 
+    def extra_repr(self) -> str:
+        return f"residual={self.residual}"
+
 
 class ResidualMLP(nn.Module):
     """A residual stream with two-layer blocks: h_0 = W x + b, h_i = h_{i-1} + C_i σ(norm(E_i h_{i-1})), output V h + c.
