@@ -1,7 +1,7 @@
 """Augmentation of image batches (B, C, H, W): random translations and left-right flips, each image its own.
 
-The motions of a whole epoch are drawn at once and moved to the device once; row i belongs to the i-th example in the
-epoch's order.
+The motions of a whole epoch are drawn at once, on the CPU, and moved to the device once; row i belongs to the i-th
+example in the epoch's order.
 """
 
 from collections.abc import Callable
@@ -32,14 +32,15 @@ def no_motions(count: int, reach: int, generator: torch.Generator) -> None:
 
 def shifts(count: int, reach: int, generator: torch.Generator) -> Motions:
     """Translations by up to ``reach`` pixels in both directions, uniform; for digits, which have no mirror images."""
-    offsets = torch.randint(-reach, reach + 1, (count, 2), generator=generator)
-    return Motions(reach, offsets, torch.zeros(count, dtype=torch.bool))
+    offsets = torch.randint(-reach, reach + 1, (count, 2), generator=generator, device="cpu")
+    return Motions(reach, offsets, torch.zeros(count, dtype=torch.bool, device="cpu"))
 
 
 def shifts_and_flips(count: int, reach: int, generator: torch.Generator) -> Motions:
     """Translations by up to ``reach`` pixels, and a left-right flip with probability 1/2."""
     moved = shifts(count, reach, generator)
-    return Motions(reach, moved.offsets, torch.randint(2, (count,), generator=generator).bool())
+    flips = torch.randint(2, (count,), generator=generator, device="cpu").bool()
+    return Motions(reach, moved.offsets, flips)
 
 
 AUGMENTATIONS: dict[str, Callable[[int, int, torch.Generator], Motions | None]] = {

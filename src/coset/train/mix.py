@@ -50,7 +50,7 @@ def draw_mixes(
     if mixup == 0 and cutmix == 0:
         return None
     # Always four numbers a step, whatever is switched on.
-    draws = torch.rand(steps, 4, dtype=torch.float64, generator=generator).tolist()
+    draws = torch.rand(steps, 4, dtype=torch.float64, generator=generator, device="cpu").tolist()
     mixes = []
     for choice, uniform, row, column in draws:
         if cutmix == 0 or (mixup > 0 and choice < 0.5):

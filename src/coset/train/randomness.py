@@ -13,14 +13,17 @@ import torch
 
 
 def stream_seed(purpose: str, seed: int, epoch: int) -> int:
-    """The 63-bit seed of the stream ``purpose`` ("order", "augmentation", "mixing", "model") in one epoch of a run."""
+    """The 63-bit seed of one stream in one epoch of a run.
+
+    ``purpose``: "order", "augmentation", "mixing", "model", or "probe" for the outputs before the first epoch.
+    """
     digest = hashlib.sha256(f"{purpose}/{seed}/{epoch}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
 def stream(purpose: str, seed: int, epoch: int) -> torch.Generator:
     """A fresh CPU generator of one stream; on the CPU, so that every device sees the same draws."""
-    return torch.Generator().manual_seed(stream_seed(purpose, seed, epoch))
+    return torch.Generator("cpu").manual_seed(stream_seed(purpose, seed, epoch))
 
 
 @contextmanager
