@@ -1,6 +1,7 @@
 """Interrupted and resumed runs: the same bits as uninterrupted ones, and nothing resumed that should not be."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -131,6 +132,22 @@ def test_a_finished_checkpoint_stays_and_answers_without_training(tmp_path: Path
     assert again.history == first.history
 
 
+def test_a_finished_checkpoint_can_lie_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.safetensors"
+    first = train(path)
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise PermissionError("read-only file system")
+
+    monkeypatch.setattr("tempfile.NamedTemporaryFile", refuse)
+    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    assert same(train(path), first)
+    with pytest.raises(InputError, match="cannot be written"):
+        train(tmp_path / "other.safetensors")
+
+
 def test_checkpoints_can_be_spaced_and_the_last_is_always_written(tmp_path: Path) -> None:
     path = tmp_path / "run.safetensors"
     with pytest.raises(KeyboardInterrupt):
@@ -215,19 +232,67 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is damaged: its metadata is not JSON"):
         train(path)
     save_file({"a": torch.zeros(1)}, path, {"coset.train": '{"format": 99}'})
-    with pytest.raises(InputError, match="has format 99, expected 1"):
+    with pytest.raises(InputError, match="has format 99, expected 2"):
+        train(path)
+    save_file({"a": torch.zeros(1)}, path, {"coset.train": "[]"})
+    with pytest.raises(InputError, match="has format None, expected 2"):
         train(path)
 
 
-def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
+def contents(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata of a safetensors file."""
+    header = path.read_bytes()
+    return load_file(path), json.loads(header[8 : 8 + int.from_bytes(header[:8], "little")])["__metadata__"]
+
+
+@pytest.mark.parametrize("name", ["model.head.bias", "optimizer.0.exp_avg", "optimizer.3.step", "best.conv.weight"])
+def test_a_missing_tensor_is_named(name: str, tmp_path: Path) -> None:
     path = tmp_path / "run.safetensors"
     train(path)
-    header = path.read_bytes()
-    metadata = json.loads(header[8 : 8 + int.from_bytes(header[:8], "little")])["__metadata__"]
-    tensors = load_file(path)
-    del tensors["model.head.bias"]
+    tensors, metadata = contents(path)
+    del tensors[name]
     save_file(tensors, path, metadata)
-    with pytest.raises(InputError, match=r"is damaged: it lacks model\.head\.bias"):
+    with pytest.raises(InputError, match=f"is damaged: it lacks {re.escape(name)}$"):
+        train(path)
+
+
+def test_a_tensor_too_many_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    train(path)
+    tensors, metadata = contents(path)
+    save_file({**tensors, "best.guest": torch.zeros(1)}, path, metadata)
+    with pytest.raises(InputError, match=r"is damaged: it has best\.guest, which was not written"):
+        train(path)
+
+
+@pytest.mark.parametrize("name", ["model.head.bias", "optimizer.0.exp_avg", "best.norm.running_mean"])
+def test_a_changed_bit_is_found(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    train(path)
+    tensors, metadata = contents(path)
+    tensors[name].view(torch.uint8).reshape(-1)[0] ^= 1
+    save_file(tensors, path, metadata)
+    with pytest.raises(InputError, match=f"is damaged: {re.escape(name)} does not have the checksum it was written"):
+        train(path)
+
+
+def test_a_changed_shape_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    train(path)
+    tensors, metadata = contents(path)
+    tensors["model.head.weight"] = tensors["model.head.weight"].reshape(100, 3)
+    save_file(tensors, path, metadata)
+    with pytest.raises(InputError, match=r"is damaged: model\.head\.weight does not have the checksum"):
+        train(path)
+
+
+def test_a_changed_history_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    train(path)
+    tensors, metadata = contents(path)
+    metadata["coset.train"] = metadata["coset.train"].replace('"best_epoch": ', '"best_epoch": 1')
+    save_file(tensors, path, metadata)
+    with pytest.raises(InputError, match="is damaged: its metadata does not have the checksum it was written with"):
         train(path)
 
 

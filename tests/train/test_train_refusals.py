@@ -1,6 +1,8 @@
 """Everything that fit refuses, each with one clear sentence."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from coset.errors import InputError
-from coset.train import DivergenceError, Recipe, fit
+from coset.train import DivergenceError, Moment, Recipe, fit
 
 PLAIN = Recipe(epochs=2, batch_size=4, learning_rate=0.1)
 X, Y = torch.randn(9, 5, generator=torch.Generator().manual_seed(0)), torch.arange(9) % 3
@@ -53,6 +55,9 @@ class Returns(nn.Module):
         ({"checkpoint_seconds": -1.0}, "^checkpoint_seconds is -1.0, expected a number of at least 0"),
         ({"checkpoint_seconds": float("nan")}, "^checkpoint_seconds is nan"),
         ({"device": "abacus"}, "^device is 'abacus', expected one that this machine has"),
+        ({"channels_last": "no"}, "^channels_last is 'no', expected True or False"),
+        ({"validation": X}, "^validation is a Tensor, expected a pair of inputs and targets"),
+        ({"validation": (X,)}, "^validation is a tuple, expected a pair of inputs and targets"),
         ({"channels_last": True}, "^x has shape .* channels_last expects real images"),
         (
             {"recipe": replace(PLAIN, keep="best")},
@@ -107,6 +112,34 @@ def test_a_lone_example_is_refused_where_batch_normalisation_cannot_take_it(batc
     model = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3))
     with pytest.raises(InputError, match=f"batch_size {batch_size} leaves a batch of 1 of the {count} examples"):
         fit(model, X[:count], Y[:count], replace(PLAIN, batch_size=batch_size), seed=0)
+
+
+def test_a_lone_example_is_enough_for_frozen_batch_normalisation() -> None:
+    model = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3))
+    model[1].eval()
+    assert fit(model, X, Y, PLAIN, seed=0).steps == 6
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "{file}/run.safetensors",
+        "{file}/deeper/run.safetensors",
+        "{folder}/" + "n" * 300,
+        "{folder}/a\0b",
+        "/proc/no/run",
+    ],
+)
+def test_a_checkpoint_that_cannot_be_written_is_refused_before_training(path: str, tmp_path: Path) -> None:
+    if path.startswith("/proc") and not Path("/proc/self").exists():
+        pytest.skip("there is no /proc here, a folder that takes no files")
+    (tmp_path / "file").touch()
+    place = path.format(file=tmp_path / "file", folder=tmp_path)
+    moments: list[Moment] = []
+    with pytest.raises(InputError, match=f"^checkpoint {re.escape(place)} cannot be written: "):
+        fit(linear(), X, Y, PLAIN, seed=0, checkpoint=place, callback=moments.append)
+    assert moments == []
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_lone_image_is_enough_for_batch_normalisation() -> None:

@@ -186,6 +186,54 @@ def test_the_model_and_the_global_generator_stay_as_they_were() -> None:
     assert all(not tensor.requires_grad for tensor in result.params.values())
 
 
+def test_gradients_of_the_data_are_left_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y, held_x, held_y = (torch.randn(12, 6, generator=generator).requires_grad_() for _ in range(4))
+    result = fit(nn.Linear(6, 6), x, y, replace(PLAIN, loss="mse"), seed=0, validation=(held_x, held_y))
+    assert result.steps == 6
+    assert all(tensor.grad is None and tensor.requires_grad for tensor in (x, y, held_x, held_y))
+
+
+def test_modules_in_evaluation_mode_stay_in_it() -> None:
+    model, (x, y) = network(dropout=0.5), examples()
+    model[1].eval().requires_grad_(False)
+    model[3].eval()
+    modes: list[list[bool]] = []
+    result = fit(
+        model,
+        x,
+        y,
+        PLAIN,
+        seed=5,
+        validation=(x, y),
+        callback=lambda moment: modes.append([m.training for m in moment.model]) if moment.record is None else None,
+    )
+    assert modes == [[True, False, True, False, True]] * 12
+    statistics = ("1.running_mean", "1.running_var", "1.num_batches_tracked")
+    assert all(torch.equal(result.params[name], model.state_dict()[name]) for name in statistics)
+    assert not torch.equal(result.params["0.weight"], model[0].weight)
+
+
+def test_a_model_in_evaluation_mode_trains_as_a_whole() -> None:
+    x, y = examples()
+    trained = fit(network(dropout=0.5), x, y, PLAIN, seed=5).params
+    assert equal(fit(network(dropout=0.5).eval(), x, y, PLAIN, seed=5).params, trained)
+
+
+@pytest.mark.parametrize("augmentation", ["none", "shift", "shift-flip"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_the_default_device_does_not_matter(augmentation: str, optimizer: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(0.2), nn.Flatten(), nn.Linear(18, 3))
+    x, y = torch.randn(11, 1, 5, 5, generator=torch.Generator().manual_seed(0)), torch.arange(11) % 3
+    shape = {"augmentation": augmentation, "optimizer": optimizer, "schedule": "cosine"}
+    recipe = replace(PLAIN, mixup=0.5, cutmix=1.0, clip=1.0, learning_rate=1e-3, **shape)  # type: ignore[arg-type]
+    here = fit(model, x, y, recipe, seed=0, validation=(x, y), callback=lambda moment: None)
+    with torch.device("meta"):
+        there = fit(model, x, y, recipe, seed=0, validation=(x, y), callback=lambda moment: None)
+    assert equal(here.params, there.params)
+
+
 def test_same_seed_same_bits_other_seed_other_bits() -> None:
     model, (x, y) = network(dropout=0.5), examples()
     recipe = replace(PLAIN, mixup=0.5)
@@ -276,7 +324,9 @@ def test_channels_last_trains_the_same_network() -> None:
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)).double()
     x = torch.randn(12, 2, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     recipe = replace(PLAIN, optimizer="adam", learning_rate=1e-3)
-    plain, last = (fit(model, x, torch.arange(12) % 3, recipe, seed=0, channels_last=flag).params for flag in (0, 1))
+    plain, last = (
+        fit(model, x, torch.arange(12) % 3, recipe, seed=0, channels_last=flag).params for flag in (False, True)
+    )
     for name, tensor in plain.items():
         assert last[name].is_contiguous()
         assert torch.allclose(last[name], tensor, rtol=1e-9, atol=1e-12)

@@ -1,13 +1,14 @@
 """Checks of a model and its data before any work is done."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from coset.errors import InputError
+from coset.train.modes import training_mode
 
 
 def check_pair(x: Tensor, y: Tensor, x_name: str, y_name: str) -> None:
@@ -72,11 +73,14 @@ def check_images(x: Tensor, reason: str, least: int) -> None:
         raise InputError(f"x has images of {x.shape[2]} × {x.shape[3]} pixels, {reason} expects more than {least}")
 
 
-def check_last_batch(model: nn.Module, x: Tensor, batch_size: int) -> None:
-    """Batch normalisation cannot train on a single value per channel, which a last batch of one example may be."""
+def check_last_batch(model: nn.Module, x: Tensor, batch_size: int, still: Sequence[str]) -> None:
+    """Batch normalisation cannot train on a single value per channel, which a last batch of one example may be.
+
+    That of the modules named in ``still`` does not train.
+    """
     if len(x) % batch_size != 1 % batch_size or not any(isinstance(part, _BatchNorm) for part in model.modules()):
         return
-    trial = copy.deepcopy(model).train()
+    trial = training_mode(copy.deepcopy(model), still)
     try:
         with torch.no_grad():
             trial(x[:1])

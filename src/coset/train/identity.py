@@ -1,7 +1,9 @@
-"""What makes two runs the same run: a flat, plain description to compare a checkpoint with."""
+"""What makes two runs the same run: a description to compare a checkpoint with."""
 
 import re
 import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,50 +11,80 @@ from torch import Tensor, nn
 
 from coset.train.recipe import Recipe
 
+# Equal outputs of two processes may differ by rounding, which varies with the number of threads: this many times ε.
+ROUNDING = 100
 
-def identity(
+
+@dataclass(frozen=True)
+class Identity:
+    """A run before its first step: plain ``settings``, and the ``outputs`` of the untrained model for a few inputs.
+
+    The outputs tell apart models that differ in nothing but what they compute, such as the heads of an attention.
+    """
+
+    settings: dict[str, Any]
+    outputs: Tensor
+
+
+def identify(
     model: nn.Module,
-    data: dict[str, Tensor],
+    outputs: Tensor,
+    data: Mapping[str, Tensor],
     recipe: Recipe,
     *,
     seed: int,
     channels_last: bool,
-) -> dict[str, Any]:
+    still: Sequence[str],
+) -> Identity:
     """Everything that decides the bits of a run's result, apart from the machine and the versions of its software.
 
-    Data and initial weights enter by a checksum: resuming with others would give what no uninterrupted run gives.
+    Data, initial weights and all buffers enter by a checksum: resuming with others would give what no uninterrupted
+    run gives. ``still`` are the modules that stay in evaluation mode.
     """
-    described: dict[str, Any] = {f"recipe {name}": value for name, value in recipe.to_dict().items()}
-    described |= {"seed": seed, "channels_last": channels_last}
+    settings: dict[str, Any] = {f"recipe {name}": value for name, value in recipe.to_dict().items()}
+    settings |= {"seed": seed, "channels_last": channels_last}
     # Addresses in the text of lambdas and the like change from one process to the next.
     structure = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(model))
-    described["model structure"] = f"{zlib.crc32(structure.encode()):08x}"
-    checksum = 0
-    for name, tensor in model.state_dict(keep_vars=True).items():
+    settings["model structure"] = f"{zlib.crc32(structure.encode()):08x}"
+    total = 0
+    # Buffers again, for those outside the state_dict.
+    for name, tensor in {**model.state_dict(keep_vars=True), **dict(model.named_buffers())}.items():
         use = "trained" if tensor.requires_grad else "fixed"
-        described[f"model {name}"] = f"{_kind(tensor)} {use}"
-        checksum = _checksum(tensor, checksum)
-    described["model initial weights"] = f"checksum {checksum:08x}"
-    described |= {f"data {name}": f"{_kind(tensor)} checksum {_checksum(tensor):08x}" for name, tensor in data.items()}
-    return described
+        settings[f"model {name}"] = f"{_kind(tensor)} {use}"
+        total = checksum(tensor, total)
+    settings["model initial weights"] = f"checksum {total:08x}"
+    settings["model modules in evaluation mode"] = list(still)
+    settings |= {f"data {name}": f"{_kind(tensor)} checksum {checksum(tensor):08x}" for name, tensor in data.items()}
+    settings["model outputs"] = _kind(outputs)
+    return Identity(settings, outputs.detach())
 
 
-def differences(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
-    """One phrase per entry that differs between the description in a checkpoint and that of this run."""
-    names = [*expected, *(name for name in found if name not in expected)]
+def differences(found: Identity, expected: Identity) -> list[str]:
+    """One phrase for each thing that differs between the run of a checkpoint and this one."""
+    there, here = found.settings, expected.settings
+    names = [*here, *(name for name in there if name not in here)]
     absent = "absent"
-    return [
-        f"{name} is {found.get(name, absent)!r} there and {expected.get(name, absent)!r} here"
+    phrases = [
+        f"{name} is {there.get(name, absent)!r} there and {here.get(name, absent)!r} here"
         for name in names
-        if found.get(name, absent) != expected.get(name, absent)
+        if there.get(name, absent) != here.get(name, absent)
     ]
+    if found.outputs.shape == expected.outputs.shape:
+        a, b = found.outputs.double().cpu(), expected.outputs.double().cpu()
+        allowed = ROUNDING * torch.finfo(expected.outputs.dtype).eps * float(b.abs().nan_to_num(0.0, 0.0).max())
+        if not torch.allclose(a, b, rtol=0.0, atol=allowed, equal_nan=True):
+            phrases.append(
+                f"the outputs of the untrained model for the first {len(b)} examples differ "
+                f"by up to {float((a - b).abs().max()):.1e}, more than rounding"
+            )
+    return phrases
+
+
+def checksum(tensor: Tensor, start: int = 0) -> int:
+    """CRC-32 of the shape, type and bytes of a tensor, continued from ``start``."""
+    content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return zlib.crc32(content.numpy().data, zlib.crc32(_kind(tensor).encode(), start))
 
 
 def _kind(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
-
-
-def _checksum(tensor: Tensor, start: int = 0) -> int:
-    """CRC-32 of the bytes of a tensor, continued from ``start``."""
-    content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return zlib.crc32(content.numpy().data, start)

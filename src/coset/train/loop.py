@@ -15,6 +15,7 @@ from coset.train.checkpoint import State
 from coset.train.loss import LOSSES, Loss
 from coset.train.metrics import Metrics, evaluate_batches
 from coset.train.mix import Mix, draw_mixes, mix_inputs, mix_values
+from coset.train.modes import training_mode
 from coset.train.randomness import own_global_state, seed_global_state, stream, stream_seed
 from coset.train.recipe import Recipe
 from coset.train.result import Callback, Moment
@@ -39,6 +40,8 @@ class Run:
     recipe: Recipe
     seed: int
     device: torch.device
+    still: tuple[str, ...]
+    """Modules that stay in evaluation mode."""
     callback: Callback | None
 
     @property
@@ -64,7 +67,7 @@ class Plan:
 def draw_plan(run: Run, epoch: int) -> Plan:
     """Draw the choices of one epoch; they depend on the seed and the number of the epoch only."""
     recipe, count = run.recipe, len(run.x)
-    order = torch.randperm(count, generator=stream("order", run.seed, epoch))
+    order = torch.randperm(count, generator=stream("order", run.seed, epoch), device="cpu")
     motions = AUGMENTATIONS[recipe.augmentation](count, recipe.shift, stream("augmentation", run.seed, epoch))
     shape, mixing = tuple(run.x.shape[1:]), stream("mixing", run.seed, epoch)
     mixes = draw_mixes(run.steps_per_epoch, recipe.mixup, recipe.cutmix, shape, mixing)
@@ -79,7 +82,7 @@ def train_epoch(run: Run, state: State, epoch: int, bar: Ticker) -> Metrics:
     losses: list[Tensor] = []
     score = torch.zeros((), dtype=torch.float64, device=run.device)
     looked, seen = time.perf_counter(), 0
-    state.model.train()
+    training_mode(state.model, run.still)
     seed_global_state(stream_seed("model", run.seed, epoch), run.device)
     for index in range(steps):
         rate = learning_rate(recipe, epoch * steps + index, steps)
@@ -94,7 +97,7 @@ def train_epoch(run: Run, state: State, epoch: int, bar: Ticker) -> Metrics:
             bar.advance(len(losses) - seen, note=f"epoch {epoch + 1}/{recipe.epochs} loss {last:.4f}")
             looked, seen = now, len(losses)
     _require_finite_weights(state.model, epoch)
-    sizes = torch.full((steps,), recipe.batch_size, dtype=torch.float64)
+    sizes = torch.full((steps,), recipe.batch_size, dtype=torch.float64, device="cpu")
     sizes[-1] = len(run.x) - (steps - 1) * recipe.batch_size
     total = torch.stack(losses).double().cpu() @ sizes
     return Metrics.of_sums(run.loss, float(total), float(score), len(run.x))
