@@ -19,6 +19,7 @@ def load_factory(reference: str) -> Callable[..., Any]:
     """Return the factory that ``reference`` names; importing it runs the user's code.
 
     A file is run once per process, with its own folder first on the import path so that it can import its neighbours.
+    One that does not run to its end leaves no module behind and runs again when it is asked for again.
     """
     place, _, name = reference.rpartition(":")
     if not place or not name:
@@ -37,7 +38,7 @@ def load_factory(reference: str) -> Callable[..., Any]:
 def _import(reference: str, name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(
             f"model {reference!r}: module {name!r} cannot be imported ({type(error).__name__}: {error})"
         ) from error
@@ -59,8 +60,11 @@ def _run_file(reference: str, path: Path) -> ModuleType:
     try:
         with _folder_first(path.resolve().parent):
             spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
+    except BaseException as error:
+        sys.modules.pop(name, None)
+        # An interrupt from the keyboard is no fault of the file.
+        if not isinstance(error, Exception | SystemExit):
+            raise
         raise InputError(
             f"model {reference!r}: running {str(path)!r} failed ({type(error).__name__}: {error})"
         ) from error

@@ -1,7 +1,7 @@
 """Architectures by name: build one, reproducibly, from a name and options."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -43,9 +43,12 @@ MODELS: dict[str, BuiltIn] = {
 def build(name: str, /, *, seed: int | None = None, **options: Any) -> nn.Module:
     """Return a new model: ``name`` is in MODELS, or ``module.path:factory``, or ``path/to/file.py:factory``.
 
-    ``options`` go to the factory by name. With a ``seed`` the initial weights depend on it alone: they are drawn on
-    the CPU, and the state of the global generator is put back, so that the caller's random numbers do not change.
+    ``options`` go to the factory by name. With a ``seed`` the initial weights depend on it and on torch's default dtype
+    alone: they are drawn on the CPU, and the state of the global generator is put back, so that the caller's random
+    numbers do not change. A factory with a parameter ``seed`` of its own is given the seed as well.
     """
+    if not isinstance(name, str):
+        raise InputError(f"model must be a name, found {name!r} of type {type(name).__name__}")
     if name in MODELS:
         factory = MODELS[name].make
     elif ":" in name:
@@ -54,7 +57,10 @@ def build(name: str, /, *, seed: int | None = None, **options: Any) -> nn.Module
         raise InputError(
             f"model must be one of {', '.join(MODELS)}, or 'module:factory', or 'file.py:factory'; found {name!r}"
         )
-    _check_options(name, factory, options)
+    parameters = _parameters(name, factory)
+    if seed is not None and any(parameter.name == "seed" for parameter in _named(parameters)):
+        options["seed"] = seed
+    _check_options(name, parameters, options)
     with _seeded(seed):
         model = factory(**options)
     if not isinstance(model, nn.Module):
@@ -78,13 +84,21 @@ def example_input(model: nn.Module, batch: int = 2, *, seed: int = 0) -> Tensor:
     return numbers if like is None else numbers.to(like)
 
 
-def _check_options(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raise on options that the factory does not take and on those that it cannot do without."""
+def _parameters(name: str, factory: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
-        parameters = inspect.signature(factory).parameters.values()
+        return list(inspect.signature(factory).parameters.values())
     except ValueError as error:
         raise InputError(f"model {name!r}: the arguments of its factory cannot be read ({error})") from error
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+
+
+def _named(parameters: Sequence[inspect.Parameter]) -> list[inspect.Parameter]:
+    """Those that can be given by name."""
+    return [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+
+
+def _check_options(name: str, parameters: Sequence[inspect.Parameter], options: Mapping[str, Any]) -> None:
+    """Raise on options that the factory does not take and on those that it cannot do without."""
+    named = _named(parameters)
     accepted = [p.name for p in named]
     unknown = [option for option in options if option not in accepted]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
