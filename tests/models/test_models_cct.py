@@ -119,6 +119,12 @@ def test_published_rates_act_in_training_only() -> None:
     assert torch.equal(model(x), model(x))
 
 
+@pytest.mark.parametrize(("depth", "rates"), [(1, [0.0]), (2, [0.0, 0.3]), (4, [0.0, 0.1, 0.2, 0.3])])
+def test_stochastic_depth_grows_linearly_with_the_block(depth: int, rates: list[float]) -> None:
+    model = CCT(**SMALL | {"depth": depth}, stochastic_depth=0.3)
+    assert [block.stochastic_depth.rate for block in model.blocks] == pytest.approx(rates, rel=1e-12)
+
+
 def test_stochastic_depth_drops_whole_samples_and_keeps_the_mean() -> None:
     torch.manual_seed(0)
     layer = StochasticDepth(0.25).train()
@@ -141,6 +147,7 @@ def test_stochastic_depth_drops_whole_samples_and_keeps_the_mean() -> None:
         ({"stochastic_depth": -0.1}, r"stochastic_depth must be a number in \[0, 1\), found -0.1"),
         ({"depth": 0}, r"depth must be an integer of at least 1, found 0"),
         ({"activation": "rleu"}, r"activation must be one of"),
+        ({"renormalize_stream": "no"}, r"renormalize_stream must be True or False, found 'no'"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, object], message: str) -> None:

@@ -94,8 +94,15 @@ def test_residual_mlp_has_two_layer_blocks() -> None:
         ({"activation": "rleu"}, r"activation must be one of"),
         ({"widths": (3, 4), "residual": True}, r"residual=True needs .* equal width, found widths \(3, 4\)"),
         ({"depth": 0, "residual": True}, r"residual=True needs one or more hidden layers"),
+        ({"residual": "no"}, r"residual must be True or False, found 'no'"),
+        ({"bias": 0}, r"bias must be True or False, found 0"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         MLP(**options)
+
+
+def test_bad_options_of_the_residual_mlp_are_named() -> None:
+    with pytest.raises(InputError, match=r"bias must be True or False, found 'no'"):
+        ResidualMLP(bias="no")  # type: ignore[arg-type]

@@ -88,8 +88,11 @@ def test_image_norm_by_name(norm: str, kind: type[nn.Module]) -> None:
 def test_threshold_takes_the_place_of_relu_with_frn_only() -> None:
     assert isinstance(image_activation("frn", "relu", 4), ThresholdedLinear)
     assert isinstance(image_activation("batch", "relu", 4), nn.ReLU)
-    with pytest.raises(InputError, match=r"norm 'frn' brings its own activation.*found 'tanh'"):
-        image_activation("frn", "tanh", 4)
+    for relu in (nn.ReLU, nn.ReLU(), nn.ReLU(inplace=True)):
+        assert isinstance(image_activation("frn", relu, 4), ThresholdedLinear)
+    for other in ("tanh", nn.ReLU6, nn.ReLU6(), lambda: nn.ReLU()):
+        with pytest.raises(InputError, match=r"norm 'frn' brings its own activation: activation must be a ReLU, found"):
+            image_activation("frn", other, 4)
 
 
 def test_unknown_norms_are_named() -> None:

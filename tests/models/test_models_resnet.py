@@ -85,6 +85,31 @@ def test_resnet18_of_three_and_of_four_stages() -> None:
     assert _count(ResNet18(stages=(64, 128, 256, 512))) == 11_173_962
 
 
+def test_named_networks_are_functions_with_the_options_that_make_sense() -> None:
+    assert isinstance(ResNet20(), ResNet)
+    assert isinstance(ResNet18(stages=(4,)), ResNet)
+    for make, options in ((ResNet20, {"stages": (4,)}), (ResNet20, {"blocks": 1}), (ResNet18, {"blocks": 1})):
+        with pytest.raises(TypeError, match=rf"{make.__name__}\(\) got an unexpected keyword argument"):
+            make(**options)
+    for make in (ResNet20, ResNet18):
+        with pytest.raises(TypeError, match=rf"{make.__name__}\(\) takes 0 positional arguments but 1 was given"):
+            make((16, 32))
+
+
+def test_options_of_the_named_networks_reach_the_network() -> None:
+    options = {
+        "width": 0.25,
+        "norm": "none",
+        "activation": "tanh",
+        "final_activation": False,
+        "in_channels": 2,
+        "classes": 3,
+    }
+    assert repr(ResNet20(**options)) == repr(ResNet((16, 32, 64), 3, **options))
+    assert repr(ResNet18(**options)) == repr(ResNet((64, 128, 256), 2, **options))
+    assert repr(ResNet18(stages=(8, 16), **options)) == repr(ResNet((8, 16), 2, **options))
+
+
 def test_parameters_of_each_norm() -> None:
     convolutions = 272_474 - 2 * 784  # 784 channels are normalised in all
     assert 16 * 7 + 32 * 7 + 64 * 7 == 784
@@ -169,6 +194,7 @@ def test_networks_without_norm_start_with_small_branches() -> None:
         ({"stages": ()}, r"stages must name one or more stages"),
         ({"blocks": (1, 2)}, r"blocks one number for each; found stages=\(16, 32, 64\), blocks=\(1, 2\)"),
         ({"blocks": 0}, r"blocks\[0\] must be an integer of at least 1, found 0"),
+        ({"final_activation": "no"}, r"final_activation must be True or False, found 'no'"),
         ({"classes": 0}, r"classes must be an integer of at least 1, found 0"),
     ],
 )

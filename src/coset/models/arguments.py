@@ -27,6 +27,13 @@ def check_rate(name: str, value: object) -> float:
     return float(value)
 
 
+def check_flag(name: str, value: object) -> bool:
+    """Return ``value`` if it is True or False."""
+    if not isinstance(value, bool):
+        raise InputError(f"{name} must be True or False, found {value!r}")
+    return value
+
+
 def check_choice(name: str, value: object, known: Iterable[str]) -> str:
     """Return ``value`` if it is one of the ``known`` names."""
     names = list(known)

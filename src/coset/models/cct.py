@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from coset.errors import InputError
 from coset.models.activations import ActivationSpec, make_activation
-from coset.models.arguments import check_choice, check_count, check_rate
+from coset.models.arguments import check_choice, check_count, check_flag, check_rate
 from coset.models.attention import SelfAttention, StochasticDepth
 
 _TOKENIZER_CHANNELS = 64
@@ -65,7 +65,7 @@ class EncoderBlock(nn.Module):
         self.contract = nn.Linear(inner, dim)
         self.dropout = nn.Dropout(dropout)
         self.stochastic_depth = StochasticDepth(stochastic_depth)
-        self.renormalize_stream = renormalize_stream
+        self.renormalize_stream = check_flag("renormalize_stream", renormalize_stream)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.stochastic_depth(self.dropout(self.attention(self.norm1(x))))
@@ -82,15 +82,17 @@ class CCT(nn.Module):
     """Compact Convolutional Transformer: (N, in_channels, image_size, image_size) to (N, classes).
 
     Hassani et al., "Escaping the Big Data Paradigm with Compact Transformers", 2021. The defaults are CCT-6/3×1 with
-    sinusoidal positions, the transformer of Godfrey et al. 2022, D.4. Tokens from convolutions, ``depth`` encoder
-    blocks, a LayerNorm, sequence pooling Σ_t softmax_t(pool(x))_t · x_t, a linear layer. Queries, keys and values come
-    from one fused linear map without bias, as published.
+    sinusoidal positions. Tokens from convolutions, ``depth`` encoder blocks, a LayerNorm, sequence pooling
+    Σ_t softmax_t(pool(x))_t · x_t, a linear layer. Queries, keys and values come from one fused linear map without
+    bias, as published.
 
     ``dropout`` (0), ``attention_dropout`` (0.1) and ``stochastic_depth`` (0 in the first block growing linearly to 0.1
     in the last) are as published and act in training mode only.
 
-    The paper's blocks are pre-norm. In the authors' code the second LayerNorm of a block also replaces the residual
-    stream; ``renormalize_stream=True`` does the same. The parameters are those of the pre-norm block.
+    The paper's blocks are pre-norm, as here by default. In the authors' code the second LayerNorm of a block also
+    replaces the residual stream, and ``renormalize_stream=True`` does the same, with the parameters of the pre-norm
+    block. The transformers of Godfrey et al. 2022, D.4, six blocks with sinusoidal positions, come from that code: they
+    are the network with ``renormalize_stream=True``.
 
     Linear weights start from a truncated normal of deviation 0.02, biases from 0, convolutions from He et al. 2015.
 
@@ -127,7 +129,8 @@ class CCT(nn.Module):
             raise InputError(f"kernel must be odd, found {kernel}")
         check_rate("dropout", dropout)
         check_rate("attention_dropout", attention_dropout)
-        rates = torch.linspace(0, check_rate("stochastic_depth", stochastic_depth), check_count("depth", depth))
+        last = max(check_count("depth", depth) - 1, 1)
+        rates = [check_rate("stochastic_depth", stochastic_depth) * index / last for index in range(depth)]
         self.tokenizer = Tokenizer(
             check_count("in_channels", in_channels), dim, kernel, check_count("convolutions", convolutions)
         )
@@ -148,7 +151,7 @@ class CCT(nn.Module):
                 stochastic_depth=rate,
                 renormalize_stream=renormalize_stream,
             )
-            for rate in rates.tolist()
+            for rate in rates
         )
         self.norm = nn.LayerNorm(dim)
         self.pool = nn.Linear(dim, 1)

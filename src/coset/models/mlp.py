@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from coset.errors import InputError
 from coset.models.activations import ActivationSpec, make_activation
-from coset.models.arguments import check_count, check_counts
+from coset.models.arguments import check_count, check_counts, check_flag
 from coset.models.normalization import feature_norm
 
 
@@ -40,9 +40,10 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         hidden = _hidden_widths(widths, depth, width)
-        if residual and len(set(hidden)) != 1:
+        if check_flag("residual", residual) and len(set(hidden)) != 1:
             raise InputError(f"residual=True needs one or more hidden layers of equal width, found widths {hidden}")
         sizes = (check_count("in_features", in_features), *hidden, check_count("out_features", out_features))
+        check_flag("bias", bias)
         self.layers = nn.ModuleList(nn.Linear(a, b, bias=bias) for a, b in pairwise(sizes))
         self.norms = nn.ModuleList(feature_norm(norm, size) for size in hidden)
         self.activations = nn.ModuleList(make_activation(activation) for _ in hidden)
@@ -87,6 +88,7 @@ class ResidualMLP(nn.Module):
         super().__init__()
         check_count("width", width)
         check_count("inner", inner)
+        check_flag("bias", bias)
         self.stem = nn.Linear(check_count("in_features", in_features), width, bias=bias)
         self.blocks = nn.ModuleList(
             _TwoLayerBlock(width, inner, activation, bias, norm) for _ in range(check_count("blocks", blocks))

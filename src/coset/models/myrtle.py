@@ -3,17 +3,17 @@
 from torch import Tensor, nn
 
 from coset.models.activations import ActivationSpec
-from coset.models.arguments import check_count
+from coset.models.arguments import check_count, check_flag
 from coset.models.normalization import image_activation, image_norm
 
 
 class MyrtleCNN(nn.Module):
     """Four 3×3 convolutions, each with normalisation and ReLU, and a linear layer: (N, 3, 32, 32) to (N, classes).
 
-    Godfrey et al. 2022, fig. 26, after Page, "How to train your ResNet", 2018. Channels ``width`` × (1, 2, 4, 8);
-    ``constant=True`` gives all four the last number, 512 unless told (appendix D.8). Maximum pooling by 2 follows the
-    second, third and fourth convolution, by 4 the last of these. With ``norm="none"`` the convolutions have biases,
-    otherwise the normalisation's shift takes their place.
+    Godfrey et al. 2022, fig. 26, after Page, "How to train your ResNet", 2018. Channels ``width`` × (1, 2, 4, 8), width
+    64 unless told; with ``constant=True`` all four have ``width`` channels, 512 unless told (appendix D.8). Maximum
+    pooling by 2 follows the second, third and fourth convolution, by 4 the last of these. With ``norm="none"`` the
+    convolutions have biases, otherwise the normalisation's shift takes their place.
 
     Layers: ``conv1`` to ``conv4``, ``norm1`` to ``norm4``, ``activation1`` to ``activation4``, ``pool2`` to ``pool4``,
     ``pool``, ``fc``.
@@ -22,7 +22,7 @@ class MyrtleCNN(nn.Module):
     def __init__(
         self,
         *,
-        width: int = 64,
+        width: int | None = None,
         constant: bool = False,
         norm: str = "batch",
         activation: ActivationSpec = "relu",
@@ -30,8 +30,10 @@ class MyrtleCNN(nn.Module):
         classes: int = 10,
     ) -> None:
         super().__init__()
-        check_count("width", width)
-        channels = [8 * width] * 4 if constant else [width, 2 * width, 4 * width, 8 * width]
+        multiples = (1, 1, 1, 1) if check_flag("constant", constant) else (1, 2, 4, 8)
+        if width is None:
+            width = 512 if constant else 64
+        channels = [check_count("width", width) * multiple for multiple in multiples]
         before = check_count("in_channels", in_channels)
         for index, after in enumerate(channels, start=1):
             conv = nn.Conv2d(before, after, kernel_size=3, padding=1, bias=norm == "none")

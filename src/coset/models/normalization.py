@@ -59,8 +59,9 @@ class ThresholdedLinear(nn.Module):
 class ChannelLayerNorm(nn.Module):
     """Layer normalisation over the channels of each position, with a scale and shift per channel.
 
-    Shape (N, C, H, W) to the same; ``weight`` and ``bias`` have shape (C,). This is the layer normalisation of the
-    ResNet20 in Git Re-Basin (Ainsworth et al. 2023) and REPAIR (Jordan et al. 2023).
+    Shape (N, C, H, W) to the same; ``weight`` and ``bias`` have shape (C,). The ResNet20s of Git Re-Basin (Ainsworth et
+    al. 2023) and REPAIR (Jordan et al. 2023) normalise the same numbers. ``eps`` is PyTorch's 1e-5; Git Re-Basin runs
+    on Flax, where it is 1e-6.
     """
 
     def __init__(self, channels: int, eps: float = 1e-5) -> None:
@@ -115,6 +116,6 @@ def image_activation(norm: str, activation: ActivationSpec, channels: int) -> nn
     """
     if check_choice("norm", norm, IMAGE_NORMS) != "frn":
         return make_activation(activation)
-    if activation != "relu":
-        raise InputError(f"norm 'frn' brings its own activation: activation must be 'relu', found {activation!r}")
+    if not (activation == "relu" or activation is nn.ReLU or type(activation) is nn.ReLU):
+        raise InputError(f"norm 'frn' brings its own activation: activation must be a ReLU, found {activation!r}")
     return ThresholdedLinear(channels)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from coset.errors import InputError
 from coset.models.activations import ActivationSpec
-from coset.models.arguments import check_count, check_counts, scaled_count
+from coset.models.arguments import check_count, check_counts, check_flag, scaled_count
 from coset.models.normalization import image_activation, image_norm
 
 
@@ -45,7 +45,8 @@ class BasicBlock(nn.Module):
         if stride != 1 or before != after:
             conv = nn.Conv2d(before, after, kernel_size=1, stride=stride, bias=bias)
             self.shortcut = nn.Sequential(OrderedDict(conv=conv, norm=image_norm(norm, after)))
-        self.activation2 = image_activation(norm, activation, after) if final_activation else nn.Identity()
+        last = check_flag("final_activation", final_activation)
+        self.activation2 = image_activation(norm, activation, after) if last else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         update = self.activation1(self.norm1(self.conv1(x)))
@@ -119,11 +120,55 @@ class ResNet(nn.Module):
         return output
 
 
-# ResNet20 of He et al. 2016 with "option B" shortcuts: 272,474 parameters with batch normalisation.
-ResNet20 = partial(ResNet, stages=(16, 32, 64), blocks=3)
+def ResNet20(
+    *,
+    width: float = 1,
+    norm: str = "batch",
+    activation: ActivationSpec = "relu",
+    final_activation: bool = True,
+    in_channels: int = 3,
+    classes: int = 10,
+) -> ResNet:
+    """ResNet20 of He et al. 2016 with "option B" shortcuts: three stages 16-32-64 of three blocks.
 
-# ResNet18 of Godfrey et al. 2022, D.1: three stages. The usual one for CIFAR has stages=(64, 128, 256, 512).
-ResNet18 = partial(ResNet, stages=(64, 128, 256), blocks=2)
+    272,474 parameters with batch normalisation. Options as of :class:`ResNet`.
+    """
+    return ResNet(
+        (16, 32, 64),
+        3,
+        width=width,
+        norm=norm,
+        activation=activation,
+        final_activation=final_activation,
+        in_channels=in_channels,
+        classes=classes,
+    )
+
+
+def ResNet18(
+    *,
+    stages: Sequence[int] = (64, 128, 256),
+    width: float = 1,
+    norm: str = "batch",
+    activation: ActivationSpec = "relu",
+    final_activation: bool = True,
+    in_channels: int = 3,
+    classes: int = 10,
+) -> ResNet:
+    """ResNet18 of Godfrey et al. 2022, D.1: three stages of two blocks.
+
+    The usual one for CIFAR has ``stages=(64, 128, 256, 512)``. Options as of :class:`ResNet`.
+    """
+    return ResNet(
+        stages,
+        2,
+        width=width,
+        norm=norm,
+        activation=activation,
+        final_activation=final_activation,
+        in_channels=in_channels,
+        classes=classes,
+    )
 
 
 @torch.no_grad()
