@@ -1,6 +1,8 @@
 """Building by name, from the user's own module or file, with clear errors; describing what was built."""
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -110,7 +112,9 @@ def test_two_own_files_of_one_name_stay_apart(tmp_path: Path) -> None:
     ("name", "options", "message"),
     [
         ("resnet", {"widht": 2}, r"model 'resnet' has no option 'widht'; it takes stages, blocks, width, norm"),
-        ("resnet20", {"widht": 2}, r"model 'resnet20' has no option 'widht'; it takes stages, blocks, width, norm"),
+        ("resnet20", {"widht": 2}, r"model 'resnet20' has no option 'widht'; it takes width, norm, activation"),
+        ("resnet20", {"stages": (8,)}, r"model 'resnet20' has no option 'stages'; it takes width, norm, activation"),
+        ("resnet18", {"blocks": 3}, r"model 'resnet18' has no option 'blocks'; it takes stages, width, norm"),
         ("tiny", {}, r"model must be one of mlp, residual_mlp, myrtle, .* found 'tiny'"),
         ("mlp", {"seed": -1}, r"seed must be an integer of at least 0, found -1"),
         ("mlp", {"seed": 2**63}, r"seed must be below 2\*\*63"),
@@ -155,6 +159,67 @@ def test_own_file_that_fails_is_named_and_can_be_mended(tmp_path: Path) -> None:
     assert isinstance(build(f"{path}:make"), nn.Identity)
 
 
+@pytest.mark.parametrize("ending", ["sys.exit('usage: own')", "raise KeyboardInterrupt"])
+def test_own_file_that_stops_halfway_leaves_nothing_behind(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / "half.py"
+    before = set(sys.modules)
+    path.write_text(f"import sys\nfrom torch import nn\n{ending}\nmake = nn.Identity\n")
+    for _ in range(2):
+        if ending.startswith("sys"):
+            with pytest.raises(InputError, match=r"running '.*half.py' failed \(SystemExit: usage: own\)"):
+                build(f"{path}:make")
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                build(f"{path}:make")
+        assert set(sys.modules) == before
+    path.write_text("from torch import nn\nmake = nn.Identity\n")
+    assert isinstance(build(f"{path}:make"), nn.Identity)
+
+
+def test_own_module_that_exits_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "module_that_exits.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match=r"module 'module_that_exits' cannot be imported \(SystemExit: 3\)"):
+        build("module_that_exits:make")
+    assert "module_that_exits" not in sys.modules
+
+
+def test_a_factory_with_a_seed_of_its_own_is_given_it(tmp_path: Path) -> None:
+    path = tmp_path / "seeded.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\n\n"
+        "def make(seed=0):\n"
+        "    model = nn.Linear(2, 2)\n"
+        "    model.own = seed\n"
+        "    return model\n\n"
+        "def needs(seed):\n    return make(seed)\n\n"
+        "def other(**options):\n    return make(options.get('seed', 'none'))\n"
+    )
+    first, second = build(f"{path}:make", seed=3), build(f"{path}:needs", seed=3)
+    assert (first.own, second.own, build(f"{path}:make").own) == (3, 3, 0)
+    assert torch.equal(first.weight, second.weight)
+    # A name that the factory does not spell out stays between the caller and the generator.
+    assert build(f"{path}:other", seed=3).own == "none"
+    with pytest.raises(InputError, match="needs the option 'seed'"):
+        build(f"{path}:needs")
+
+
+@pytest.mark.parametrize("name", [3, None, ["mlp"], nn.ReLU()])
+def test_a_name_that_is_no_text_is_refused(name: Any) -> None:
+    with pytest.raises(InputError, match=f"^model must be a name, found .* of type {type(name).__name__}$"):
+        build(name)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_can_be_built_without_memory_for_its_weights(name: str) -> None:
+    with torch.device("meta"):
+        model = build(name)
+        assert {tensor.device.type for tensor in model.state_dict().values()} == {"meta"}
+        assert model(torch.empty(2, *model.input_shape)).shape == (2, 10)
+    shapes = {key: tensor.shape for key, tensor in build(name).state_dict().items()}
+    assert {key: tensor.shape for key, tensor in model.state_dict().items()} == shapes
+
+
 def test_example_input_needs_a_shape() -> None:
     model = nn.Linear(3, 2).double()
     with pytest.raises(InputError, match=r"Linear has no attribute input_shape"):
@@ -185,6 +250,7 @@ def test_describe_counts_shared_tensors_once() -> None:
 def test_description_prints_as_a_table() -> None:
     assert str(describe(MLP(3, (40,), 30))).splitlines() == [
         "layer     kind    shapes                 parameters",
+        "────────  ──────  ─────────────────────  ──────────",
         "layers.0  Linear  weight 40×3, bias 40          160",
         "layers.1  Linear  weight 30×40, bias 30       1,230",
         "          MLP                                 1,390",

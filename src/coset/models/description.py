@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from coset.tables import text_table
+
 
 @dataclass(frozen=True)
 class LayerDescription:
@@ -27,14 +29,8 @@ class Description:
     buffers: int
 
     def __str__(self) -> str:
-        header = ("layer", "kind", "shapes", "parameters")
-        rows = [header, *(_cells(layer) for layer in self.layers), ("", self.kind, "", f"{self.parameters:,}")]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-        lines = []
-        for row in rows:
-            left = [cell.ljust(width) for cell, width in zip(row[:-1], widths[:-1], strict=True)]
-            lines.append("  ".join([*left, row[-1].rjust(widths[-1])]))
-        return "\n".join(lines)
+        rows = [*(_cells(layer) for layer in self.layers), ("", self.kind, "", f"{self.parameters:,}")]
+        return text_table(("layer", "kind", "shapes", "parameters"), rows, right={3})
 
 
 def describe(model: nn.Module) -> Description:
