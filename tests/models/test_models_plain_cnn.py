@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from scipy.stats import binom
 from torch import nn
 
 from coset.errors import InputError
@@ -66,6 +65,13 @@ def test_myrtle_of_constant_width() -> None:
     assert describe(model).parameters == 13_824 + 7_077_888 + 4_096 + 5_130 == 7_100_938
 
 
+@pytest.mark.parametrize("width", [1, 6])
+def test_width_is_the_width_of_a_constant_myrtle(width: int) -> None:
+    shapes = _shapes(MyrtleCNN(constant=True, width=width))
+    assert [shapes[f"conv{i}.weight"] for i in (1, 2, 3, 4)] == [(width, 3, 3, 3), *[(width, width, 3, 3)] * 3]
+    assert shapes["fc.weight"] == (10, width)
+
+
 def test_myrtle_is_conv_norm_activation_pool() -> None:
     model = MyrtleCNN(width=2, activation="leaky_relu:0.3").double().eval()
     x = h = example_input(model)
@@ -89,6 +95,8 @@ def test_myrtle_keeps_a_shared_activation_at_every_place() -> None:
 def test_myrtle_bad_options_are_named() -> None:
     with pytest.raises(InputError, match=r"width must be an integer of at least 1, found 0"):
         MyrtleCNN(width=0)
+    with pytest.raises(InputError, match=r"constant must be True or False, found 'no'"):
+        MyrtleCNN(constant="no")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"norm must be one of batch, frn, layer, none; found 'instance'"):
         MyrtleCNN(norm="instance")
 
@@ -114,10 +122,8 @@ def test_tiny10_layers() -> None:
     assert sides == [30, 28, 13, 11, 9, 4, 2, 2]
 
 
-@pytest.mark.parametrize(("seed", "accuracy"), [(0, 0.8649), (1, 0.8627), (2, 0.8657), (3, 0.8660)])
-def test_tiny10_runs_the_published_weights(
-    seed: int, accuracy: float, checkpoint_folder: Path, data_folder: Path
-) -> None:
+@pytest.mark.parametrize(("seed", "right"), [(0, 873), (1, 877), (2, 871), (3, 869)])
+def test_tiny10_runs_the_published_weights(seed: int, right: int, checkpoint_folder: Path, data_folder: Path) -> None:
     model = Tiny10()
     model.load_state_dict(load_file(checkpoint_folder / f"tiny10-seed{seed}.safetensors"), strict=True)
     slice_ = np.load(data_folder / "cifar10-slice.npz")
@@ -127,6 +133,6 @@ def test_tiny10_runs_the_published_weights(
     with torch.no_grad():
         found = model.eval()(x).argmax(1)
     correct = int((found == torch.from_numpy(slice_["y_test"])).sum())
-    # The accuracy on all 10,000 test images is known; these 1,000 are a sample of them.
-    low, high = binom.interval(0.999, 1000, accuracy)
-    assert low <= correct <= high
+    # Of 1,000 images; on all 10,000 of the test set these networks have 86.3 to 86.6 percent. Two images may turn on
+    # rounding.
+    assert abs(correct - right) <= 2
