@@ -2,8 +2,8 @@
 
 from coset.train.loop import DivergenceError
 from coset.train.metrics import Metrics, evaluate
-from coset.train.published import RECIPES
 from coset.train.recipe import Recipe
+from coset.train.recipes import RECIPES
 from coset.train.result import Callback, Epoch, Moment, TrainResult
 from coset.train.training import fit
 
