@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from coset.data import load
+from coset.data import Dataset, load
 from coset.files import output_folder, write_bytes, write_text
 from coset.models import MLP
 from coset.progress import progress
@@ -57,18 +57,52 @@ def run_demo(out: str | os.PathLike[str], *, seed: int = 0, show: bool | None = 
 
     Weights are compared by ‖θ − θ_A‖/‖θ_A‖, outputs by the largest difference of a logit on the test images in float64.
     """
-    folder = output_folder(out)
-    digits = load("digits", flatten=True)
-    outputs = len(digits.classes)
-    model = MLP(digits.train.x.shape[1], WIDTHS, outputs)
-    sym = Symmetry.from_axes(AXES, model, scales="positive")
-    generator = torch.Generator().manual_seed(seed)
+    with output_folder(out) as folder:
+        digits = load("digits", flatten=True)
+        model = MLP(digits.train.x.shape[1], WIDTHS, digits.outputs)
+        sym = Symmetry.from_axes(AXES, model, scales="positive")
+        generator = torch.Generator().manual_seed(seed)
+        a, b = _train_two(digits, seed, generator, show)
+        g = sym.random(generator)
+        networks = {"A": a, "g·A": sym.act(g, a), "B": b}
+        x, y = digits.test.x.double(), digits.test.y
+        logits = {name: _logits(model, params, x) for name, params in networks.items()}
+        rows = tuple(
+            Row(
+                name,
+                float((logits[name].argmax(1) == y).double().mean()),
+                _distance(params, a),
+                float((logits[name] - logits["A"]).abs().max()),
+                float((logits[name].argmax(1) == logits["A"].argmax(1)).double().mean()),
+            )
+            for name, params in networks.items()
+        )
+        # matplotlib takes long to import, and only this needs it.
+        from coset.figures import render
+
+        image, _ = render(lambda: _figure(g, networks, logits))
+        content = {
+            "seed": seed,
+            "log_order": sym.log_order,
+            "scales": sym.scale_dimension,
+            "rows": [asdict(row) for row in rows],
+        }
+        result = DemoResult(sym, rows, folder / "demo.png", folder / "demo.json")
+        write_bytes(result.figure, image)
+        write_text(result.results, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+    return result
+
+
+def _train_two(digits: Dataset, seed: int, generator: torch.Generator, show: bool | None) -> list[dict[str, Tensor]]:
+    """The weights of two networks trained from different initial weights, in float64.
+
+    Rounding of float32 training is not what is shown here: the comparison is made in float64.
+    """
     trained: list[dict[str, Tensor]] = []
     with progress("training two networks on digits", 2 * RECIPE.epochs, show=show) as bar:
         for number in range(2):
-            start = _initial(digits.train.x.shape[1], outputs, generator)
             result = fit(
-                start,
+                _initial(digits.train.x.shape[1], digits.outputs, generator),
                 digits.train.x,
                 digits.train.y,
                 RECIPE,
@@ -78,36 +112,8 @@ def run_demo(out: str | os.PathLike[str], *, seed: int = 0, show: bool | None = 
                     bar.advance(note=f"loss {moment.record.train.loss:.4f}") if moment.record else None
                 ),
             )
-            # Rounding of float32 training is not what is shown here: the comparison is made in float64.
             trained.append({name: tensor.double() for name, tensor in result.params.items()})
-    a, b = trained
-    g = sym.random(generator)
-    moved = sym.act(g, a)
-    x, y = digits.test.x.double(), digits.test.y
-    logits = {name: _logits(model, params, x) for name, params in (("A", a), ("g·A", moved), ("B", b))}
-    rows = tuple(
-        Row(
-            name,
-            float((logits[name].argmax(1) == y).double().mean()),
-            _distance(params, a),
-            float((logits[name] - logits["A"]).abs().max()),
-            float((logits[name].argmax(1) == logits["A"].argmax(1)).double().mean()),
-        )
-        for name, params in (("A", a), ("g·A", moved), ("B", b))
-    )
-    figure_path, results_path = folder / "demo.png", folder / "demo.json"
-    from coset.figures import render
-
-    image, _ = render(lambda: _figure(g, a, moved, b, logits))
-    write_bytes(figure_path, image)
-    content = {
-        "seed": seed,
-        "log_order": sym.log_order,
-        "scales": sym.scale_dimension,
-        "rows": [asdict(r) for r in rows],
-    }
-    write_text(results_path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
-    return DemoResult(sym, rows, figure_path, results_path)
+    return trained
 
 
 def _initial(inputs: int, outputs: int, generator: torch.Generator) -> nn.Module:
@@ -127,9 +133,7 @@ def _distance(params: dict[str, Tensor], reference: dict[str, Tensor]) -> float:
     return math.sqrt(squares / sum(float(tensor.square().sum()) for tensor in reference.values()))
 
 
-def _figure(
-    g: Element, a: dict[str, Tensor], moved: dict[str, Tensor], b: dict[str, Tensor], logits: dict[str, Tensor]
-) -> "Figure":
+def _figure(g: Element, networks: dict[str, dict[str, Tensor]], logits: dict[str, Tensor]) -> "Figure":
     from matplotlib.patches import Rectangle
 
     from coset.figures import BLUE, GREEN, GREY, INK, ORANGE, VERMILION, label_panel, new_figure
@@ -137,8 +141,8 @@ def _figure(
     figure = new_figure(10.0, 3.0)
     grid = figure.add_gridspec(1, 4, width_ratios=(1, 1, 1, 0.9))
     went_to = g.permutations["h1"].argsort()
-    panels = (("a", "network A", a), ("b", "g·A: the same function", moved), ("c", "B: another function", b))
-    for column, (letter, title, params) in enumerate(panels):
+    titles = ("network A", "g·A: the same function", "B: another function")
+    for column, (letter, title, params) in enumerate(zip("abc", titles, networks.values(), strict=True)):
         axes = figure.add_subplot(grid[0, column])
         axes.imshow(_tiles(params["layers.0.weight"]).numpy(), cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
         axes.set_axis_off()

@@ -159,6 +159,22 @@ def test_the_command_tells_a_relative_folder_as_given(monkeypatch: pytest.Monkey
     assert (tmp_path / "docs" / "my studies" / "toy.md").is_file()
 
 
+@pytest.mark.parametrize(
+    ("preset", "device", "told"),
+    [
+        ("quick", "cpu", ""),
+        ("small", "cuda", " --device cuda"),
+        ("paper", "cpu", " --device cpu"),
+        ("paper", "cuda:1", " --device cuda:1"),
+    ],
+)
+def test_the_command_tells_a_device_that_another_machine_might_not_choose(
+    run: Callable[..., StudyRun], preset: str, device: str, told: str
+) -> None:
+    made = replace(run(), preset=preset, device=device)
+    assert made.command == f"coset study run toy --preset {preset} --seed 0{told} --out out"
+
+
 def test_one_seed_gives_one_result(run: Callable[..., StudyRun], tmp_path: Path) -> None:
     run(out="one", seed=1)
     run_study("toy", "quick", tmp_path / "elsewhere" / "one", store=Store(tmp_path / "another store"), seed=1)
@@ -228,6 +244,68 @@ def test_a_full_disk_leaves_earlier_results_as_they_were(
     assert _files(tmp_path / "out") == before
 
 
+@pytest.mark.parametrize("moved", range(6))
+def test_a_failing_move_leaves_no_results_that_vouch_for_a_mixture(
+    run: Callable[..., StudyRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int
+) -> None:
+    run()
+    before = _files(tmp_path / "out")
+    replace_file, done = Path.replace, []
+
+    def until(part: Path, target: Path) -> Path:
+        if target.is_relative_to(tmp_path / "out"):
+            done.append(target.name)
+            if len(done) > moved:
+                raise OSError("the disk is gone")
+        return replace_file(part, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", until)
+        with pytest.raises(OSError, match="the disk is gone"):
+            run("small", seed=3)
+    assert len(done) == moved + 1
+    after = _files(tmp_path / "out")
+    assert set(after) == set(before) - {"toy/results.json"}
+    with pytest.raises(InputError, match="has no results in"):
+        show_study("toy", tmp_path / "out")
+    again = run("small", seed=3)
+    assert show_study("toy", tmp_path / "out") == again
+
+
+def test_results_come_last(run: Callable[..., StudyRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_file, targets = Path.replace, []
+
+    def noted(part: Path, target: Path) -> Path:
+        targets.append(target.name)
+        return replace_file(part, target)
+
+    monkeypatch.setattr(Path, "replace", noted)
+    made = run()
+    mine = [name for name in targets if (made.folder / name).exists() or name == made.page.name]
+    assert mine[-1] == "results.json"
+    assert len(mine) == 6
+
+
+def test_tables_of_an_earlier_run_go_and_other_files_stay(run: Callable[..., StudyRun], tmp_path: Path) -> None:
+    folder = run().folder
+    (folder / "notes.csv").write_text("mine")
+    results = json.loads((folder / "results.json").read_text())
+    # A name that no study can give its table is not the name of a file to remove.
+    results["tables"] |= dict.fromkeys(("old", "../../precious"), results["tables"]["means"])
+    (folder / "results.json").write_text(json.dumps(results))
+    for path in (folder / "old.csv", tmp_path / "precious.csv"):
+        path.write_text("")
+    run()
+    names = {"results.json", "means.csv", "empty.csv", "figure.png", "figure.svg", "notes.csv"}
+    assert {path.name for path in folder.iterdir()} == names
+    assert (tmp_path / "precious.csv").exists()
+    # What an unreadable results.json names is not known.
+    (folder / "results.json").write_text("{")
+    (folder / "old.csv").write_text("")
+    run()
+    assert {path.name for path in folder.iterdir()} == names | {"old.csv"}
+
+
 def test_an_interrupted_study_goes_on_where_it_stopped(run: Callable[..., StudyRun]) -> None:
     HOOK["fail"] = _fail_at("train 2", KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
@@ -281,7 +359,11 @@ def test_show_refuses_results_of_another_version(run: Callable[..., StudyRun], t
         ({"name": "toi"}, "there is no study 'toi'; there are: .*godfrey-gelu-defect.*toy"),
         ({"preset": "huge"}, "the study toy has no preset 'huge'; there are: quick, small, paper"),
         ({"seed": -1}, "seed must be an integer from 0 .* found -1"),
+        ({"seed": "1"}, "seed must be an integer from 0 .* found '1'"),
+        ({"seed": 1.5}, "seed must be an integer from 0 .* found 1.5"),
+        ({"seed": True}, "seed must be an integer from 0 .* found True"),
         ({"device": "abacus"}, "the device 'abacus' cannot be used"),
+        ({"device": "meta"}, "the device 'meta' cannot be used: its tensors have no values"),
     ],
 )
 def test_bad_input_is_refused_before_anything_runs(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
@@ -294,6 +376,7 @@ def test_bad_input_is_refused_before_anything_runs(tmp_path: Path, settings: dic
     with pytest.raises(InputError, match=message):
         run_study(**arguments)
     assert TRAINED == []
+    assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match="there is no study"):
         show_study("toi", tmp_path)
 
@@ -304,6 +387,33 @@ def test_an_out_that_is_a_file_is_refused_before_anything_runs(tmp_path: Path) -
         with pytest.raises(InputError, match="out must be a folder, found the file"):
             run_study("toy", "quick", out, store=Store(tmp_path / "store"))
     assert TRAINED == []
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a folder that nobody can write to")
+def test_an_out_that_cannot_be_written_to_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="out /proc/coset cannot be written to"):
+        run_study("toy", "quick", "/proc/coset", store=Store(tmp_path / "store"))
+    assert TRAINED == []
+
+
+@pytest.mark.parametrize("file", ["toy.md", "toy/results.json", "toy/figure.png", "toy/figure.svg"])
+def test_a_folder_in_place_of_a_file_is_refused_before_anything_runs(
+    run: Callable[..., StudyRun], tmp_path: Path, file: str
+) -> None:
+    (tmp_path / "out" / file).mkdir(parents=True)
+    with pytest.raises(InputError, match=f"{Path(file).name} is a folder, expected a file or nothing"):
+        run()
+    assert TRAINED == []
+    assert _files(tmp_path / "out") == {}
+
+
+def test_a_folder_in_place_of_a_table_is_refused_before_anything_is_written(
+    run: Callable[..., StudyRun], tmp_path: Path
+) -> None:
+    (tmp_path / "out" / "toy" / "means.csv").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"means\.csv is a folder, expected a file or nothing"):
+        run()
+    assert _files(tmp_path / "out") == {}
 
 
 def test_what_cannot_be_registered_is_refused() -> None:

@@ -46,7 +46,9 @@ class StudyRun:
     def command(self) -> str:
         """The command that gives these results again anywhere: of an absolute folder only its name is told."""
         out = self.folder.parent
-        return command(self.study, self.preset, self.seed, Path(out.name) if out.is_absolute() else out)
+        # The preset paper runs where it can; the others on the CPU unless told otherwise.
+        device = self.device if self.preset == "paper" or self.device != "cpu" else None
+        return command(self.study, self.preset, self.seed, Path(out.name) if out.is_absolute() else out, device)
 
     def results(self) -> dict[str, Any]:
         """What results.json holds; only ``times`` differs between two runs of one seed."""
@@ -57,9 +59,10 @@ class StudyRun:
         return text(self)
 
 
-def command(study: str, preset: str, seed: int, out: Path) -> str:
+def command(study: str, preset: str, seed: int, out: Path, device: str | None = None) -> str:
     """The command line that runs a study."""
-    return f"coset study run {study} --preset {preset} --seed {seed} --out {shlex.quote(out.as_posix())}"
+    place = f" --device {device}" if device else ""
+    return f"coset study run {study} --preset {preset} --seed {seed}{place} --out {shlex.quote(out.as_posix())}"
 
 
 def _plain(table: Table) -> dict[str, Any]:
@@ -82,6 +85,8 @@ def read_results(folder: Path) -> StudyRun:
         return StudyRun(**content, tables=tables, folder=folder)
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} does not hold the results of a study: {error}") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def table_csv(table: Table) -> str:

@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -16,7 +17,9 @@ from coset.errors import InputError
 from coset.files import atomic_path, output_folder
 from coset.store import Store
 from coset.studies._report import StudyRun, command, page, read_results, results_json, table_csv
-from coset.studies._study import Context, Findings, Study, find_study
+from coset.studies._study import Context, Findings, Study, find_study, is_name
+
+_FILES = ("results.json", "figure.png", "figure.svg")
 
 
 def run_study(
@@ -31,22 +34,24 @@ def run_study(
 ) -> StudyRun:
     """Run the study ``name``; write its page OUT/<name>.md and OUT/<name>/ with results, tables and figure.
 
-    Nothing is written before all of it is computed, and results.json last. The preset paper runs on a GPU if there is
-    one, the others on the CPU, unless ``device`` says otherwise. ``show`` forces progress bars on or off.
+    Nothing is written before all of it is computed, and results.json last; that ``out`` can be written to is tried
+    first. The preset paper runs on a GPU if there is one, the others on the CPU, unless ``device`` says otherwise.
+    ``show`` forces progress bars on or off.
     """
     chosen = find_study(name)
     if preset not in chosen.presets:
         raise InputError(f"the study {name} has no preset {preset!r}; there are: {', '.join(chosen.presets)}")
-    if not 0 <= seed < 2**63:
-        raise InputError(f"seed must be an integer from 0 to 2^63 - 1, found {seed}")
-    folder = output_folder(Path(out) / name)
+    # True and 1.5 would pass for numbers, and be written down as the seed.
+    if type(seed) is not int or not 0 <= seed < 2**63:
+        raise InputError(f"seed must be an integer from 0 to 2^63 - 1, found {seed!r}")
     context = Context(seed, _device(device, preset), Store() if store is None else store, show)
-
-    started, clock = datetime.now(UTC), time.perf_counter()
-    findings = chosen.run(chosen.presets[preset], context)
-    times = {"started": started.isoformat(timespec="seconds"), "seconds": round(time.perf_counter() - clock, 3)}
-    run = _study_run(chosen, preset, context, findings, times, folder)
-    _write(run, findings)
+    with output_folder(out) as parent, output_folder(parent / name) as folder:
+        _refuse_folders([folder.with_name(f"{name}.md"), *(folder / file for file in _FILES)])
+        started, clock = datetime.now(UTC), time.perf_counter()
+        findings = chosen.run(chosen.presets[preset], context)
+        times = {"started": started.isoformat(timespec="seconds"), "seconds": round(time.perf_counter() - clock, 3)}
+        run = _study_run(chosen, preset, context, findings, times, folder)
+        _write(run, findings)
     return run
 
 
@@ -63,9 +68,11 @@ def _device(device: str | None, preset: str) -> torch.device:
     if device is None:
         return torch.device("cuda" if preset == "paper" and torch.cuda.is_available() else "cpu")
     try:
-        torch.empty(0, device=device)
+        usable = torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"the device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
+    if usable.is_meta:
+        raise InputError(f"the device {device!r} cannot be used: its tensors have no values")
     return torch.device(device)
 
 
@@ -98,15 +105,40 @@ def _study_run(
 
 
 def _write(run: StudyRun, findings: Findings) -> None:
-    """Write all files of a run: all of them, or on a failure none."""
+    """Write all files of a run, and remove the tables of an earlier one that it no longer has.
+
+    A failure before all contents are on the disk leaves everything as it was. One while they are moved to their places
+    leaves no results.json, which vouches for the other files: it goes first and comes last.
+    """
     # matplotlib takes long to import, and only this needs it.
     from coset.figures import render
 
     png, svg = render(findings.figure)
-    contents = {run.folder / "results.json": results_json(run).encode()}
-    contents |= {run.folder / f"{name}.csv": table_csv(table).encode() for name, table in run.tables.items()}
+    contents = {run.folder / f"{name}.csv": table_csv(table).encode() for name, table in run.tables.items()}
+    stale = [path for path in _tables(run.folder) if path not in contents]
     contents |= {run.folder / "figure.png": png, run.folder / "figure.svg": svg, run.page: page(run).encode()}
-    with ExitStack() as stack:
-        # The last one entered is moved to its place first: results.json comes last and vouches for the others.
-        for path, content in contents.items():
-            stack.enter_context(atomic_path(path)).write_bytes(content)
+    results = run.folder / "results.json"
+    _refuse_folders([*contents, *stale])
+    with atomic_path(results) as part:
+        part.write_bytes(results_json(run).encode())
+        with ExitStack() as others:
+            for path, content in contents.items():
+                others.enter_context(atomic_path(path)).write_bytes(content)
+            results.unlink(missing_ok=True)
+        for path in stale:
+            path.unlink(missing_ok=True)
+
+
+def _tables(folder: Path) -> list[Path]:
+    """The tables that an earlier run wrote, as its results.json names them; of one that cannot be read, none."""
+    try:
+        earlier = read_results(folder)
+    except InputError:
+        return []
+    return [folder / f"{name}.csv" for name in earlier.tables if is_name(name)]
+
+
+def _refuse_folders(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if path.is_dir():
+            raise InputError(f"{path} is a folder, expected a file or nothing")

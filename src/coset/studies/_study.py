@@ -16,10 +16,13 @@ import torch
 
 from coset.errors import InputError
 from coset.progress import Ticker, progress
-from coset.store import Store
+from coset.store import Entry, Store
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from coset.data import Dataset
+    from coset.train import Recipe
 
 PRESETS = ("quick", "small", "paper")
 """quick: seconds, embedded data. small: at most 30 minutes on two cores. paper: the published setting."""
@@ -73,7 +76,7 @@ class Findings:
         object.__setattr__(self, "numbers", {name: scalar(value, name) for name, value in self.numbers.items()})
         object.__setattr__(self, "outcome", prose(self.outcome))
         for name in self.tables:
-            if not _NAME.fullmatch(name):
+            if not is_name(name):
                 raise InputError(f"the table name {name!r} must be lower-case words joined by hyphens")
 
 
@@ -81,18 +84,60 @@ class Findings:
 class Context:
     """What surrounds a study while it runs.
 
-    What takes long goes through ``store.get_or_make``: an interrupted study then goes on where it stopped.
+    What takes long goes through ``trained``, or through ``store.get_or_make`` if it is not a network: an interrupted
+    study then goes on where it stopped, and studies that need the same thing share it.
     """
 
     seed: int
     device: torch.device
     store: Store
     show: bool | None = None
+    _loaded: dict[str, "Dataset"] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def generator(self, stream: str) -> torch.Generator:
         """A generator on the CPU for the named stream of random numbers, independent of all other streams and seeds."""
         digest = hashlib.sha256(f"{self.seed}/{stream}".encode()).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+    def data(self, name: str, **options: Any) -> "Dataset":
+        """``coset.data.load(name, **options)``, read once however often a run asks for it."""
+        from coset.data import load
+
+        key = repr((name, sorted(options.items())))
+        if key not in self._loaded:
+            self._loaded[key] = load(name, **options)
+        return self._loaded[key]
+
+    def trained(
+        self,
+        *,
+        model: str,
+        data: str,
+        recipe: "Recipe",
+        seed: int,
+        options: Mapping[str, Any] | None = None,
+        data_options: Mapping[str, Any] | None = None,
+    ) -> Entry:
+        """The network ``model`` (of ``coset.models.MODELS``) trained on ``data`` by ``recipe``, or found in the store.
+
+        Every study that asks for the same model and options, content of the data, recipe and seed gets the same
+        network. Training that is interrupted goes on from its last checkpoint, an epoch or half a second back.
+        ``params`` of the entry are on the CPU; ``info`` holds the metrics on both parts of the data under "train" and
+        "test", the "steps" and the "history".
+        """
+        # SciPy and the training loop take a while to import, and a listing of the studies needs neither.
+        from coset.studies._trained import trained_network
+
+        return trained_network(
+            self.store,
+            self.data(data, **(data_options or {})),
+            model=model,
+            options=options or {},
+            recipe=recipe,
+            seed=seed,
+            device=self.device,
+            show=self.show,
+        )
 
     def progress(self, description: str, total: int) -> AbstractContextManager[Ticker]:
         """A bar with the time left; see ``coset.progress``."""
@@ -119,7 +164,7 @@ def study(
     ``reference`` names paper, figure and equation; ``paper`` says what was found there; ``presets`` holds one
     configuration, a dataclass, for each of quick, small and paper.
     """
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise InputError(f"the study name {name!r} must be lower-case words joined by hyphens")
     if set(presets) != set(PRESETS):
         raise InputError(f"the study {name} has the presets {sorted(presets)}, expected {list(PRESETS)}")
@@ -150,6 +195,11 @@ def find_study(name: str) -> Study:
     if name not in known:
         raise InputError(f"there is no study {name!r}; there are: {', '.join(known)}")
     return known[name]
+
+
+def is_name(name: str) -> bool:
+    """Whether ``name`` is lower-case words joined by hyphens, as studies and tables are called."""
+    return _NAME.fullmatch(name) is not None
 
 
 def prose(text: str) -> str:
