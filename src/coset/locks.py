@@ -73,6 +73,17 @@ def locked(path: Path, what: str) -> Iterator[None]:
         _release(path, handle, remove=True)
 
 
+@contextmanager
+def locked_if_free(path: Path) -> Iterator[bool]:
+    """Hold ``path`` as a lock unless another holds it, and say whether it is held; never wait."""
+    handle = _acquire(path)
+    try:
+        yield handle is not None
+    finally:
+        if handle is not None:
+            _release(path, handle, remove=True)
+
+
 def remove_if_free(path: Path, *, dry_run: bool = False) -> bool:
     """Remove the lock file ``path`` unless somebody holds it; say whether it was (or would be) removed."""
     handle = _acquire(path)

@@ -17,7 +17,7 @@ from safetensors import safe_open
 
 from coset.errors import InputError
 from coset.locks import locked
-from coset.store import DamagedEntryError, Store
+from coset.store import DamagedEntryError, Row, Store
 
 CONFIG = {"kind": "mlp", "seed": 3, "widths": [2, 4]}
 
@@ -309,6 +309,155 @@ def test_prune_removes_what_processes_left_behind_and_no_more(five: Store) -> No
     assert len(five.entries()) == 5
 
 
-def test_prune_refuses_a_negative_number_to_keep(store: Store) -> None:
-    with pytest.raises(InputError, match="keep must be 0 or more, found -1"):
-        store.prune(keep=-1)
+def test_prune_leaves_an_entry_that_was_repaired_meanwhile(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = store.put(CONFIG, {"w": torch.ones(8)}).path
+    path.write_bytes(b"")
+    entries = Store.entries
+
+    def then_repaired(self: Store, *, check: bool = False) -> list[Row]:
+        rows = entries(self, check=check)
+        with pytest.warns(UserWarning, match="computed again"):
+            Store(store.root).get_or_make(CONFIG, lambda: {"w": torch.ones(8)})
+        return rows
+
+    monkeypatch.setattr(Store, "entries", then_repaired)
+    assert store.prune(unreadable=True).entries == ()
+    assert store.get(CONFIG) is not None
+
+
+def test_prune_leaves_an_entry_that_somebody_makes_again(store: Store) -> None:
+    path = store.put(CONFIG, {"w": torch.ones(8)}).path
+    path.write_bytes(b"")
+    with locked(path.with_name(f".{path.stem}.lock"), "the entry"):
+        assert store.prune(unreadable=True).entries == ()
+        assert path.exists()
+    assert len(store.prune(unreadable=True).entries) == 1
+    assert not path.exists()
+
+
+def test_prune_leaves_entries_of_another_version(store: Store) -> None:
+    path = store.put(CONFIG, {"w": torch.ones(8)}).path
+    _rewrite(path, schema="2", version="9.9")
+    for conditions in ({"unreadable": True}, {"keep": 0, "unreadable": True}):
+        assert store.prune(**conditions).entries == ()  # type: ignore[arg-type]
+    assert path.exists()
+    assert [(bool(row.problem), row.damaged) for row in store.entries()] == [(True, False)]
+
+
+def test_prune_removes_entries_whose_notes_hold_nan(store: Store) -> None:
+    store.put(CONFIG, {}, info={"loss": math.nan})
+    assert len(store.prune(keep=0).entries) == 1
+    assert store.entries() == []
+
+
+def test_a_folder_in_place_of_an_entry_is_told_and_left(five: Store) -> None:
+    path = five.path({"seed": 99})
+    path.mkdir(parents=True)
+    path.with_name(f".{path.stem}.lock").mkdir()
+    with pytest.raises(InputError, match=rf"the store entry .*{path.name} cannot be read"):
+        five.get({"seed": 99})
+    with pytest.raises(InputError, match="cannot be read"):
+        five.get_or_make({"seed": 99}, lambda: pytest.fail("computed in vain"))
+    with pytest.raises(InputError, match="is a folder, expected a file"):
+        five.put({"seed": 99}, {"w": torch.ones(1)})
+    assert [row.path for row in five.entries(check=True) if row.problem] == [path]
+    assert five.prune(unreadable=True).entries == ()
+    assert path.is_dir()
+
+
+def test_a_root_below_a_file_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    store = Store(tmp_path / "file" / "below")
+    with pytest.raises(InputError, match=r"the store entry .* cannot be read: Not a directory"):
+        store.get(CONFIG)
+    with pytest.raises(InputError, match="cannot be read"):
+        store.get_or_make(CONFIG, lambda: pytest.fail("computed in vain"))
+    with pytest.raises(InputError, match=r"the store entry .* cannot be written: Not a directory"):
+        store.put(CONFIG, {"w": torch.ones(1)})
+    assert store.entries() == []
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a folder that nobody can write to")
+def test_a_root_that_cannot_be_written_to_is_refused_before_anything_is_made() -> None:
+    store = Store("/proc/coset")
+    assert store.get(CONFIG) is None
+    with pytest.raises(InputError, match=r"the store folder .* cannot be written to"):
+        store.get_or_make(CONFIG, lambda: pytest.fail("computed in vain"))
+    with pytest.raises(InputError, match="cannot be written"):
+        store.put(CONFIG, {"w": torch.ones(1)})
+
+
+def test_an_os_error_of_make_is_its_own(store: Store) -> None:
+    def make() -> dict[str, torch.Tensor]:
+        raise FileNotFoundError("data")
+
+    with pytest.raises(FileNotFoundError, match="data"):
+        store.get_or_make(CONFIG, make)
+
+
+def test_put_does_not_mind_that_its_file_is_pruned_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = Path.replace
+
+    def then_pruned(part: Path, target: Path) -> Path:
+        replace(part, target)
+        target.unlink()
+        return target
+
+    monkeypatch.setattr(Path, "replace", then_pruned)
+    assert torch.equal(store.put(CONFIG, {"w": torch.ones(3)}).params["w"], torch.ones(3))
+    assert torch.equal(store.get_or_make(CONFIG, lambda: {"w": torch.ones(3)}).params["w"], torch.ones(3))
+
+
+def test_unfinished_work_stays_until_its_entry_is_made(store: Store) -> None:
+    checkpoint = store.checkpoint(CONFIG)
+
+    def make() -> dict[str, torch.Tensor]:
+        checkpoint.write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.get_or_make(CONFIG, make)
+    assert checkpoint.read_text() == "half"
+    assert (store.entries(), store.prune(keep=0).leftovers) == ([], ())
+    store.get_or_make(CONFIG, lambda: {"w": torch.ones(1)})
+    assert not checkpoint.exists()
+
+
+def test_prune_removes_work_that_nobody_will_finish(store: Store) -> None:
+    done, old, young, busy = ({"kind": "mlp", "seed": seed} for seed in range(4))
+    store.put(done, {})
+    for config in (done, old, young, busy):
+        store.checkpoint(config).parent.mkdir(parents=True, exist_ok=True)
+        store.checkpoint(config).write_text("")
+    months_ago = time.time() - 100 * 86400
+    part = store.checkpoint(young).with_name(f".{store.checkpoint(young).name}.abcdefgh.part")
+    part.write_text("")
+    for path in (store.checkpoint(old), store.checkpoint(busy), part):
+        os.utime(path, (months_ago, months_ago))
+    expected = {store.checkpoint(done), store.checkpoint(old), part}
+    path = store.path(busy)
+    with locked(path.with_name(f".{path.stem}.lock"), "the entry"):
+        assert set(store.prune(dry_run=True).leftovers) == expected
+        assert all(path.exists() for path in expected)
+        assert set(store.prune().leftovers) == expected
+    assert [store.checkpoint(config).exists() for config in (done, old, young, busy)] == [False, False, True, True]
+    assert not part.exists()
+
+
+@pytest.mark.parametrize(
+    ("conditions", "message"),
+    [
+        ({"keep": -1}, "keep must be a whole number of 0 or more, found -1"),
+        ({"keep": 1.5}, "keep must be a whole number of 0 or more, found 1.5"),
+        ({"keep": True}, "keep must be a whole number of 0 or more, found True"),
+        ({"older_than": timedelta(days=-1)}, "older_than must be 0 or more"),
+    ],
+)
+def test_prune_refuses_conditions_without_meaning(five: Store, conditions: dict, message: str) -> None:  # type: ignore[type-arg]
+    with pytest.raises(InputError, match=message):
+        five.prune(**conditions)
+    assert len(five.entries()) == 5
+
+
+def test_prune_takes_any_age(five: Store) -> None:
+    assert five.prune(older_than=timedelta.max).entries == ()

@@ -4,7 +4,8 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -61,10 +62,11 @@ class Header:
 
 def write_entry(
     path: Path, config: Mapping[str, object], params: Mapping[str, Tensor], info: Mapping[str, object]
-) -> None:
+) -> Entry:
     """Write one entry atomically: tensors, and in the header configuration, notes, schema and a checksum.
 
-    Names that share one tensor (tied weights) share one tensor in the file, and again when they are read.
+    Names that share one tensor (tied weights) share one tensor in the file, and again when they are read. The result is
+    read back from the disk before the file takes its place, so what others then do to it does not matter.
     """
     tensors, names = _storable(params)
     fields = {
@@ -76,13 +78,53 @@ def write_entry(
         "names": json.dumps(names),
     }
     fields["digest"] = _digest(tensors, fields)
-    with atomic_path(path) as part:
-        safetensors.torch.save_file(tensors, part, metadata={f"coset.{name}": text for name, text in fields.items()})
+    metadata = {f"coset.{name}": text for name, text in fields.items()}
+    try:
+        with atomic_path(path) as part:
+            safetensors.torch.save_file(tensors, part, metadata=metadata)
+            return _entry(path, part.read_bytes())
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"the store entry {path} cannot be written: {_reason(error)}") from error
 
 
 def read_entry(path: Path) -> Entry:
-    """Read and check one entry: its checksum, and that its configuration belongs to its address."""
-    content = path.read_bytes()
+    """Read and check one entry: its checksum, and that its configuration belongs to its address.
+
+    An absent one is a FileNotFoundError, one that the system does not let be read an InputError.
+    """
+    with _refusals(path):
+        content = path.read_bytes()
+    return _entry(path, content)
+
+
+def read_header(path: Path) -> Header:
+    """Read the header of an entry only; damage in its tensors other than a wrong length goes unseen."""
+    with _refusals(path), path.open("rb") as file:
+        start = file.read(8)
+        size = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        content = start + file.read(min(size, os.fstat(file.fileno()).st_size))
+        length = os.fstat(file.fileno()).st_size
+    fields = _fields(path, content, length)
+    return _header(path, fields)
+
+
+@contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    """What the system says against reading ``path``, as an InputError; that it is absent stays as it is."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise InputError(f"the store entry {path} cannot be read: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
+def _entry(path: Path, content: bytes) -> Entry:
+    """The entry whose file, at ``path``, has this content."""
     try:
         tensors = safetensors.torch.load(content)
     except (SafetensorError, ValueError, KeyError) as error:
@@ -100,17 +142,6 @@ def read_entry(path: Path) -> Entry:
         created=header.created,
         version=header.version,
     )
-
-
-def read_header(path: Path) -> Header:
-    """Read the header of an entry only; damage in its tensors other than a wrong length goes unseen."""
-    with path.open("rb") as file:
-        start = file.read(8)
-        size = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        content = start + file.read(min(size, os.fstat(file.fileno()).st_size))
-        length = os.fstat(file.fileno()).st_size
-    fields = _fields(path, content, length)
-    return _header(path, fields)
 
 
 def _fields(path: Path, content: bytes, length: int | None = None) -> dict[str, str]:

@@ -1,0 +1,74 @@
+"""What may go from a store: entries that were chosen, and what processes that are gone left behind."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from coset.errors import InputError
+from coset.locks import locked_if_free, remove_if_free
+from coset.store.listing import CHECKPOINT, LOCK, PART, Row, entry_file, files, lock_file, row_of
+
+STALE_PART_SECONDS = 3600.0
+"""A half-written file that nobody touched for so long belongs to a process that is gone."""
+
+STALE_CHECKPOINT_SECONDS = 30 * 86400.0
+"""Unfinished work that nobody touched for so long is not going to be resumed."""
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What ``prune`` removed (or would remove): entries, and files left behind by processes that are gone."""
+
+    entries: tuple[Row, ...]
+    leftovers: tuple[Path, ...]
+    size: int
+
+
+def prune(root: Path, chosen: list[Row], *, dry_run: bool) -> Pruned:
+    """Remove the chosen entries and all leftovers; with ``dry_run`` only say what would go."""
+    try:
+        leftovers = tuple(path for path in files(root) if _is_leftover(path, dry_run))
+        gone = tuple(row for row in chosen if dry_run or _remove(row))
+    except OSError as error:
+        raise InputError(f"the store {root} cannot be pruned: {error}") from error
+    return Pruned(gone, leftovers, sum(row.size for row in gone))
+
+
+def _remove(row: Row) -> bool:
+    """Remove an entry if it is still what was listed, and nobody is making it again; say whether it is gone."""
+    with locked_if_free(lock_file(row.path)) as free:
+        if not free:
+            return False
+        now = row_of(row.path, check=bool(row.problem))
+        # Not the whole rows: their info may hold NaN, which does not equal itself.
+        if now is None or (now.created, now.size, now.problem) != (row.created, row.size, row.problem):
+            return False
+        row.path.unlink(missing_ok=True)
+        return True
+
+
+def _is_leftover(path: Path, dry_run: bool) -> bool:
+    """Whether ``path`` was left behind by a process that is gone; it is removed at once unless ``dry_run``."""
+    if not path.is_file():
+        return False
+    if LOCK.fullmatch(path.name):
+        return remove_if_free(path, dry_run=dry_run)
+    if CHECKPOINT.fullmatch(path.name):
+        entry = entry_file(path.parent.parent, path.stem.removeprefix("."))
+        if not entry.exists() and not _untouched(path, STALE_CHECKPOINT_SECONDS):
+            return False
+        with locked_if_free(lock_file(entry)) as free:
+            if free and not dry_run:
+                path.unlink(missing_ok=True)
+            return free
+    stale = PART.fullmatch(path.name) is not None and _untouched(path, STALE_PART_SECONDS)
+    if stale and not dry_run:
+        path.unlink(missing_ok=True)
+    return stale
+
+
+def _untouched(path: Path, seconds: float) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime > seconds
+    except FileNotFoundError:  # its writer has just finished
+        return False
