@@ -1,6 +1,7 @@
 """The command line: thin; every command is a function of the library."""
 
 import json
+import math
 import os
 import sys
 from dataclasses import asdict
@@ -38,7 +39,18 @@ StoreFolder = Annotated[
 
 
 def _print_json(content: Any) -> None:
-    print(json.dumps(content, ensure_ascii=False, indent=1, default=str))
+    print(json.dumps(_plain(content), ensure_ascii=False, indent=1, allow_nan=False, default=str))
+
+
+def _plain(content: Any) -> Any:
+    """``content`` with null for NaN and infinities, which JSON does not have."""
+    if isinstance(content, float):
+        return content if math.isfinite(content) else None
+    if isinstance(content, dict):
+        return {name: _plain(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_plain(value) for value in content]
+    return content
 
 
 def _show(columns: list[str], rows: list[list[str]], title: str = "") -> None:
@@ -178,7 +190,10 @@ def store_prune(
     """Remove entries of the store, and what interrupted writes left behind."""
     from coset.store import Store
 
-    age = timedelta(days=older_than) if older_than is not None else None
+    try:
+        age = None if older_than is None else timedelta(days=older_than)
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"--older-than is {older_than}, expected a number of days") from error
     pruned = Store(store).prune(kind=kind, older_than=age, keep=keep, unreadable=unreadable, dry_run=dry_run)
     counts = {
         "entries": len(pruned.entries),

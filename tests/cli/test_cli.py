@@ -70,7 +70,15 @@ def test_waiting_threads_are_passive_before_torch_is_imported():
             "coset study run group-orders --preset quick --seed 0 --out coset-study",
         ),
         (["data", "fetch", "nothing"], "coset: dataset is 'nothing', expected one of digits"),
+        (["study", "run", "group-orders", "--device", "meta"], "coset: the device 'meta' cannot be used"),
+        (
+            ["study", "run", "group-orders", "--seed", "-1"],
+            "coset: seed must be an integer from 0 to 2^63 - 1, found -1",
+        ),
         (["store", "prune", "--keep", "-1"], "coset: keep"),
+        (["store", "prune", "--older-than", "nan"], "coset: --older-than is nan, expected a number of days"),
+        (["store", "prune", "--older-than", "1e30"], "coset: --older-than is 1e+30, expected a number of days"),
+        (["store", "prune", "--older-than=-1"], "coset: older_than must be 0 or more"),
         (["demo", "--sed", "1"], "coset: No such option"),
     ],
 )
@@ -125,6 +133,24 @@ def test_store_commands(here, tmp_path):
     assert json.loads(here("store", "prune", "--store", folder, "--keep", 1, "--json")[1])["entries"] == 2
     (left,) = store.entries()
     assert load_file(left.path)
+
+
+def test_json_has_null_for_what_json_does_not_have(here, tmp_path):
+    import torch
+
+    info = {"loss": float("nan"), "losses": [1.0, float("inf"), [-float("inf")]]}
+    Store(tmp_path / "store").put({"kind": "toy"}, {"w": torch.ones(2)}, info=info)
+    out = here("store", "list", "--store", tmp_path / "store", "--json")[1]
+    (row,) = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert row["info"] == {"loss": None, "losses": [1.0, None, [None]]}
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a folder that nobody can write to")
+@pytest.mark.parametrize("command", [["study", "run", "group-orders"], ["demo"]])
+def test_an_unwritable_out_gets_one_line(here, command):
+    code, out, err = here(*command, "--out", "/proc/coset")
+    assert (code, out) == (2, "")
+    assert err == "coset: out /proc/coset cannot be written to: No such file or directory\n"
 
 
 def test_study_commands(here):
