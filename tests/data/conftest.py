@@ -1,5 +1,6 @@
 """A server on this machine that can behave badly, and files in the formats that the readers read."""
 
+import dataclasses
 import gzip
 import struct
 import threading
@@ -9,6 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_datasets import ONE, TWO, register, sha256
+
+from coset.data.catalog import CATALOG, Entry
+from coset.data.cifar import write_slice
+from coset.data.content import Part, checksum
+from coset.data.raw import Raw
+from coset.data.sources import Download, Source
 
 IDX_CODES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}
 
@@ -98,3 +106,33 @@ def server() -> Iterator[Server]:
     running = Server()
     yield running
     running.close()
+
+
+@pytest.fixture
+def tiny(server, monkeypatch):
+    """A dataset of two compressed files, "tiny", on the server."""
+    packed = {"one.gz": gzip.compress(ONE, mtime=0), "two.gz": gzip.compress(TWO, mtime=0)}
+    server.files.update(packed)
+    parts = (Part(("tiny/one",), "bytes", sha256(ONE)), Part(("tiny/two",), "bytes", sha256(TWO)))
+    downloads = tuple(Download(name, ((name, f"tiny/{name}"),), sha256(content)) for name, content in packed.items())
+    register(monkeypatch, "tiny", parts, downloads)
+    return server
+
+
+@pytest.fixture
+def small_cifar10(monkeypatch, tmp_path) -> Raw:
+    """CIFAR-10 with 2,001 train and 1,001 test images, registered with the checksum of its slice."""
+    x_train, x_test = np.zeros((2001, 3, 32, 32), np.uint8), np.zeros((1001, 3, 32, 32), np.uint8)
+    x_train[:, 0, 0, 0], x_test[:, 0, 0, 0] = np.arange(2001) % 10, np.arange(1001) % 7
+    raw = Raw(x_train, x_train[:, 0, 0, 0], x_test, x_test[:, 0, 0, 0], scale=255.0)
+    write_slice(raw, tmp_path / "reference" / "cifar10-slice.npz")
+    part = CATALOG["cifar10-slice"].parts[0]
+    known = dataclasses.replace(part, sha256=checksum(part, tmp_path / "reference"))
+    monkeypatch.setitem(CATALOG, "cifar10-slice", dataclasses.replace(CATALOG["cifar10-slice"], parts=(known,)))
+    entry: Entry = dataclasses.replace(
+        CATALOG["cifar10"], parts=(Part(("whole.bin",), "bytes", sha256(b"whole")),), read=lambda *_: raw
+    )
+    download = Download("whole.bin", (("whole.bin", "whole.bin"),), sha256(b"whole"))
+    entry = dataclasses.replace(entry, source=Source("http://127.0.0.1:1/", (download,)))
+    monkeypatch.setitem(CATALOG, "cifar10", entry)
+    return raw

@@ -39,7 +39,7 @@ def test_missing_file(snelson):
     (snelson / "snelson" / "test_inputs.dat").unlink()
     report = check("snelson", snelson)
     assert not report.ok
-    assert report.problem == "incomplete; run: coset data fetch snelson"
+    assert report.problem == f"incomplete; run: coset data fetch snelson --root {snelson}"
     assert [part.state for part in report.parts] == ["ok", "ok", "missing"]
     assert report.parts[2].problem == f"snelson/test_inputs.dat not in {snelson}"
 
@@ -49,7 +49,7 @@ def test_different_content(snelson):
     path.write_text(path.read_text().replace("1.4285714e-01", "1.4285715e-01"))
     report = check("snelson", snelson)
     assert not report.ok
-    assert report.problem == "other content than published; run: coset data fetch snelson"
+    assert report.problem == f"other content than published; run: coset data fetch snelson --root {snelson}"
     assert [part.state for part in report.parts] == ["ok", "different", "ok"]
     assert str(report.parts[1].problem).endswith(f"expected {CATALOG['snelson'].parts[1].sha256}")
 
@@ -68,7 +68,8 @@ def test_wrong_sizes(snelson):
         path = snelson / "snelson" / f"{name}.dat"
         path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     report = check("snelson", snelson)
-    assert report.problem == "split 0 has sizes (train, test, input) (199, 0, (1,)), expected (200, 0, (1,))"
+    sizes = "split 0 has sizes (train, test, input) (199, 0, (1,)), expected (200, 0, (1,))"
+    assert report.problem == f"{sizes}; run: coset data fetch snelson --root {snelson}"
 
 
 @pytest.mark.parametrize("name", ["digits", "breast-cancer"])
@@ -96,8 +97,8 @@ def test_listing(snelson):
     assert tuple(rows) == NAMES
     assert (rows["snelson"].found, rows["snelson"].command) == (str(snelson), None)
     assert (rows["digits"].found, rows["digits"].command) == ("scikit-learn", None)
-    assert (rows["mnist"].found, rows["mnist"].command) == (None, "coset data fetch mnist")
-    assert rows["uci/yacht"].command == "coset data fetch uci/yacht"
+    assert (rows["mnist"].found, rows["mnist"].command) == (None, f"coset data fetch mnist --root {snelson}")
+    assert {row.name: row.command for row in available()}["uci/yacht"] == "coset data fetch uci/yacht"
     assert (rows["cifar100"].outputs, rows["uci/yacht"].outputs) == (100, 1)
     assert rows["cifar10"].shape == (3, 32, 32)
     assert all(row.found is None for row in available() if row.name not in ("digits", "breast-cancer"))

@@ -83,7 +83,7 @@ def test_damaged_records_are_refused(tmp_path, labels, content, message):
 
 def test_cifar10_names_the_missing_batch(tmp_path):
     (tmp_path / "data_batch_1.bin").write_bytes(record([1], 1, 1, 1))
-    with pytest.raises(InputError, match=r"data_batch_2.bin: cannot be read: No such file"):
+    with pytest.raises(InputError, match=r"data_batch_2.bin: no such file, compressed \(.gz\) or not"):
         read_cifar10(tmp_path, count=1)
 
 
@@ -162,7 +162,7 @@ def test_damaged_npz_is_refused(tmp_path):
     path.write_bytes(content[:start] + b"\x01" + content[start + 1 :])
     with pytest.raises(InputError, match=r"not a sound .npz file: Bad CRC-32"):
         read_arrays(path, SLICE_ARRAYS)
-    with pytest.raises(InputError, match=r"absent.npz: not a sound .npz file: .*No such file"):
+    with pytest.raises(InputError, match=r"absent.npz: cannot be read: No such file"):
         read_arrays(tmp_path / "absent.npz", SLICE_ARRAYS)
 
 

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from coset.data import Normalization
-from coset.data.normalization import fit, identity
+from coset.data.normalization import fit_array, identity
 from coset.errors import InputError
 
 
 @given(hnp.arrays(np.uint8, st.tuples(st.integers(1, 6), st.integers(1, 3), st.integers(1, 4), st.integers(1, 4))))
 def test_images_are_fitted_per_channel(x):
-    found = fit(x, 255.0)
+    found = fit_array(x, 255.0)
     pixels = x.astype(np.float64) / 255.0
     std = pixels.std(axis=(0, 2, 3))
     np.testing.assert_allclose(found.mean, pixels.mean(axis=(0, 2, 3)), rtol=1e-12, atol=1e-15)
@@ -24,7 +24,7 @@ def test_images_are_fitted_per_channel(x):
 
 def test_table_is_fitted_per_feature():
     x = np.random.default_rng(0).normal([1.0, -5.0], [2.0, 0.1], (50, 2))
-    found = fit(x)
+    found = fit_array(x)
     z = found.apply(torch.from_numpy(x)).numpy()
     np.testing.assert_allclose(z.mean(axis=0), 0.0, atol=1e-14)
     np.testing.assert_allclose(z.std(axis=0), 1.0, rtol=1e-14)
@@ -34,11 +34,11 @@ def test_table_is_fitted_per_feature():
 def test_constant_features_keep_their_scale():
     # The mean of many 0.1 is not 0.1 in floating point: a spread made of rounding must not count.
     x = np.stack([np.full(1000, 0.1), np.arange(1000.0)], axis=1)
-    found = fit(x)
+    found = fit_array(x)
     assert found.std[0] == 1.0
     assert found.mean[0] == 0.1
     assert (found.apply(torch.from_numpy(x))[:, 0] == 0).all()
-    assert fit(np.full((3, 1, 2, 2), 51, np.uint8), 255.0) == Normalization((0.2,), (1.0,))
+    assert fit_array(np.full((3, 1, 2, 2), 51, np.uint8), 255.0) == Normalization((0.2,), (1.0,))
 
 
 @given(

@@ -110,7 +110,7 @@ def test_wrong_uci_files_are_refused(tmp_path, changed, message):
 
 
 def test_uci_names_the_missing_split(tmp_path):
-    with pytest.raises(InputError, match=r"index_train_4.txt: cannot be read: No such file"):
+    with pytest.raises(InputError, match=r"index_train_4.txt: no such file, compressed \(.gz\) or not"):
         read_uci(write(tmp_path / "tiny", **UCI), 4)
 
 

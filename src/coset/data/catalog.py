@@ -10,13 +10,14 @@ from coset.data.content import Part
 from coset.data.dataset import Task
 from coset.data.embedded import read_breast_cancer, read_digits
 from coset.data.idx import read_mnist
+from coset.data.plain import Read, require_file
 from coset.data.raw import Raw
 from coset.data.sources import Source
 from coset.data.tables import SPLITS, read_snelson, read_uci
 from coset.errors import InputError
 
-Reader = Callable[[Path, int], Raw]
-"""From the root folder and the number of the split (or the seed of the cut) to the arrays."""
+Reader = Callable[[Path, int, Read], Raw]
+"""From the root folder, the number of the split (or the seed of the cut) and a way to read files to the arrays."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,26 @@ def _mnist(name: str, summary: str, classes: tuple[str, ...], address: str) -> E
         train=60_000,
         test=10_000,
         shape=(1, 28, 28),
-        read=lambda root, _: read_mnist(root / name),
+        read=lambda root, _, read: read_mnist(root / name, read=read),
         classes=classes,
         parts=sources.parts(tuple(f"{name}/{file}" for file in sources.IDX_FILES)),
         source=sources.idx_source(address, name),
+    )
+
+
+def _cifar(
+    name: str, summary: str, classes: tuple[str, ...], read: Reader, files: tuple[str, ...], archive: str
+) -> Entry:
+    return Entry(
+        name=name,
+        summary=summary,
+        train=50_000,
+        test=10_000,
+        shape=(3, 32, 32),
+        read=read,
+        classes=classes,
+        parts=sources.parts(files),
+        source=sources.cifar_source(archive, files),
     )
 
 
@@ -74,7 +91,7 @@ def _uci(name: str, summary: str, train: int, test: int, features: int) -> Entry
         train=train,
         test=test,
         shape=(features,),
-        read=lambda root, split: read_uci(root / "uci" / name, split),
+        read=lambda root, split, read: read_uci(root / "uci" / name, split, read=read),
         splits=SPLITS,
         parts=sources.uci_parts(name),
         source=sources.uci_source(name),
@@ -88,7 +105,7 @@ _ENTRIES = (
         train=1438,
         test=359,
         shape=(1, 8, 8),
-        read=lambda _, seed: read_digits(seed),
+        read=lambda _, seed, __: read_digits(seed),
         classes=labels.DIGITS,
         splits=0,
     ),
@@ -98,22 +115,19 @@ _ENTRIES = (
         train=455,
         test=114,
         shape=(30,),
-        read=lambda _, seed: read_breast_cancer(seed),
+        read=lambda _, seed, __: read_breast_cancer(seed),
         classes=labels.TUMOURS,
         splits=0,
     ),
     _mnist("mnist", "handwritten digits", labels.DIGITS, sources.MNIST),
     _mnist("fashion-mnist", "articles of clothing", labels.FASHION, sources.FASHION),
-    Entry(
-        name="cifar10",
-        summary="photographs of animals and vehicles",
-        train=50_000,
-        test=10_000,
-        shape=(3, 32, 32),
-        read=lambda root, _: read_cifar10(root / "cifar-10-batches-bin"),
-        classes=labels.CIFAR10,
-        parts=sources.parts(sources.CIFAR10_FILES),
-        source=sources.cifar_source("cifar-10-binary.tar.gz", sources.CIFAR10_FILES),
+    _cifar(
+        "cifar10",
+        "photographs of animals and vehicles",
+        labels.CIFAR10,
+        lambda root, _, read: read_cifar10(root / "cifar-10-batches-bin", read=read),
+        sources.CIFAR10_FILES,
+        "cifar-10-binary.tar.gz",
     ),
     Entry(
         name="cifar10-slice",
@@ -121,21 +135,18 @@ _ENTRIES = (
         train=2000,
         test=1000,
         shape=(3, 32, 32),
-        read=lambda root, _: read_slice(root / "cifar10-slice.npz"),
+        read=lambda root, _, read: read_slice(require_file(root, "cifar10-slice.npz"), read=read),
         classes=labels.CIFAR10,
         parts=sources.parts(("cifar10-slice.npz",), "arrays"),
         made_from="cifar10",
     ),
-    Entry(
-        name="cifar100",
-        summary="photographs of a hundred kinds of things",
-        train=50_000,
-        test=10_000,
-        shape=(3, 32, 32),
-        read=lambda root, _: read_cifar100(root / "cifar-100-binary"),
-        classes=labels.CIFAR100,
-        parts=sources.parts(sources.CIFAR100_FILES),
-        source=sources.cifar_source("cifar-100-binary.tar.gz", sources.CIFAR100_FILES),
+    _cifar(
+        "cifar100",
+        "photographs of a hundred kinds of things",
+        labels.CIFAR100,
+        lambda root, _, read: read_cifar100(root / "cifar-100-binary", read=read),
+        sources.CIFAR100_FILES,
+        "cifar-100-binary.tar.gz",
     ),
     Entry(
         name="snelson",
@@ -143,7 +154,7 @@ _ENTRIES = (
         train=200,
         test=0,
         shape=(1,),
-        read=lambda root, _: read_snelson(root / "snelson"),
+        read=lambda root, _, read: read_snelson(root / "snelson", read=read),
         parts=sources.parts(tuple(f"snelson/{file}.dat" for file in sources.SNELSON_FILES), "numbers"),
         source=sources.snelson_source(),
     ),

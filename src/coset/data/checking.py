@@ -1,5 +1,6 @@
 """What is there, and whether it is right."""
 
+import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,8 @@ from typing import Literal
 from coset.data.catalog import CATALOG, Entry, lookup
 from coset.data.content import Part, checksum, missing_files
 from coset.data.dataset import Task
-from coset.data.folders import fetch_command, find, search_folders
+from coset.data.folders import fetch_command, find, has_some, search_folders
+from coset.data.plain import Read, read_plain
 from coset.errors import InputError
 
 EMBEDDED = "scikit-learn"
@@ -18,7 +20,11 @@ State = Literal["ok", "missing", "unreadable", "different"]
 
 @dataclass(frozen=True)
 class Listing:
-    """A dataset at a glance; ``found`` is its folder or "scikit-learn", or None, and then ``command`` brings it."""
+    """A dataset at a glance.
+
+    ``found`` is the folder with all its files, or "scikit-learn", or None, and then ``command`` brings it;
+    ``incomplete`` is then the first folder with some of its files, if there is one.
+    """
 
     name: str
     summary: str
@@ -28,6 +34,7 @@ class Listing:
     shape: tuple[int, ...]
     outputs: int
     found: str | None
+    incomplete: str | None
     command: str | None
 
 
@@ -66,22 +73,25 @@ def check(name: str, root: str | os.PathLike[str] | None = None) -> Report:
     """
     entry = lookup(name)
     if not entry.parts:
-        problem = _parse(entry, Path())
+        problem = _parse(entry, Path(), read_plain)
         return Report(name, EMBEDDED, problem is None, (), problem)
-    folder = _folder(entry, root)
-    parts = tuple(_check_part(part, folder) for part in entry.parts)
-    wrong = [part for part in parts if part.state != "ok"]
-    if any(part.state == "missing" for part in wrong):
-        problem = f"incomplete; run: {fetch_command(entry)}"
+    folder = find(entry, root) or _incomplete(entry, root) or _folders(root)[0]
+    read = functools.cache(read_plain)
+    parts = tuple(_check_part(part, folder, read) for part in entry.parts)
+    states = {part.state for part in parts}
+    if "missing" in states:
+        problem = f"incomplete; run: {fetch_command(entry, root)}"
     else:
-        problem = _parse(entry, folder)
-        if problem is None and wrong:
-            problem = f"other content than published; run: {fetch_command(entry)}"
+        problem = _parse(entry, folder, read)
+        if states != {"ok"}:
+            # The folder by name: a copy elsewhere would not be looked at before this one.
+            problem = f"{problem or 'other content than published'}; run: {fetch_command(entry, folder)}"
     return Report(name, str(folder), problem is None, parts, problem)
 
 
 def _listing(entry: Entry, root: str | os.PathLike[str] | None) -> Listing:
     folder = find(entry, root)
+    incomplete = None if folder else _incomplete(entry, root)
     found = EMBEDDED if not entry.parts else None if folder is None else str(folder)
     return Listing(
         name=entry.name,
@@ -92,26 +102,26 @@ def _listing(entry: Entry, root: str | os.PathLike[str] | None) -> Listing:
         shape=entry.shape,
         outputs=len(entry.classes) or 1,
         found=found,
-        command=fetch_command(entry) if found is None else None,
+        incomplete=None if incomplete is None else str(incomplete),
+        command=fetch_command(entry, root) if found is None else None,
     )
 
 
-def _folder(entry: Entry, root: str | os.PathLike[str] | None) -> Path:
-    if root is not None:
-        return Path(root)
-    folders = search_folders()
-    with_some = (
-        folder for folder in folders if any(len(missing_files(part, folder)) < len(part.files) for part in entry.parts)
-    )
-    return find(entry) or next(with_some, folders[0])
+def _folders(root: str | os.PathLike[str] | None) -> tuple[Path, ...]:
+    return search_folders() if root is None else (Path(root),)
 
 
-def _check_part(part: Part, folder: Path) -> PartReport:
+def _incomplete(entry: Entry, root: str | os.PathLike[str] | None) -> Path | None:
+    """The first folder with some files of a dataset."""
+    return next((folder for folder in _folders(root) if has_some(entry, folder)), None)
+
+
+def _check_part(part: Part, folder: Path, read: Read) -> PartReport:
     absent = missing_files(part, folder)
     if absent:
         return PartReport(part.files, "missing", f"{', '.join(absent)} not in {folder}")
     try:
-        found = checksum(part, folder)
+        found = checksum(part, folder, read)
     except InputError as error:
         return PartReport(part.files, "unreadable", str(error))
     if found != part.sha256:
@@ -119,11 +129,11 @@ def _check_part(part: Part, folder: Path) -> PartReport:
     return PartReport(part.files, "ok")
 
 
-def _parse(entry: Entry, folder: Path) -> str | None:
+def _parse(entry: Entry, folder: Path, read: Read) -> str | None:
     """Read every split and compare the sizes; the problem, or None."""
     try:
         for split in range(max(entry.splits, 1)):
-            raw = entry.read(folder, split)
+            raw = entry.read(folder, split, read)
             found = (len(raw.x_train), len(raw.x_test), raw.x_train.shape[1:])
             expected = (entry.train, entry.test, entry.shape)
             if found != expected:

@@ -4,13 +4,14 @@ A record is one label byte (CIFAR-10) or a coarse and a fine one (CIFAR-100), th
 bytes, each plane row by row (https://www.cs.toronto.edu/~kriz/cifar.html).
 """
 
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coset.data.plain import ARCHIVE_ERRORS, read_plain
+from coset.data.plain import ARCHIVE_ERRORS, Read, read_plain, require_file
 from coset.data.raw import Raw, check_labels
 from coset.errors import InputError
 from coset.files import atomic_path
@@ -21,12 +22,14 @@ SLICE_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 SLICE_TRAIN, SLICE_TEST = 2000, 1000
 
 
-def read_records(path: Path, classes: dict[str, int], count: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def read_records(
+    path: Path, classes: dict[str, int], count: int, read: Read = read_plain
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Images (count, 3, 32, 32) and labels (count, kinds) of one file.
 
     ``classes`` gives, in the order of the label bytes, each kind of label and its number of classes.
     """
-    content = read_plain(path)
+    content = read(path)
     width = len(classes) + PIXELS
     if len(content) != count * width:
         raise InputError(
@@ -39,26 +42,26 @@ def read_records(path: Path, classes: dict[str, int], count: int) -> tuple[NDArr
     return images, table[:, : len(classes)].copy()
 
 
-def read_cifar10(folder: Path, count: int = 10_000) -> Raw:
+def read_cifar10(folder: Path, count: int = 10_000, *, read: Read = read_plain) -> Raw:
     """The five train files and the test file, of ``count`` records each."""
-    train = [read_records(folder / f"data_batch_{batch}.bin", {"label": 10}, count) for batch in range(1, 6)]
-    x_test, y_test = read_records(folder / "test_batch.bin", {"label": 10}, count)
+    files = [require_file(folder, f"{name}.bin") for name in (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")]
+    *train, (x_test, y_test) = [read_records(file, {"label": 10}, count, read) for file in files]
     x_train = np.concatenate([images for images, _ in train])
     y_train = np.concatenate([labels[:, 0] for _, labels in train])
     return Raw(x_train, y_train, x_test, y_test[:, 0], scale=255.0)
 
 
-def read_cifar100(folder: Path, train: int = 50_000, test: int = 10_000) -> Raw:
+def read_cifar100(folder: Path, train: int = 50_000, test: int = 10_000, *, read: Read = read_plain) -> Raw:
     """Both files, with the fine labels (100 classes); the coarse ones are checked and left out."""
     classes = {"coarse label": 20, "fine label": 100}
-    x_train, y_train = read_records(folder / "train.bin", classes, train)
-    x_test, y_test = read_records(folder / "test.bin", classes, test)
+    x_train, y_train = read_records(require_file(folder, "train.bin"), classes, train, read)
+    x_test, y_test = read_records(require_file(folder, "test.bin"), classes, test, read)
     return Raw(x_train, y_train[:, 1], x_test, y_test[:, 1], scale=255.0)
 
 
-def read_slice(path: Path, train: int = SLICE_TRAIN, test: int = SLICE_TEST) -> Raw:
+def read_slice(path: Path, train: int = SLICE_TRAIN, test: int = SLICE_TEST, *, read: Read = read_plain) -> Raw:
     """The slice of CIFAR-10 written by ``write_slice``."""
-    arrays = read_arrays(path, SLICE_ARRAYS)
+    arrays = read_arrays(path, SLICE_ARRAYS, read)
     shapes = {"x_train": (train, *IMAGE), "y_train": (train,), "x_test": (test, *IMAGE), "y_test": (test,)}
     for name, shape in shapes.items():
         if arrays[name].dtype != np.uint8 or arrays[name].shape != shape:
@@ -81,10 +84,10 @@ def write_slice(cifar10: Raw, path: Path) -> None:
         )
 
 
-def read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+def read_arrays(path: Path, names: tuple[str, ...], read: Read = read_plain) -> dict[str, NDArray[Any]]:
     """The named arrays of an ``.npz`` file; pickled objects are refused."""
     try:
-        archive = np.load(path, allow_pickle=False)
+        archive = np.load(io.BytesIO(read(path)), allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise InputError(f"{path}: holds a single array, expected an .npz file with {', '.join(names)}")
         with archive:

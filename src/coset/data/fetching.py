@@ -6,13 +6,16 @@ from pathlib import Path
 
 from coset.data.catalog import Entry, lookup
 from coset.data.cifar import write_slice
-from coset.data.content import Part, checksum, missing_files
+from coset.data.content import Part, missing_files, verify
 from coset.data.folders import download_folder, find
-from coset.data.plain import require_file
+from coset.data.plain import require_file, spellings
+from coset.data.reading import read_published
 from coset.data.sources import Download, Source
 from coset.data.transfer import file_sha256, transfer
 from coset.data.unpack import is_archive, unpack
 from coset.errors import InputError
+from coset.files import require_writable
+from coset.locks import locked
 from coset.progress import Ticker, progress
 
 # Steps of the progress bar for one download.
@@ -28,36 +31,54 @@ def fetch(
 ) -> tuple[Path, ...]:
     """Bring a dataset into ``root`` (by default the cache) and return its files, in their order.
 
-    What is there already and has the right content stays. The rest is downloaded into ``root/.fetch``, compared with
-    its known SHA-256 and only then moved to its place. A transfer that was cut continues in the next call of ``fetch``;
-    nothing is tried twice by itself. ``source`` is an address to use in place of the official one, with the same files.
+    What is there already and has the right content stays. The rest is downloaded into a folder ``root/.fetch-name``,
+    compared with its known SHA-256 and only then moved to its place. A transfer that was cut continues in the next call
+    of ``fetch``; nothing is tried twice by itself. Of several calls at once, in any process, one works and the others
+    wait for it. ``source`` is an address to use in place of the official one, with the same files.
     ``cifar10-slice`` is cut from ``cifar10``, which is fetched if it is nowhere. Nothing is done, and no file returned,
     for the datasets inside scikit-learn.
     """
     entry = lookup(name)
     folder = download_folder() if root is None else Path(root)
-    wanted = [part for part in entry.parts if not _is_right(part, folder)]
-    if wanted:
-        staging = folder / ".fetch" / entry.name
-        try:
-            if entry.source is not None:
-                _download(entry.source, wanted, staging, entry.name, source, show)
-            elif entry.made_from is not None:
-                _cut(lookup(entry.made_from), wanted, staging, folder, source, show)
-            _install(wanted, staging, folder, entry.name)
-        finally:
-            _remove_empty(staging, folder)
+    if _wrong_parts(entry, folder):
+        require_writable(folder, "root")
+        # Beside each other in the root: no two datasets share a folder that either of them may remove.
+        staging = folder / f".fetch-{entry.name.replace('/', '-')}"
+        with locked(staging.with_name(f"{staging.name}.lock"), f"the dataset {entry.name} in {folder}"):
+            # Another may have brought it while this one waited for the lock.
+            wanted = _wrong_parts(entry, folder)
+            if wanted:
+                try:
+                    _bring(entry, wanted, staging, folder, source, show)
+                finally:
+                    _remove_empty(staging)
     return tuple(require_file(folder, file) for part in entry.parts for file in part.files)
 
 
+def _wrong_parts(entry: Entry, folder: Path) -> list[Part]:
+    """The parts of a dataset that are not in ``folder`` with the content they should have."""
+    return [part for part in entry.parts if not _is_right(part, folder)]
+
+
 def _is_right(part: Part, folder: Path) -> bool:
-    """Whether all files of a part are there with the content they should have."""
     if missing_files(part, folder):
         return False
     try:
-        return checksum(part, folder) == part.sha256
+        verify(part, folder)
     except InputError:
         return False  # Unreadable content is wrong content, and will be replaced.
+    return True
+
+
+def _bring(
+    entry: Entry, wanted: list[Part], staging: Path, folder: Path, address: str | None, show: bool | None
+) -> None:
+    """Gather the wanted parts under ``staging``, then move them to their places."""
+    if entry.source is not None:
+        _download(entry.source, wanted, staging, entry.name, address, show)
+    elif entry.made_from is not None:
+        _cut(lookup(entry.made_from), wanted, staging, folder, address, show)
+    _install(wanted, staging, folder, entry.name)
 
 
 def _download(
@@ -107,32 +128,40 @@ def _cut(whole: Entry, wanted: list[Part], staging: Path, folder: Path, address:
     if place is None:
         fetch(whole.name, root=folder, source=address, show=show)
         place = folder
-    write_slice(whole.read(place, 0), staging / wanted[0].files[0])
+    raw, _ = read_published(whole, place, 0)
+    write_slice(raw, staging / wanted[0].files[0])
 
 
 def _install(wanted: list[Part], staging: Path, folder: Path, name: str) -> None:
     """Check the content under ``staging``, then move it to its place; delete it if any of it is wrong."""
     try:
         for part in wanted:
-            found = checksum(part, staging)
-            if found != part.sha256:
-                more = f" and {len(part.files) - 1} more" if len(part.files) > 1 else ""
-                raise InputError(f"{part.files[0]}{more}: SHA-256 of the content is {found}, expected {part.sha256}")
+            verify(part, staging)
     except InputError as error:
         shutil.rmtree(staging)
         raise InputError(f"{name} was not installed: {error}; what came was deleted") from error
     for part in wanted:
         for file in part.files:
             staged = require_file(staging, file)
-            target = folder / staged.relative_to(staging)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            staged.replace(target)
+            _put(staged, folder / staged.relative_to(staging), spellings(folder, file))
     shutil.rmtree(staging)
 
 
-def _remove_empty(staging: Path, folder: Path) -> None:
-    """Remove the folders in ``staging``, and above it below ``folder``, that hold nothing to continue from."""
-    above = [path for path in staging.parents if folder in path.parents]
-    for path in (*sorted(staging.rglob("*"), reverse=True), staging, *above):
+def _put(staged: Path, target: Path, names: tuple[Path, ...]) -> None:
+    """Move ``staged`` to ``target``, the only one of ``names`` that stays; what is staged still is if this fails."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for other in names:
+            # First, for a wrong file under the other name may be the one that is read.
+            if other != target:
+                other.unlink(missing_ok=True)
+        staged.replace(target)
+    except OSError as error:
+        raise InputError(f"{target}: cannot be put in place: {error.strerror or error}") from error
+
+
+def _remove_empty(staging: Path) -> None:
+    """Remove ``staging`` and the folders in it that hold nothing to continue from."""
+    for path in (*sorted(staging.rglob("*"), reverse=True), staging):
         if path.is_dir() and not any(path.iterdir()):
             path.rmdir()

@@ -1,6 +1,9 @@
 """Where datasets are looked for, and where downloads go."""
 
 import os
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 from coset.data.catalog import Entry
@@ -31,9 +34,17 @@ def find(entry: Entry, root: str | os.PathLike[str] | None = None) -> Path | Non
     return next((folder for folder in folders if not missing(entry, folder)), None)
 
 
-def fetch_command(entry: Entry) -> str:
-    """What to type to get a dataset."""
-    return f"coset data fetch {entry.name}"
+def has_some(entry: Entry, folder: Path) -> bool:
+    """Whether at least one file of a dataset is under ``folder``."""
+    return len(missing(entry, folder)) < sum(len(part.files) for part in entry.parts)
+
+
+def fetch_command(entry: Entry, root: str | os.PathLike[str] | None = None) -> str:
+    """What to type to get a dataset into ``root``, or to replace what is wrong there; without it, into the cache."""
+    words = ["coset", "data", "fetch", entry.name]
+    if root is not None and Path(root) != download_folder():
+        words += ["--root", os.fspath(root)]
+    return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)
 
 
 def locate(entry: Entry, root: str | os.PathLike[str] | None = None) -> Path:
@@ -45,8 +56,8 @@ def locate(entry: Entry, root: str | os.PathLike[str] | None = None) -> Path:
     lacking = [
         f"; {candidate} lacks {absent[0]}" + (f" and {len(absent) - 1} more" if len(absent) > 1 else "")
         for candidate in folders
-        if len(absent := missing(entry, candidate)) < sum(len(part.files) for part in entry.parts)
+        if has_some(entry, candidate) and (absent := missing(entry, candidate))
     ]
     raise InputError(
-        f"{entry.name} is not in {', '.join(map(str, folders))}{''.join(lacking)}; run: {fetch_command(entry)}"
+        f"{entry.name} is not in {', '.join(map(str, folders))}{''.join(lacking)}; run: {fetch_command(entry, root)}"
     )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coset.data.plain import read_plain, require_file
+from coset.data.plain import Read, read_plain, require_file
 from coset.data.raw import Raw, check_labels
 from coset.errors import InputError
 
@@ -21,9 +21,9 @@ CLASSES = 10
 SIDE = 28
 
 
-def read_idx(path: Path) -> NDArray[Any]:
+def read_idx(path: Path, read: Read = read_plain) -> NDArray[Any]:
     """The array in an IDX file, compressed or not, in the machine's own byte order."""
-    content = read_plain(path)
+    content = read(path)
     if len(content) < 4:
         raise InputError(f"{path}: holds {len(content)} bytes, expected an IDX header of at least 8")
     zeros, code, dimensions = struct.unpack_from(">HBB", content)
@@ -48,17 +48,17 @@ def read_idx(path: Path) -> NDArray[Any]:
     return values.astype(stored.newbyteorder("="))
 
 
-def read_mnist(folder: Path, train: int = 60_000, test: int = 10_000) -> Raw:
+def read_mnist(folder: Path, train: int = 60_000, test: int = 10_000, *, read: Read = read_plain) -> Raw:
     """The four files of MNIST or Fashion-MNIST in ``folder``, which must hold ``train`` and ``test`` images."""
-    x_train, y_train = _read_part(folder, "train", train)
-    x_test, y_test = _read_part(folder, "t10k", test)
+    x_train, y_train = _read_part(folder, "train", train, read)
+    x_test, y_test = _read_part(folder, "t10k", test, read)
     return Raw(x_train, y_train, x_test, y_test, scale=255.0)
 
 
-def _read_part(folder: Path, prefix: str, count: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def _read_part(folder: Path, prefix: str, count: int, read: Read) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     image_file = require_file(folder, f"{prefix}-images-idx3-ubyte")
     label_file = require_file(folder, f"{prefix}-labels-idx1-ubyte")
-    images, labels = read_idx(image_file), read_idx(label_file)
+    images, labels = read_idx(image_file, read), read_idx(label_file, read)
     for path, array, shape in ((image_file, images, (count, SIDE, SIDE)), (label_file, labels, (count,))):
         if array.dtype != np.uint8 or array.shape != shape:
             raise InputError(f"{path}: holds {array.dtype} of shape {array.shape}, expected uint8 of shape {shape}")

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,9 @@ from torch import Tensor
 from coset.data.catalog import Entry, lookup
 from coset.data.dataset import Dataset, Split
 from coset.data.folders import locate
-from coset.data.normalization import Normalization, fit, identity
-from coset.data.raw import Raw
+from coset.data.normalization import Normalization, apply_in_place, fit_array, identity
+from coset.data.reading import read_embedded, read_published
+from coset.data.splitting import check_seed
 from coset.errors import InputError
 
 
@@ -27,32 +27,39 @@ def load(
     device: str | torch.device = "cpu",
     normalize: bool = True,
     flatten: bool = False,
+    verify: bool = True,
     root: str | os.PathLike[str] | None = None,
 ) -> Dataset:
     """A dataset as tensors in memory: images (N, C, H, W) or features (N, D); labels (N,) int64 or targets (N, 1).
 
     - ``split``: which of the 20 canonical splits, for the UCI sets.
     - ``seed``: of the stratified cut that holds out a fifth, for ``digits`` and ``breast-cancer``.
-    - ``normalize``: give each channel, feature and target mean 0 and standard deviation 1 over the train part. Without
-      it images are in [0, 1], features and targets as published.
+    - ``normalize``: give each channel, feature and target mean 0 and standard deviation 1 over the whole train part,
+      validation examples that ``split`` cuts out of it later included. To keep those out, load with
+      ``normalize=False``, cut, and apply ``Normalization.fit(train.x)`` to each part. Without it images are in [0, 1],
+      features and targets as published.
     - ``flatten``: inputs as (N, C·H·W).
+    - ``verify``: refuse files whose content is not the published one, by SHA-256.
     - ``root``: look there, instead of in ``COSET_DATA`` and the cache.
 
     The arithmetic is done on the CPU, in float64 for tables and at least in float32 for images, so that the tensors do
     not depend on the device.
     """
     entry = lookup(name)
-    if not dtype.is_floating_point:
-        raise InputError(f"dtype is {dtype}, expected a floating point type")
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise InputError(f"dtype is {dtype!r}, expected a floating point type")
     variant = _variant(entry, split, seed)
     place = _device(device)
-    # What lives inside scikit-learn has no folder.
-    raw = entry.read(locate(entry, root) if entry.parts else Path(), variant)
+    if entry.parts:
+        raw, content = read_published(entry, locate(entry, root), variant, compare=verify)
+    else:
+        raw, content = read_embedded(entry, variant)
+    options = f"{name} {variant} {dtype} normalize={normalize} flatten={flatten}"
     regression = entry.task == "regression"
-    x_normalization = fit(raw.x_train, raw.scale) if normalize else identity(raw.x_train.shape[1])
+    x_normalization = fit_array(raw.x_train, raw.scale) if normalize else identity(raw.x_train.shape[1])
     y_normalization = None
     if regression:
-        y_normalization = fit(raw.y_train) if normalize else identity(raw.y_train.shape[1])
+        y_normalization = fit_array(raw.y_train) if normalize else identity(raw.y_train.shape[1])
 
     def inputs(array: NDArray[Any]) -> Tensor:
         x = _tensor(array, raw.scale, x_normalization, dtype)
@@ -71,7 +78,7 @@ def load(
         classes=entry.classes,
         x_normalization=x_normalization,
         y_normalization=y_normalization,
-        fingerprint=_fingerprint(raw, f"{name} {dtype} normalize={normalize} flatten={flatten}"),
+        fingerprint=hashlib.sha256(f"{options}\n{content}".encode()).hexdigest(),
         unlabelled=None if raw.unlabelled is None else inputs(raw.unlabelled),
     )
 
@@ -81,36 +88,25 @@ def _variant(entry: Entry, split: int, seed: int) -> int:
     if entry.splits == 0:
         if split != 0:
             raise InputError(f"split is {split}, but {entry.name} has no canonical splits: choose a seed instead")
-        return seed
+        return check_seed(seed)
     if seed != 0:
         raise InputError(f"seed is {seed}, but the test part of {entry.name} is fixed: leave seed at 0")
-    if not 0 <= split < entry.splits:
-        raise InputError(f"split is {split}, expected 0 to {entry.splits - 1} for {entry.name}")
+    if type(split) is not int or not 0 <= split < entry.splits:
+        raise InputError(f"split is {split!r}, expected 0 to {entry.splits - 1} for {entry.name}")
     return split
 
 
 def _device(device: str | torch.device) -> torch.device:
     try:
-        return torch.device(device)
-    except RuntimeError as error:
-        raise InputError(f"device is {device!r}, expected a device of torch such as 'cpu' or 'cuda'") from error
+        return torch.empty(0, device=device).device
+    # Where torch was built without the device it says so with an assertion.
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"device is {str(device)!r}, expected one that torch can use here: {reason}") from error
 
 
 def _tensor(array: NDArray[Any], scale: float, normalization: Normalization, dtype: torch.dtype) -> Tensor:
     """``array / scale``, normalized; in place, because images fill much of the memory."""
     exact = torch.float64 if array.dtype == np.float64 or dtype == torch.float64 else torch.float32
     x = torch.from_numpy(np.require(array, requirements=["C", "W"])).to(exact, copy=True)
-    return normalization.apply_(x.div_(scale)).to(dtype)
-
-
-def _fingerprint(raw: Raw, options: str) -> str:
-    """SHA-256 over the raw arrays and the options that decide what is made of them."""
-    digest = hashlib.sha256(f"{options} scale={raw.scale}\n".encode())
-    for array in (raw.x_train, raw.y_train, raw.x_test, raw.y_test, raw.unlabelled):
-        if array is None:
-            continue
-        # Little-endian bytes, so that the machine does not matter.
-        portable = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-        digest.update(f"{portable.dtype.str} {portable.shape}\n".encode())
-        digest.update(portable.data)
-    return digest.hexdigest()
+    return apply_in_place(normalization, x.div_(scale)).to(dtype)

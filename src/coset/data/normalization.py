@@ -23,15 +23,21 @@ class Normalization:
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
+    @classmethod
+    def fit(cls, x: Tensor) -> "Normalization":
+        """The normalization that gives each channel or feature of x, (N, C, ...), mean 0 and standard deviation 1.
+
+        For data loaded with ``normalize=False`` and cut by ``split``: fitted to the part that is trained on, it knows
+        nothing of the part held out.
+        """
+        if x.ndim < 2 or not x.numel():
+            raise InputError(f"x has shape {tuple(x.shape)}, expected (N, C, ...) with at least one example")
+        values = x.detach().to("cpu", torch.float64).movedim(1, -1).reshape(-1, x.shape[1])
+        return fit_array(values.numpy())
+
     def apply(self, x: Tensor) -> Tensor:
         """(x − mean) / std for x of shape (N, C, ...), or (N, C·...) where images were flattened."""
-        return self.apply_(x.clone(memory_format=torch.contiguous_format))
-
-    def apply_(self, x: Tensor) -> Tensor:
-        """``apply`` in place, for a contiguous ``x`` too large to hold twice."""
-        mean, std = self._columns(x)
-        x.view(self._groups(x)).sub_(mean).div_(std)
-        return x
+        return apply_in_place(self, x.clone(memory_format=torch.contiguous_format))
 
     def undo(self, z: Tensor) -> Tensor:
         """z · std + mean, the inverse of ``apply``; same shapes."""
@@ -53,12 +59,19 @@ class Normalization:
         return len(x), channels, values // channels
 
 
+def apply_in_place(normalization: Normalization, x: Tensor) -> Tensor:
+    """``normalization.apply(x)`` written over a contiguous ``x``, which may be too large to hold twice."""
+    mean, std = normalization._columns(x)
+    x.view(normalization._groups(x)).sub_(mean).div_(std)
+    return x
+
+
 def identity(channels: int) -> Normalization:
     """The normalization that changes nothing."""
     return Normalization((0.0,) * channels, (1.0,) * channels)
 
 
-def fit(x: NDArray[Any], scale: float = 1.0) -> Normalization:
+def fit_array(x: NDArray[Any], scale: float = 1.0) -> Normalization:
     """The normalization that gives ``x / scale`` mean 0 and standard deviation 1; x is (N, C, H, W) bytes or (N, D).
 
     Sums over bytes are exact integers (taken from histograms), so that images are normalized alike on every machine.

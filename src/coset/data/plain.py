@@ -1,9 +1,13 @@
-"""Files that may be compressed: found under either name, read as plain bytes."""
+"""Files that may be compressed: found under either name, read as plain bytes.
+
+Every reader and every check finds its files here, so that all of them mean the same file.
+"""
 
 import gzip
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 from coset.errors import InputError
@@ -21,15 +25,18 @@ ARCHIVE_ERRORS = (
 )
 
 
-def find_file(folder: Path, name: str) -> Path | None:
-    """``name.gz`` or else ``name`` under ``folder``; None where neither is a file.
+Read = Callable[[Path], bytes]
+"""How readers get the bytes of a file: ``read_plain``, or a function that remembers what that gave."""
 
-    The compressed file comes first because it is what a download puts there.
-    """
-    for candidate in (folder / f"{name}.gz", folder / name):
-        if candidate.is_file():
-            return candidate
-    return None
+
+def spellings(folder: Path, name: str) -> tuple[Path, Path]:
+    """Where a file may be under ``folder``: as ``name``, which comes first, or compressed as ``name.gz``."""
+    return folder / name, folder / f"{name}.gz"
+
+
+def find_file(folder: Path, name: str) -> Path | None:
+    """The first of the ``spellings`` that is a file, or None."""
+    return next((path for path in spellings(folder, name) if path.is_file()), None)
 
 
 def require_file(folder: Path, name: str) -> Path:

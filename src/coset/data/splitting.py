@@ -13,8 +13,8 @@ def split(part: Split, fraction: float, *, seed: int, stratify: bool = False) ->
     ``fraction`` of the examples, rounded, go to the second part; both keep the order of ``part``. With ``stratify``
     each label keeps its share in both. The same seed gives the same cut.
     """
-    if not 0.0 < fraction < 1.0:
-        raise InputError(f"fraction is {fraction}, expected a number between 0 and 1")
+    if not isinstance(fraction, int | float) or not 0.0 < fraction < 1.0:
+        raise InputError(f"fraction is {fraction!r}, expected a number between 0 and 1")
     count = round(fraction * len(part))
     kept, held_out = partition(_labels(part) if stratify else len(part), count, seed=seed)
     return part.take(kept), part.take(held_out)
@@ -35,10 +35,11 @@ def partition(examples: int | Tensor, count: int, *, seed: int) -> tuple[Tensor,
     With labels, label c of which there are n_c gets count · n_c / n of the places, by largest remainders.
     """
     total = examples if isinstance(examples, int) else len(examples)
-    if not 0 < count < total:
-        raise InputError(f"{count} of {total} examples were to be drawn, expected at least 1 and at most {total - 1}")
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(total, generator=generator)
+    if type(count) is not int or not 0 < count < total:
+        raise InputError(f"{count!r} of {total} examples were to be drawn, expected at least 1 and at most {total - 1}")
+    # The CPU by name: the draw must not depend on a default device.
+    generator = torch.Generator("cpu").manual_seed(check_seed(seed))
+    order = torch.randperm(total, generator=generator, device="cpu")
     if isinstance(examples, int):
         drawn = order[:count]
     else:
@@ -46,9 +47,16 @@ def partition(examples: int | Tensor, count: int, *, seed: int) -> tuple[Tensor,
         places = _shares(counts.tolist(), count)
         shuffled = examples[order]
         drawn = torch.cat([order[shuffled == label][:place] for label, place in zip(labels, places, strict=True)])
-    chosen = torch.zeros(total, dtype=torch.bool)
+    chosen = torch.zeros(total, dtype=torch.bool, device="cpu")
     chosen[drawn] = True
     return torch.nonzero(~chosen)[:, 0], torch.nonzero(chosen)[:, 0]
+
+
+def check_seed(seed: int) -> int:
+    """``seed``, if it is one that a generator takes."""
+    if type(seed) is not int or not 0 <= seed < 2**63:
+        raise InputError(f"seed is {seed!r}, expected an integer from 0 to 2^63 - 1")
+    return seed
 
 
 def _shares(counts: list[int], places: int) -> list[int]:

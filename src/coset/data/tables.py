@@ -5,17 +5,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from coset.data.plain import read_plain
+from coset.data.plain import Read, read_plain, require_file
 from coset.data.raw import Raw
 from coset.errors import InputError
 
 SPLITS = 20
 
 
-def read_numbers(path: Path) -> NDArray[np.float64]:
+def read_numbers(path: Path, read: Read = read_plain) -> NDArray[np.float64]:
     """Numbers separated by blanks, one row a line, as (rows, columns); blank lines are ignored."""
     try:
-        lines = read_plain(path).decode("ascii").splitlines()
+        lines = read(path).decode("ascii").splitlines()
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: byte {error.start} is not text, expected a table of numbers") from error
     rows: list[list[float]] = []
@@ -37,17 +37,17 @@ def read_numbers(path: Path) -> NDArray[np.float64]:
     return table
 
 
-def read_column(path: Path) -> NDArray[np.float64]:
+def read_column(path: Path, read: Read = read_plain) -> NDArray[np.float64]:
     """A table with one number a line, as (rows, 1)."""
-    table = read_numbers(path)
+    table = read_numbers(path, read)
     if table.shape[1] != 1:
         raise InputError(f"{path}: has {table.shape[1]} numbers a line, expected 1")
     return table
 
 
-def read_indices(path: Path, below: int) -> NDArray[np.int64]:
+def read_indices(path: Path, below: int, read: Read = read_plain) -> NDArray[np.int64]:
     """Distinct integers in 0 .. below − 1, one a line."""
-    column = read_column(path)[:, 0]
+    column = read_column(path, read)[:, 0]
     wrong = np.flatnonzero((column != np.round(column)) | (column < 0) | (column >= below))
     if len(wrong):
         raise InputError(
@@ -60,18 +60,18 @@ def read_indices(path: Path, below: int) -> NDArray[np.int64]:
     return indices
 
 
-def read_uci(folder: Path, split: int) -> Raw:
+def read_uci(folder: Path, split: int, *, read: Read = read_plain) -> Raw:
     """One of the 20 train/test splits of Hernández-Lobato and Adams (2015), arXiv:1502.05336."""
-    table = read_numbers(folder / "data.txt")
+    table = read_numbers(require_file(folder, "data.txt"), read)
     rows, columns = table.shape
-    features = read_indices(folder / "index_features.txt", columns)
-    target = read_indices(folder / "index_target.txt", columns)
+    features = read_indices(require_file(folder, "index_features.txt"), columns, read)
+    target_file = require_file(folder, "index_target.txt")
+    target = read_indices(target_file, columns, read)
     if len(target) != 1 or target[0] in features:
-        raise InputError(
-            f"{folder / 'index_target.txt'}: holds {target.tolist()}, expected one column that is not a feature"
-        )
-    train_file, test_file = folder / f"index_train_{split}.txt", folder / f"index_test_{split}.txt"
-    train, test = read_indices(train_file, rows), read_indices(test_file, rows)
+        raise InputError(f"{target_file}: holds {target.tolist()}, expected one column that is not a feature")
+    train_file = require_file(folder, f"index_train_{split}.txt")
+    test_file = require_file(folder, f"index_test_{split}.txt")
+    train, test = read_indices(train_file, rows, read), read_indices(test_file, rows, read)
     both = np.intersect1d(train, test)
     if len(both):
         raise InputError(f"{test_file}: row {int(both[0])} is in {train_file.name} too")
@@ -81,13 +81,13 @@ def read_uci(folder: Path, split: int) -> Raw:
     return Raw(x[train], y[train], x[test], y[test])
 
 
-def read_snelson(folder: Path) -> Raw:
+def read_snelson(folder: Path, *, read: Read = read_plain) -> Raw:
     """The curve of Snelson and Ghahramani (2005): points to train on, and inputs whose targets were not published."""
-    inputs, targets = read_column(folder / "train_inputs.dat"), read_column(folder / "train_outputs.dat")
+    inputs = read_column(require_file(folder, "train_inputs.dat"), read)
+    target_file = require_file(folder, "train_outputs.dat")
+    targets = read_column(target_file, read)
     if len(inputs) != len(targets):
-        raise InputError(
-            f"{folder / 'train_outputs.dat'}: holds {len(targets)} targets, expected {len(inputs)}, one for each input"
-        )
-    unlabelled = read_column(folder / "test_inputs.dat")
+        raise InputError(f"{target_file}: holds {len(targets)} targets, expected {len(inputs)}, one for each input")
+    unlabelled = read_column(require_file(folder, "test_inputs.dat"), read)
     nothing = np.empty((0, 1))
     return Raw(inputs, targets, nothing, nothing, unlabelled=unlabelled)
