@@ -104,6 +104,18 @@ def test_listing(snelson):
     assert all(row.found is None for row in available() if row.name not in ("digits", "breast-cancer"))
 
 
+def test_incomplete_dataset_is_listed(snelson, monkeypatch, tmp_path):
+    def row():
+        return next(row for row in available() if row.name == "snelson")
+
+    assert (row().found, row().incomplete) == (None, None)
+    monkeypatch.setenv("COSET_DATA", str(snelson))
+    assert (row().found, row().incomplete) == (str(snelson), None)
+    (snelson / "snelson" / "train_inputs.dat").unlink()
+    assert (row().found, row().incomplete, row().command) == (None, str(snelson), "coset data fetch snelson")
+    assert next(row for row in available() if row.name == "digits").incomplete is None
+
+
 def test_reports_are_json(snelson):
     text = json.dumps([dataclasses.asdict(row) for row in (*available(snelson), check("snelson", snelson))])
     assert json.loads(text)[-1]["parts"][0] == {"files": ["snelson/train_inputs.dat"], "state": "ok", "problem": None}

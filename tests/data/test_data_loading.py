@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coset.data import NAMES, load, search_folders
+from coset.data import NAMES, Normalization, load, search_folders, split
 from coset.errors import InputError
 from coset.files import cache_folder
 
@@ -27,10 +27,10 @@ def write_yacht(folder: Path) -> np.ndarray:
     np.savetxt(folder / "data.txt", table, fmt="%.17g")
     (folder / "index_features.txt").write_text("0\n1\n2\n")
     (folder / "index_target.txt").write_text("3\n")
-    for split in range(20):
-        order = np.random.default_rng(split).permutation(40)
-        np.savetxt(folder / f"index_train_{split}.txt", order[:36], fmt="%d")
-        np.savetxt(folder / f"index_test_{split}.txt", order[36:], fmt="%d")
+    for number in range(20):
+        order = np.random.default_rng(number).permutation(40)
+        np.savetxt(folder / f"index_train_{number}.txt", order[:36], fmt="%d")
+        np.savetxt(folder / f"index_test_{number}.txt", order[36:], fmt="%d")
     return table
 
 
@@ -201,6 +201,13 @@ def test_cache_follows_the_platform(monkeypatch, tmp_path):
         ("minst", {}, "dataset is 'minst', expected one of digits, breast-cancer, mnist"),
         ("digits", {"dtype": torch.int64}, "dtype is torch.int64, expected a floating point type"),
         ("digits", {"device": "abacus"}, "device is 'abacus', expected one that torch can use here: "),
+        ("digits", {"dtype": "float32"}, "dtype is 'float32', expected a floating point type"),
+        ("digits", {"device": 1.5}, "device is '1.5', expected one that torch can use here"),
+        ("digits", {"seed": 2**70}, r"seed is 1180591620717411303424, expected an integer from 0 to 2\^63 - 1"),
+        ("digits", {"seed": "a"}, "seed is 'a', expected an integer"),
+        ("digits", {"seed": True}, "seed is True, expected an integer"),
+        ("digits", {"seed": -1}, "seed is -1, expected an integer"),
+        ("uci/yacht", {"split": "a"}, "split is 'a', expected 0 to 19 for uci/yacht"),
         ("digits", {"split": 1}, "split is 1, but digits has no canonical splits: choose a seed instead"),
         ("mnist", {"split": 1}, "split is 1, expected 0 to 0 for mnist"),
         ("mnist", {"seed": 1}, "seed is 1, but the test part of mnist is fixed: leave seed at 0"),
@@ -211,6 +218,37 @@ def test_cache_follows_the_platform(monkeypatch, tmp_path):
 def test_wrong_choices_are_refused(nowhere, name, options, message):
     with pytest.raises(InputError, match=message):
         load(name, **options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_device_that_is_not_here_is_refused_in_one_line(nowhere):
+    with pytest.raises(InputError, match="device is 'cuda', expected one that torch can use here: ") as refusal:
+        load("digits", device="cuda")
+    assert len(str(refusal.value).splitlines()) == 1
+
+
+def test_default_device_does_not_matter(nowhere):
+    expected = load("digits")
+    with torch.device("meta"):
+        data = load("digits")
+        validation = split(data.train, 0.2, seed=0, stratify=True)[1]
+    assert data.train.x.device.type == "cpu"
+    assert torch.equal(data.train.x, expected.train.x)
+    assert torch.equal(data.test.y, expected.test.y)
+    assert torch.equal(validation.x, split(expected.train, 0.2, seed=0, stratify=True)[1].x)
+
+
+def test_validation_part_can_be_kept_out_of_the_normalization(nowhere):
+    plain = load("breast-cancer", normalize=False, dtype=torch.float64)
+    train, validation = split(plain.train, 0.2, seed=0)
+    fitted = Normalization.fit(train.x)
+    z = fitted.apply(train.x)
+    assert z.mean(dim=0).abs().max() < 1e-12
+    assert (z.std(dim=0, correction=0) - 1).abs().max() < 1e-12
+    whole = load("breast-cancer", dtype=torch.float64).x_normalization
+    assert fitted.mean != whole.mean
+    by_hand = (validation.x - train.x.mean(dim=0)) / train.x.std(dim=0, correction=0)
+    torch.testing.assert_close(fitted.apply(validation.x), by_hand)
 
 
 def test_names():

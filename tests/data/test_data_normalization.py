@@ -73,6 +73,23 @@ def test_apply_leaves_its_argument_and_keeps_gradients():
     assert torch.equal(normalization.apply(transposed), expected)
 
 
+@given(st.integers(1, 5), st.integers(1, 3), st.integers(1, 4), st.integers(0, 2**31))
+def test_tensors_are_fitted_per_channel_like_bytes(count, channels, side, seed):
+    shape, generator = (count, channels, side, side), torch.Generator().manual_seed(seed)
+    pixels = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+    found, exact = Normalization.fit(pixels.double() / 255), fit_array(pixels.numpy(), 255.0)
+    np.testing.assert_allclose(found.mean, exact.mean, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(found.std, exact.std, rtol=1e-9)
+    features = pixels.flatten(1).double()
+    assert Normalization.fit(features) == fit_array(features.numpy())
+
+
+@pytest.mark.parametrize("shape", [(3,), (0, 2), ()])
+def test_nothing_to_fit_is_refused(shape):
+    with pytest.raises(InputError, match=r"x has shape .* with at least one example"):
+        Normalization.fit(torch.zeros(shape))
+
+
 def test_identity_changes_nothing():
     x = torch.randn(4, 3, 2, 2, generator=torch.Generator().manual_seed(0))
     assert torch.equal(identity(3).apply(x), x)

@@ -71,7 +71,21 @@ def test_global_generator_is_left_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, 1.5, float("nan")])
+@pytest.mark.parametrize("seed", [2**63, 2**70, -1, "a", 1.5, None, True])
+def test_seed_is_a_number_that_a_generator_takes(seed):
+    for draw in (lambda: split(numbered(10), 0.5, seed=seed), lambda: subset(numbered(10), 3, seed=seed)):
+        with pytest.raises(InputError, match=r"seed is .*, expected an integer from 0 to 2\^63 - 1"):
+            draw()
+    assert len(subset(numbered(10), 3, seed=2**63 - 1)) == 3
+
+
+@pytest.mark.parametrize("count", ["a", 2.5, 0, 10])
+def test_count_is_a_number_of_examples(count):
+    with pytest.raises(InputError, match=f"{count!r} of 10 examples were to be drawn"):
+        subset(numbered(10), count, seed=0)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, 1.5, float("nan"), "a"])
 def test_fraction_lies_between_zero_and_one(fraction):
     with pytest.raises(InputError, match="fraction is"):
         split(numbered(10), fraction, seed=0)

@@ -125,7 +125,7 @@ def test_wrong_range_is_refused(address, server, tmp_path, monkeypatch):
 
     monkeypatch.setattr(server, "answer", shifted)
     with pytest.raises(
-        InputError, match=r"the server sent the range 'bytes 400-.*expected one that starts at byte 500"
+        InputError, match=r"the server sent the range 'bytes 400-.*expected one that starts at byte 500; delete .*part"
     ):
         transfer(address, tmp_path / "file.bin", sha256=SHA256, report=ignore)
     assert (tmp_path / "file.bin.part").read_bytes() == CONTENT[:500]
@@ -160,3 +160,95 @@ def test_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(InputError, match="cannot be made"):
         transfer("http://127.0.0.1:1/x", tmp_path / "file" / "x", report=ignore)
+
+
+def answering(server, monkeypatch, status: int, headers: dict[str, str], body: bytes = b"") -> None:
+    """All requests get this one answer."""
+
+    def answer(handler) -> None:
+        server.asked.append((handler.path, handler.headers.get("Range")))
+        handler.send_response(status)
+        for name, value in headers.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    monkeypatch.setattr(server, "answer", answer)
+
+
+@pytest.mark.parametrize("length", ["abc", "-5", "1e3", "²"])
+def test_length_that_is_no_number_is_refused(address, server, tmp_path, monkeypatch, length):
+    answering(server, monkeypatch, 200, {"Content-Length": length}, CONTENT)
+    with pytest.raises(InputError, match=r"the server announced the length '.*', expected a number of bytes"):
+        transfer(address, tmp_path / "file.bin", sha256=SHA256, report=ignore)
+    assert not list(tmp_path.iterdir())
+
+
+def test_answer_without_the_file_is_refused(address, server, tmp_path, monkeypatch):
+    answering(server, monkeypatch, 204, {})
+    with pytest.raises(InputError, match=r"file.bin: the server answered 204 No Content, expected the file"):
+        transfer(address, tmp_path / "file.bin", report=ignore)
+    assert not list(tmp_path.iterdir())
+
+
+def test_redirects_are_followed_with_the_range(address, server, tmp_path, monkeypatch):
+    (tmp_path / "file.bin.part").write_bytes(CONTENT[:500])
+    answer = server.answer
+
+    def redirect(handler) -> None:
+        if handler.path == "/file.bin":
+            answer(handler)
+            return
+        server.asked.append((handler.path, handler.headers.get("Range")))
+        handler.send_response(302)
+        handler.send_header("Location", "/file.bin")
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    monkeypatch.setattr(server, "answer", redirect)
+    transfer(f"{server.address}moved.bin", tmp_path / "file.bin", sha256=SHA256, report=ignore)
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+    assert server.asked == [("/moved.bin", "bytes=500-"), ("/file.bin", "bytes=500-")]
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("/file.bin", "the server answered 302 .*infinite loop"),
+        ("file:///etc/passwd", "the server answered 302 .*not allowed"),
+        ("http://[bad/x", "not an address that can be asked: Invalid IPv6 URL"),
+    ],
+)
+def test_redirects_that_lead_nowhere_are_refused_in_one_line(address, server, tmp_path, monkeypatch, place, message):
+    answering(server, monkeypatch, 302, {"Location": place, "Content-Length": "0"})
+    with pytest.raises(InputError, match=message) as refusal:
+        transfer(address, tmp_path / "file.bin", report=ignore)
+    assert len(str(refusal.value).splitlines()) == 1
+    assert str(refusal.value).startswith(address)
+
+
+@pytest.mark.parametrize("url", ["http://[bad/x", "http://127.0.0.1:80/a b", "http://127.0.0.1:port/x"])
+def test_malformed_address_is_refused(tmp_path, url):
+    with pytest.raises(InputError, match="not an address that can be asked: ") as refusal:
+        transfer(url, tmp_path / "file.bin", report=ignore)
+    assert str(refusal.value).startswith(url)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["file.bin", "file.bin.part"])
+def test_folder_in_the_place_of_the_file_is_named(address, server, tmp_path, name):
+    (tmp_path / name).mkdir()
+    with pytest.raises(InputError, match=f"{name}: is a folder, expected a file or nothing there"):
+        transfer(address, tmp_path / "file.bin", sha256=SHA256, report=ignore)
+    assert server.asked == []
+
+
+def test_whole_part_is_taken_from_a_server_that_does_not_say_the_size(address, server, tmp_path, monkeypatch):
+    (tmp_path / "file.bin.part").write_bytes(CONTENT)
+    answering(server, monkeypatch, 416, {"Content-Length": "0"})
+    transfer(address, tmp_path / "file.bin", sha256=SHA256, report=ignore)
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+    (tmp_path / "file.bin.part").write_bytes(CONTENT[:-1])
+    with pytest.raises(InputError, match="the part was deleted, run the same command again"):
+        transfer(address, tmp_path / "file.bin", sha256=SHA256, report=ignore)
+    assert not (tmp_path / "file.bin.part").exists()
