@@ -219,27 +219,46 @@ def data_list(as_json: Json = False) -> None:
         return
     _show(
         ["dataset", "task", "train", "test", "where"],
-        [[r.name, r.task, str(r.train), str(r.test), r.found or f"missing; run: {r.command}"] for r in rows],
+        [[r.name, r.task, str(r.train), str(r.test), r.found or _absence(r.incomplete, r.command)] for r in rows],
     )
+
+
+def _absence(incomplete: str | None, command: str | None) -> str:
+    return f"{f'incomplete in {incomplete}' if incomplete else 'missing'}; run: {command}"
 
 
 @data_app.command("fetch")
 def data_fetch(
     names: Annotated[list[str], typer.Argument(help="Names from `coset data list`.")],
-    root: Annotated[Path | None, typer.Option(help="Folder to put them in [default: COSET_DATA or the cache].")] = None,
+    root: Annotated[
+        Path | None, typer.Option(help="Folder to put them in [default: data in the user's cache].")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option("--from", help="Address with the same files, in place of the official one.")
+    ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Download datasets from their official addresses, checked by SHA-256; an interrupted download is resumed."""
+    """Download datasets from their official addresses, checked by SHA-256; an interrupted download is resumed.
+
+    COSET_DATA is only read unless --root names it; what is there already and right stays.
+    """
     from coset.data import fetch
 
+    fetched = []
     for name in names:
-        files = fetch(name, root=root)
-        print(f"{name}: {', '.join(map(str, files)) or 'comes with scikit-learn'}")
+        files = [str(file) for file in fetch(name, root=root, source=source)]
+        fetched.append({"name": name, "files": files})
+        if not as_json:
+            print(f"{name}: {', '.join(files) or 'comes with scikit-learn'}")
+    if as_json:
+        _print_json(fetched)
 
 
 @data_app.command("check")
 def data_check(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Names from `coset data list` [default: all that are here].")
+        list[str] | None,
+        typer.Argument(help="Names from `coset data list` [default: all that are here, whole or not]."),
     ] = None,
     root: Annotated[Path | None, typer.Option(help="Folder to look in [default: COSET_DATA, then the cache].")] = None,
     as_json: Json = False,
@@ -248,7 +267,7 @@ def data_check(
     from coset.data import available, check
     from coset.progress import progress
 
-    chosen = names or [row.name for row in available(root) if row.found]
+    chosen = names or [row.name for row in available(root) if row.found or row.incomplete]
     reports = []
     with progress("checking", len(chosen)) as bar:
         for name in chosen:

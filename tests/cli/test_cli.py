@@ -116,6 +116,35 @@ def test_data_commands(here):
     assert code == 1
     assert not json.loads(out)[0]["ok"]
     assert "comes with scikit-learn" in here("data", "fetch", "digits")[1]
+    assert json.loads(here("data", "fetch", "digits", "breast-cancer", "--json")[1]) == [
+        {"name": "digits", "files": []},
+        {"name": "breast-cancer", "files": []},
+    ]
+
+
+def test_data_check_without_names_takes_what_is_incomplete(here, tmp_path, monkeypatch):
+    folder = tmp_path / "mine" / "snelson"
+    folder.mkdir(parents=True)
+    (folder / "train_inputs.dat").write_text("1\n")
+    assert "snelson" not in here("data", "check")[1]
+    monkeypatch.setenv("COSET_DATA", str(tmp_path / "mine"))
+    code, out, _ = here("data", "check")
+    assert code == 1
+    assert "incomplete; run: coset data fetch snelson" in out
+    assert f"incomplete in {tmp_path / 'mine'}; run: coset data fetch snelson" in here("data", "list")[1]
+    monkeypatch.delenv("COSET_DATA")
+    assert here("data", "check", "--root", tmp_path / "mine")[0] == 1
+
+
+def test_data_fetch_says_where_it_puts_things_and_takes_another_address(here):
+    text = " ".join(here("data", "fetch", "--help")[1].split())
+    assert "default: data in the user's cache" in text
+    code, out, err = here("data", "fetch", "snelson", "--from", "http://127.0.0.1:1/there", "--json")
+    assert (code, out) == (2, "")
+    assert err.startswith("coset: http://127.0.0.1:1/there/SPGP_dist.zip: cannot be reached")
+    code, _, err = here("data", "fetch", "snelson", "--from", "somewhere")
+    assert code == 2
+    assert "somewhere/SPGP_dist.zip: expected an address that starts with http" in err
 
 
 def test_store_commands(here, tmp_path):
