@@ -39,6 +39,8 @@ class Charges:
         self.signs: Equations = defaultdict(list)
         # Inputs and constants carry no scale or sign: their places are left out of all equations.
         self._silent = {id(value) for value in book.values if value.inert}
+        # What is zero may be said to carry anything: equations with it say nothing.
+        self._zero = {id(value) for value in book.values if value.zero}
         for relation in book.relations:
             if isinstance(relation, Multiplied):
                 self._multiplied(relation)
@@ -58,6 +60,8 @@ class Charges:
 
     def _say(self, atom: Atom | None, scale: Row[Place] | None, sign: Row[Place] | None) -> None:
         for row, equations in ((scale, self.scales), (sign, self.signs)):
+            if self._zero and any(place.value in self._zero for place in row or ()):
+                continue
             if heard := {place: power for place, power in (row or {}).items() if place.value not in self._silent}:
                 equations[atom].append(heard)
 

@@ -9,8 +9,8 @@ from coset.symmetry.discovery.rules import output, passed, rule, straight
 
 
 @rule(
-    "contiguous", "clone", "detach", "detach_", "alias", "_to_copy", "to", "type_as", "float", "lift_fresh",
-    "lift_fresh_copy", "dropout", "dropout_", "feature_dropout", "alpha_dropout", "identity",
+    "contiguous", "clone", "detach", "alias", "_to_copy", "to", "type_as", "float", "lift_fresh",
+    "lift_fresh_copy", "dropout", "feature_dropout", "alpha_dropout", "identity",
 )  # fmt: skip
 def same_values(book: Book, call: Call) -> Value:
     """Casts, copies, and dropout in eval mode."""
@@ -42,7 +42,7 @@ def pointwise(book: Book, call: Call) -> Value:
     return result
 
 
-@rule("add", "sub", "add_", "sub_", "rsub", "maximum", "minimum", "lerp")
+@rule("add", "sub", "rsub", "maximum", "minimum", "lerp")
 def added(book: Book, call: Call) -> Value:
     """x ± y: both have the scale of the result; with a number instead of y it is a function of x. max: no signs."""
     tensors = call.tensors()
@@ -83,7 +83,7 @@ def masked_fill(book: Book, call: Call) -> Value:
     return result
 
 
-@rule("mul", "div", "mul_", "div_", "true_divide")
+@rule("mul", "div", "true_divide")
 def multiplied(book: Book, call: Call) -> Value:
     """x·y and x/y: scales multiply; with a number in place of y they pass."""
     tensors = call.tensors()

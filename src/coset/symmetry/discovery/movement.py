@@ -4,7 +4,7 @@ from typing import Any
 
 from coset.errors import InputError
 from coset.symmetry.discovery.calls import Call
-from coset.symmetry.discovery.relations import Book, Value
+from coset.symmetry.discovery.relations import Book, Value, broadcast
 from coset.symmetry.discovery.rules import output, passed, rule, straight
 from coset.symmetry.discovery.terms import fresh
 
@@ -152,10 +152,17 @@ def sliced(book: Book, call: Call) -> Value:
 
 
 def _segment(book: Book, x: Value, dim: int, start: int, length: int) -> Value:
+    return _cut(book, x, dim, start, length)[1 if start else 0]
+
+
+def _cut(book: Book, x: Value, dim: int, start: int, length: int) -> list[Value]:
+    """What is before, in and behind a segment, without what is empty."""
     sizes = [n for n in (start, length, x.shape[dim] - start - length) if n]
     parts = [book.like([*x.shape[:dim], n, *x.shape[dim + 1 :]], [x]) for n in sizes]
+    for part in parts:
+        part.zero = x.zero
     book.join(x, parts, dim)
-    return parts[1 if start else 0]
+    return parts
 
 
 def _picked(book: Book, call: Call, dim: int) -> Value:
@@ -175,6 +182,38 @@ def selected(book: Book, call: Call) -> Value:
     dim %= x.ndim
     thin = _segment(book, x, dim, index % x.shape[dim], 1) if x.shape[dim] > 1 else x
     return passed(book, thin, output(book, call, x), [j if j < dim else j + 1 for j in range(x.ndim - 1)])
+
+
+@rule("copy")
+def copied(book: Book, call: Call) -> Value:
+    """copy(x, y): y in the shape of x."""
+    y = call.args[1]
+    result = output(book, call, y)
+    return passed(book, y, result, broadcast(result.shape, y))
+
+
+@rule("slice_scatter", "select_scatter")
+def scattered(book: Book, call: Call) -> Value:
+    """A tensor of which one segment is replaced by another tensor."""
+    x, piece = call.args[:2]
+    dim = call.argument("dim", 0) % x.ndim
+    size = x.shape[dim]
+    if call.name == "select_scatter":
+        start, length = call.argument("index") % size, 1
+        thin = book.like([*x.shape[:dim], 1, *x.shape[dim + 1 :]], [piece])
+        piece = passed(book, piece, thin, [*range(dim), None, *range(dim, piece.ndim)])
+    else:
+        start, length = call.argument("start") or 0, piece.shape[dim]
+        if call.argument("step", 1) != 1:
+            raise InputError("a slice with steps is replaced")
+    start = max(0, start + size if start < 0 else start)
+    if length == size:
+        return passed(book, piece, output(book, call, piece), straight(piece))
+    parts = _cut(book, x, dim, start, length)
+    parts[1 if start else 0] = piece
+    result = output(book, call, x, piece)
+    book.join(result, parts, dim)
+    return result
 
 
 @rule("unbind")
@@ -274,9 +313,9 @@ def pixel_shuffle(book: Book, call: Call) -> Value:
 def constant(book: Book, call: Call) -> Value:
     """The same number everywhere: permutations leave it alone, and so do scales if it is 0."""
     shape = call.shapes[0]
-    # A tensor of zeros may carry any scale and sign; it is left without a statement.
-    inert = "zeros" not in call.name
-    return book.value(shape, [fresh(n, None, inert) for n in shape], inert=inert)
+    made = book.value(shape, [fresh(n, None, True) for n in shape], inert=True)
+    made.zero = "zeros" in call.name
+    return made
 
 
 def nothing(book: Book, call: Call, reason: str) -> Any:

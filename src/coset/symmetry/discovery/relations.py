@@ -15,13 +15,15 @@ from coset.symmetry.discovery.terms import Term, fresh, pin, plus, times, unify
 class Value:
     """A tensor of the graph: its shape and, dimension by dimension, a term.
 
-    ``inert``: it depends on no parameter, so that it carries no scale or sign.
+    ``inert``: it depends on no parameter, so that it carries no scale or sign. ``zero``: all its entries are 0, so that
+    any scale and sign may be said of it.
     """
 
     shape: tuple[int, ...]
     dims: list[Term]
     inert: bool
     where: str
+    zero: bool = False
 
     @property
     def ndim(self) -> int:

@@ -104,6 +104,30 @@ def split_into_stack(book: Book, x: Value, shape: tuple[int, ...], dim: int) -> 
     return Stack(parts, dim)
 
 
+def stays_stacked(call: Call, stack: Stack) -> bool:
+    """Whether an operation is one that ``on_stack`` carries out."""
+    if call.name in ("select", "unbind"):
+        return bool(call.argument("dim", 0) % stack.ndim == stack.dim)
+    if call.name in _TURNS or call.name in ("unsqueeze", "squeeze"):
+        return _moved_to(call.name, call.args, stack.shape, stack.dim) is not None
+    return call.name in _COPIES
+
+
+def as_tensor(book: Book, stack: Stack) -> Value:
+    """A stack as one tensor, whose slices share their units."""
+    thin = []
+    for part in stack.parts:
+        lifted = book.like([*part.shape[: stack.dim], 1, *part.shape[stack.dim :]], [part])
+        book.regroup(part, lifted)
+        thin.append(lifted)
+    if len(thin) == 1:
+        return thin[0]
+    result = book.like(stack.shape, thin)
+    book.join(result, thin, stack.dim)
+    book.pin(result, [stack.dim], "positions of a stack")
+    return result
+
+
 def on_stack(book: Book, call: Call, stack: Stack) -> Any:
     """Carry out one of the operations that ``stack_dimension`` looks through."""
     if call.name == "select":

@@ -1,6 +1,7 @@
 """From a model to statements about its parameters: export, then one rule per operation."""
 
 import operator
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,13 +10,22 @@ import torch
 from torch import Tensor, nn
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
+from torch.utils._pytree import tree_map_only
 
 from coset.errors import InputError
-from coset.symmetry.discovery import contractions, elementwise, movement, norms, positions
+from coset.symmetry.discovery import contractions, elementwise, movement, norms, positions, recurrences
 from coset.symmetry.discovery.calls import Call, is_pointwise, tensors_in
 from coset.symmetry.discovery.relations import Book, Value
 from coset.symmetry.discovery.rules import RULES
-from coset.symmetry.discovery.stacks import SPLITS, Stack, on_stack, split_into_stack, stack_dimension
+from coset.symmetry.discovery.stacks import (
+    SPLITS,
+    Stack,
+    as_tensor,
+    on_stack,
+    split_into_stack,
+    stack_dimension,
+    stays_stacked,
+)
 from coset.symmetry.discovery.terms import fresh
 
 
@@ -32,10 +42,28 @@ class Tracing:
 def export(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.export.ExportedProgram:
     """The model as a graph of ATen operations, with parameters and buffers as inputs."""
     try:
-        return torch.export.export(model, inputs, dict(kwargs), strict=False)
+        with warnings.catch_warnings():
+            # Recurrent modules keep a list of their weights beside them; export sees it change and says so.
+            warnings.filterwarnings("ignore", message="The tensor attribute")
+            program = torch.export.export(model, inputs, dict(kwargs), strict=False)
+        return program.run_decompositions({}) if _writes_into_others(program.graph) else program
     except Exception as error:
         first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise InputError(f"torch.export cannot trace {type(model).__name__}: {first.strip()}") from error
+
+
+def _writes_into_others(graph: torch.fx.Graph) -> bool:
+    """Whether an operation in place changes a tensor that others see too: a view, or one that is read again."""
+    for node in graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or not schema.is_mutable:
+            continue
+        target = node.args[0]
+        maker = getattr(target.target, "_schema", None)
+        views = maker is not None and any(item.alias_info is not None for item in maker.returns)
+        if len(target.users) > 1 or views or maker is None:
+            return True
+    return False
 
 
 def trace(program: torch.export.ExportedProgram, movable: Mapping[str, Tensor]) -> Tracing:
@@ -49,7 +77,10 @@ def trace(program: torch.export.ExportedProgram, movable: Mapping[str, Tensor]) 
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
     arguments = [_placeholder(tracing, node, *kinds[node.name], movable) for node in placeholders]
     tracing.book.where = "output"
-    for value in tensors_in(_run(tracing, program.graph_module, arguments)):
+    returned = tree_map_only(
+        Stack, lambda stack: as_tensor(tracing.book, stack), _run(tracing, program.graph_module, arguments)
+    )
+    for value in tensors_in(returned):
         tracing.book.pin(value, reason="an output of the model")
         tracing.book.neutral(value)
     return tracing
@@ -132,15 +163,21 @@ def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
     if not shapes:
         return node.meta.get("val")
     name = target._schema.name.partition("::")[2] if hasattr(target, "_schema") else str(target)
+    if target._schema.is_mutable if hasattr(target, "_schema") else False:
+        name = name.removesuffix("_")
     call = Call(name, target, args, kwargs, shapes)
     several = isinstance(node.meta["val"], list | tuple)
-    if args and isinstance(args[0], Stack):
+    if args and isinstance(args[0], Stack) and stays_stacked(call, args[0]):
         return on_stack(book, call, args[0])
+    call.args = args = tree_map_only(Stack, lambda stack: as_tensor(book, stack), args)
     if name in SPLITS and (dim := stack_dimension(node)) is not None:
         stack = split_into_stack(book, args[0], shapes[0], dim)
         if stack is not None:
             return stack
     result = _apply(tracing, call)
+    if RULES.get(name) in _REARRANGING and all(value.zero for value in call.tensors()):
+        for value in tensors_in(result):
+            value.zero = True
     for variance, gain, eps in call.variances:
         names = {id(value): key for key, value in tracing.parameters.items()}
         if id(variance) in names:
@@ -167,7 +204,19 @@ def _apply(tracing: Tracing, call: Call) -> Any:
 
 
 # The modules that enter their rules into the table when they are imported.
-RULE_BOOKS = (elementwise, contractions, norms, positions, movement)
+RULE_BOOKS = (elementwise, contractions, norms, positions, movement, recurrences)
+
+# Rules that make no new numbers: what they make of zeros is zero.
+_REARRANGING = (
+    elementwise.same_values,
+    movement.regrouped,
+    movement.permuted,
+    movement.expanded,
+    movement.joined,
+    movement.divided,
+    movement.sliced,
+    movement.selected,
+)
 
 # Parts of a graph under another mode; they compute the same.
 _WRAPPERS = frozenset({"wrap_with_autocast", "wrap_with_set_grad_enabled"})
