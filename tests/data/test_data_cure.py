@@ -12,6 +12,7 @@ from coset.data import available, check, fetch, load
 from coset.data.catalog import CATALOG
 from coset.data.cifar import read_cifar10
 from coset.data.content import Part, checksum
+from coset.data.folders import fetch_command
 from coset.data.sources import Download, Source
 from coset.errors import InputError
 
@@ -114,6 +115,11 @@ def test_damaged(curve, server, tmp_path, monkeypatch, damage, in_cache):
     assert [path for path, _ in server.asked] == ["/snelson/train_outputs.dat"]
     assert len(load("snelson").train) == 200
     assert check("snelson").ok
+
+
+def test_the_command_is_quoted_as_the_platform_does(monkeypatch):
+    monkeypatch.setattr("sys.platform", "win32")
+    assert fetch_command(CATALOG["mnist"], "C:/my data") == 'coset data fetch mnist --root "C:/my data"'
 
 
 def test_changed_numbers_may_be_loaded_on_purpose(curve, tmp_path):

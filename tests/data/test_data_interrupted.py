@@ -1,5 +1,6 @@
 """Fetches that are interrupted, or meet each other: the next one ends well, and nothing half-done is visible."""
 
+import errno
 import gzip
 import threading
 import time
@@ -74,6 +75,20 @@ def test_installation_of_files(tiny, tmp_path, monkeypatch):
     fetch("tiny", root=tmp_path, source=tiny.address)
     assert listing(tmp_path) == ["tiny/one.gz", "tiny/two.gz"]
     assert len(tiny.asked) == 2
+
+
+def test_a_full_disk(boxed, tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(unpack, "write_bytes", full)
+        with pytest.raises(InputError, match=f"boxed: writing to {tmp_path} failed: No space left on device"):
+            fetch("boxed", root=tmp_path, source=boxed.address)
+    assert listing(tmp_path) == [".fetch-boxed/box.tar.gz"]
+    fetch("boxed", root=tmp_path, source=boxed.address)
+    assert listing(tmp_path) == ["box/one.bin", "box/two.bin"]
+    assert len(boxed.asked) == 1
 
 
 def test_a_folder_in_the_place_of_a_file(tiny, tmp_path):

@@ -97,7 +97,7 @@ def test_the_plain_name_comes_first(tmp_path):
         require_file(tmp_path, "two")
 
 
-def test_fetch_leaves_one_name_only(tiny, tmp_path):
+def test_what_is_fetched_has_one_name(tiny, tmp_path):
     """The wrong file is the plain one, which comes first; what is downloaded is compressed."""
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "one").write_bytes(b"damaged")

@@ -50,6 +50,8 @@ def fetch(
             if wanted:
                 try:
                     _bring(entry, wanted, staging, folder, source, show)
+                except OSError as error:  # a full disk, say; what arrived stays
+                    raise InputError(f"{entry.name}: writing to {folder} failed: {error.strerror or error}") from error
                 finally:
                     _remove_empty(staging)
     return tuple(require_file(folder, file) for part in entry.parts for file in part.files)
