@@ -88,8 +88,8 @@ def grouped_symmetry(model):
         "lift.weight": "g^0[in]", "lift.bias": "g^0[in]",
         # The block of axis 1 is told by the group on axis 0.
         "grouped.weight": "g^0[out] /in", "grouped.bias": "g^0[out]",
-        "read.weight": "n[c^0] g^0[/out]", "read.bias": "n[c^0]",
-        "norm.weight": "n[c{post:1}]", "norm.bias": "n^0[c{post:1}]",
+        "read.weight": "n^1[c^0] g^0[/out]", "read.bias": "n^1[c^0]",
+        "norm.weight": "n^1[c{post:1}]", "norm.bias": "n^0[c{post:1}]",
         "fc.weight": "- n^0[c{post:-1}]",
     }  # fmt: skip
     scales = {"in": "positive", "out": "positive", "n": "sign", "c:post": "nonzero"}

@@ -36,7 +36,12 @@ _HOME = {
 }
 
 
+_ROOMS = frozenset({"data", "distribution", "models", "store", "studies", "symmetry", "train"})
+
+
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return importlib.import_module(f"coset.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'coset' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)

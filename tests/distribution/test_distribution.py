@@ -161,3 +161,49 @@ def test_scales_that_cannot_be_ordered_and_missing_parameters_are_named():
         normalize_scales(plain, {"b": params["b"]})
     with pytest.raises(InputError, match="'a' has leading sample axes"):
         normalize_scales(plain, {key: value.expand(3, 2, 2) for key, value in params.items()})
+
+
+def deep(layers, dtype, scale=1.0):
+    generator = torch.Generator().manual_seed(0)
+    params = {f"{i}.w": scale * torch.randn(8, 8, generator=generator, dtype=dtype) for i in range(layers)}
+    axes = {f"{i}.w": f"{f'h{i}' if i < layers - 1 else '-'} {f'/h{i - 1}' if i else '-'}" for i in range(layers)}
+    return Symmetry.from_axes(axes, params, scales={f"h{i}": "positive" for i in range(layers - 1)}), params
+
+
+def test_deep_networks():
+    """Norms multiply along the depth and may leave float32 on the way; what overflows at the end is told by name."""
+    sym, params = deep(150, torch.float64, 30.0)
+    first, _ = normalize_scales(sym, params)
+    assert all(torch.allclose(first[f"{i}.w"].norm(dim=1), torch.ones(8, dtype=torch.float64)) for i in range(149))
+    sym, params = deep(60, torch.float32)
+    first, _ = normalize_scales(sym, params)
+    assert all(torch.allclose(first[f"{i}.w"].norm(dim=1), torch.ones(8)) for i in range(59))
+    sym, params = deep(150, torch.float32)
+    with pytest.raises(InputError, match=r"'149.w' overflows torch.float32 without its scales"):
+        normalize_scales(sym, params)
+
+
+def test_tied_weights_are_measured_once_and_nan_is_named():
+    weight = torch.full((2, 3), 2.0, dtype=torch.float64)
+    params = {"a": weight, "b": weight, "c": torch.ones(1, 2, dtype=torch.float64)}
+    sym = Symmetry.from_axes({"a": "h", "c": "- /h"}, params, scales="positive")
+    first, _ = normalize_scales(sym, params)
+    assert torch.allclose(first["a"].norm(dim=1), torch.ones(2, dtype=torch.float64))
+    broken = torch.full((2, 3), torch.nan, dtype=torch.float64)
+    with pytest.raises(InputError, match="'a' has entries that are NaN"):
+        normalize_scales(sym, {**params, "a": broken, "b": broken})
+
+
+def test_a_variance_kept_positive_keeps_the_function_on_the_way_back():
+    """Dead channels: what comes back has the same function, though not the same gain and variance."""
+    model, sym, shape = made("batchnorm+depthwise")
+    generator = torch.Generator().manual_seed(0)
+    params = randomized(model, generator)
+    params["bn.running_var"] = torch.zeros(6, dtype=torch.float64)
+    params["conv.weight"] = 5 * params["conv.weight"]
+    first, undo = normalize_scales(sym, params)
+    x = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
+    before = evaluate(model, params, x)
+    for other in (first, sym.act(undo, first)):
+        assert float((evaluate(model, other, x) - before).abs().max()) <= 1e-10 * float(before.abs().max())
+        assert bool((other["bn.running_var"] >= 0).all())

@@ -10,9 +10,10 @@ from torch import nn
 
 from architectures import CASES, made, randomized
 from coset.errors import InputError
-from coset.symmetry import Element, Symmetry, Variance
+from coset.symmetry import Element, Parameter, Symmetry, Variance, intertwiner
 from coset.symmetry.axes import Charge, Concat, Fixed, Product, Units
 from coset.symmetry.grammar import parse_axis, render_axis
+from coset.symmetry.structure import UnitClass
 
 NAMES = st.sampled_from(["h", "layer1.conv", "heads", "_x9"])
 POWERS = st.tuples(st.integers(-3, 3), st.integers(0, 1)).filter(any)
@@ -63,7 +64,9 @@ def test_brackets_nest():
     node, parents = parse_axis("g^0[h^0*(qk+vo)]")
     assert parents == {"g": None, "h": "g", "qk": "g", "vo": "g"}
     assert parse_axis("a[b[c]]")[1] == {"a": None, "b": "a", "c": "b"}
-    assert render_axis(node, parents) == "g^0[h^0*(qk+vo)]"
+    assert render_axis(node, parents) == "g[h^0*(qk+vo)]"
+    assert parse_axis("g[qk]")[0] == parse_axis("g^0*qk")[0]
+    assert render_axis(parse_axis("g^1[qk]")[0], {"qk": "g"}) == "g^1[qk]"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +114,7 @@ def test_an_mlp_in_five_lines():
         ({"4.weight": "- /h2+h3*7"}, {}, "no size of class 'h3' fits"),
         ({}, {"scales": {"h9": "positive"}}, "scales names the class 'h9'"),
         ({}, {"scales": {"h1": "huge"}}, r"scales\['h1'\] is 'huge'; expected one of one, sign"),
-        ({}, {"scales": {"h1:pre": "positive"}}, "scales frees 'h1:pre', but no axis is charged with it"),
+        ({}, {"scales": {"h1:pre": "positive"}}, "scales frees the scales of 'h1:pre', but no axis carries one"),
         ({}, {"ordered": ["h7"]}, "ordered names the class 'h7'"),
         ({}, {"sizes": {"h1": 7}}, "axis 0 has 6 positions but its classes make 7: 'h1' has size 7 by sizes"),
         ({}, {"inside": {"h1": "h2"}}, r"0.weight: axis 0 carries a class nested in 'h2'.*it stands nowhere"),
@@ -119,6 +122,18 @@ def test_an_mlp_in_five_lines():
         ({}, {"inside": {"h1": "h8"}}, "'h8', in which 'h1' is nested, stands on no axis"),
         ({"0.weight": "g[h1]", "2.weight": "h2 q[h1]"}, {"sizes": {"g": 2, "q": 2}}, "nested in 'q' here and in 'g'"),
         ({"0.weight": "g[h1]"}, {"sizes": {"g": 2}, "inside": {"h1": "h2"}}, "'g' by its axes and in 'h2' by inside"),
+        ({}, {"scales": {"h1": intertwiner("square")}}, r"'2.weight' reads 'h1' with scale power -1; behind square"),
+        ({}, {"scales": {"h1": intertwiner("|x|^1.5")}}, "charges are whole numbers"),
+        (
+            {"0.weight": "h1^0~1", "0.bias": "h1^0~1", "2.weight": "h2 h1^0~1"},
+            {"scales": {"h1": "positive"}}, "scales frees the scales of 'h1'",
+        ),
+        (
+            {"0.weight": "h1^2", "0.bias": "h1^2", "2.weight": "h2 /h1^2"},
+            {"scales": {"h1": "sign"}}, "scales frees the signs of 'h1'",
+        ),
+        ({"0.weight": ("h1", "-")}, {}, "the axes of '0.weight' are given as tuple"),
+        ({}, {"sizes": {"h1": 6.0}}, "expected a whole number"),
         ({"0.bias": Variance("h1", 1e-5, gain="2.bias")}, {}, "its gain '2.bias' does not carry the same classes"),
     ],
 )  # fmt: skip
@@ -141,6 +156,8 @@ def test_a_tied_weight_with_two_roles_is_refused():
         InputError, match=r"'0.weight' and '1.weight' are one tied weight with two roles: 'h' and '- /h'"
     ):
         Symmetry.from_axes({"0.weight": "h", "1.weight": "- /h"}, model)
+    # The same role in other words is one role.
+    assert Symmetry.from_axes({"0.weight": "h", "1.weight": "h -"}, model).classes["h"].size == 4
     sym = Symmetry.from_axes({"1.weight": "h h"}, model)
     assert sym.parameters["0.weight"] == sym.parameters["1.weight"]
 
@@ -176,13 +193,21 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
     path = tmp_path / "sym.json"
     sym.save(path)
     text = path.read_text()
+    nested = Symmetry.from_axes({"w": "g[c]"}, {"w": torch.zeros(6)}, sizes={"g": 2}).to_json()
     for content, message in [
+        (nested.replace('"g^0*c"', '"g[c]"').replace('"inside": "g"', '"inside": null'), "'c' stands inside 'g' here"),
+        (text.replace('"size": 6', '"size": "six"'), "class h1 is damaged: 'size' is 'six'"),
+        (text.replace('"size": 6', '"size": 6.5'), "'size' is 6.5"),
+        (text.replace('"permutes": true', '"permutes": "false"', 1), "'permutes' is 'false'"),
+        (text.replace('"inside": null', '"inside": "zz"', 1), "nested in 'zz', which does not stand before it"),
+        (text.replace('"notes": []', '"notes": "hello"'), "'notes' is 'hello'"),
+        (text.replace('["h1", "4"]', '"h1"'), "'axes' is 'h1'"),
         (text[: len(text) // 2], "is not JSON"),
         ('{"a": 1}', "is not a symmetry: its format is None"),
         ("[]", "is not a symmetry: its format is 'list'"),
         (text.replace('"version": 1', '"version": 99'), "has version 99; this coset reads version 1"),
         (text.replace('"size": 6', '"size": 7'), "axis 0 has 6 positions, its description 7"),
-        (text.replace('"shape"', '"shapes"'), "is damaged: KeyError 'shape'"),
+        (text.replace('"shape"', '"shapes"'), "0.weight is damaged: it has no 'shape'"),
     ]:
         path.write_text(content)
         with pytest.raises(InputError, match=message):
@@ -204,6 +229,38 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
         Element.load(element)
     with pytest.raises(InputError, match="does not exist"):
         Element.load(tmp_path / "absent")
+
+
+def test_equality_does_not_depend_on_the_order_of_declaration():
+    one = Symmetry.from_axes(GOOD, network(), scales={"h1": "positive", "h2": "sign"})
+    two = Symmetry.from_axes(dict(reversed(GOOD.items())), network(), scales={"h2": "sign", "h1": "positive"})
+    assert list(one.classes) != list(two.classes)
+    assert one == two
+    assert one.random(torch.Generator().manual_seed(0)) == two.random(torch.Generator().manual_seed(0))
+    assert one != Symmetry.from_axes(GOOD, network(), scales={"h1": "positive", "h2": "nonzero"})
+
+
+@pytest.mark.parametrize("name", ["a-b", "a*b", "1a", "", "a b"])
+def test_names_must_fit_the_language(name):
+    classes = {name: UnitClass(name, 2)}
+    with pytest.raises(InputError, match="cannot name a class"):
+        Symmetry(classes, {}, {"w": Parameter((2,), (Units(name),))})
+
+
+def test_charges_must_be_sorted_and_single():
+    classes = {"h": UnitClass("h", 2)}
+    for charges in ((Charge("b", 1, 1), Charge("a", 1, 1)), (Charge("", 1, 1), Charge("", 2, 0)), (Charge("", 1, 2),)):
+        with pytest.raises(InputError, match="not sorted, single"):
+            Symmetry(classes, {}, {"w": Parameter((2,), (Units("h", charges),))})
+
+
+def test_json_written_by_hand():
+    """The language of the docs, with brackets and dashes."""
+    text = """{"format": "coset.symmetry", "version": 1,
+     "classes": {"g": {"size": 2, "inside": null, "permutes": true}, "c": {"size": 3, "inside": "g", "permutes": true}},
+     "families": {}, "parameters": {"w": {"shape": [6, 4], "axes": ["g[c]", "-"]}}, "notes": [], "pinned": []}"""
+    sym = Symmetry.from_json(text)
+    assert sym == Symmetry.from_axes({"w": "g[c] -"}, {"w": torch.zeros(6, 4)}, sizes={"g": 2})
 
 
 def test_values_cannot_be_changed():

@@ -148,11 +148,12 @@ def brute_force(sym, g, name, tensor):
         return sum(length(s) for s in node.segments)
 
     def leaves(node, position):
-        """[(units, number)] and a function from {id(units): new number} to the position."""
+        """[(units, number, mark)] and a function from {mark: new number} to the position."""
         if isinstance(node, Fixed):
             return [], lambda numbers: position
         if isinstance(node, Units):
-            return [(node, position)], lambda numbers: numbers[id(node)]
+            mark = object()
+            return [(node, position, mark)], lambda numbers: numbers[mark]
         if isinstance(node, Concat):
             offset = 0
             for segment in node.segments:
@@ -180,14 +181,14 @@ def brute_force(sym, g, name, tensor):
     axes = sym.parameters[name].axes
     for index in torch.cartesian_prod(*(torch.arange(n) for n in tensor.shape)).reshape(-1, tensor.ndim).tolist():
         parts = [leaves(node, position) for node, position in zip(axes, index, strict=True)]
-        everywhere = {unit.name: number for found, _ in parts for unit, number in found}
+        everywhere = {unit.name: number for found, _ in parts for unit, number, _ in found}
         source, factor = [], 1.0
         for found, back in parts:
-            at = {**everywhere, **{unit.name: number for unit, number in found}}
+            beside = {**everywhere, **{unit.name: number for unit, number, _ in found}}
             numbers = {}
-            for unit, _ in found:
-                old = old_block(unit.name, at)
-                numbers[id(unit)] = old[-1]
+            for unit, number, mark in found:
+                old = old_block(unit.name, {**beside, unit.name: number})
+                numbers[mark] = old[-1]
                 for charge in unit.charges:
                     key = f"{unit.name}:{charge.family}" if charge.family else unit.name
                     if key in g.scales:

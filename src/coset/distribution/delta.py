@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Self
 
 from torch import Tensor
 
 from coset.symmetry.action import Action
+from coset.values import Frozen
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,7 +17,7 @@ class Delta:
     params: Mapping[str, Tensor]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "params", MappingProxyType(dict(self.params)))
+        object.__setattr__(self, "params", Frozen(self.params))
 
     @property
     def mean(self) -> Mapping[str, Tensor]:

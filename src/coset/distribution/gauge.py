@@ -10,6 +10,7 @@ from torch import Tensor
 from coset.distribution.delta import Delta
 from coset.distribution.mean_field import MeanField
 from coset.errors import InputError
+from coset.symmetry.action import Action, memory_of
 from coset.symmetry.axes import Charge, Concat, Node, Product, Units, units_of
 from coset.symmetry.element import Element
 from coset.symmetry.structure import Stretch
@@ -26,25 +27,37 @@ def normalize_scales(sym: Symmetry, params: _T) -> tuple[_T, Element]:
     there is nothing else), as far as all other scales they carry are already removed: the first writers of a residual
     stream, not the blocks that read it. So the result does not depend on the scales of the input. Units whose incoming
     weights vanish are measured by the parameters with fewer axes, and units without any of these keep their scale.
-    For a distribution the norms are those of its means.
+    For a distribution the norms are those of its means. Norms are taken in float64, and as numbers: no derivative
+    follows them.
 
-    Returns (representative, g) with act(g, representative) = params.
+    Returns (representative, g) with act(g, representative) = params. Where a batch norm's variance is so small that it
+    is kept positive (see ``Symmetry.act``), what comes back has the same function but not the same gain and variance.
     """
-    current = dict(params if isinstance(params, Mapping) else params.mean)
+    means: Mapping[str, Tensor] = params if isinstance(params, Mapping) else params.mean
+    current = dict(means)
+    first = {memory_of(tensor): name for name, tensor in reversed(current.items())}
+    single = {name for name, tensor in current.items() if first[memory_of(tensor)] == name}
+    incoming = {key: _incoming(sym, key) for key in sym.scaling}
+    carriers = {key: _carriers(sym, key) for key in sym.scaling}
     scales: dict[str, Tensor] = {}
     while len(scales) < len(sym.scaling):
-        key, sources = _next_family(sym, scales.keys())
-        missing = [name for rank in sources for name in rank if name not in current]
-        if missing:
-            raise InputError(
-                f"'{missing[0]}' is needed to normalise the scales of '{key}' and is not among the parameters"
-            )
-        scales[key] = _norms(sym, key, sources, current)
-        step = sym.element(scales={key: 1 / scales[key]})
-        touched = {name: current[name] for name in _carriers(sym, key) if name in current}
-        current.update(sym.act(step, touched, partial=True))
+        key, sources = _next_family(sym, incoming, scales)
+        for name in (name for rank in sources for name in rank):
+            if name not in current:
+                raise InputError(
+                    f"'{name}' is needed to normalise the scales of '{key}' and is not among the parameters"
+                )
+        # Tied weights count once.
+        scales[key] = _norms(sym, key, [[name for name in rank if name in single] for rank in sources], current)
+        step = Action(sym, Element(scales={key: 1 / scales[key]}), whole=False)
+        touched = {name: current[name].detach().double() for name in carriers[key] if name in current}
+        current.update(step(touched, partial=True))
     undo = sym.element(scales=scales)
-    return sym.act(sym.inverse(undo), params), undo
+    representative = sym.act(sym.inverse(undo), params)
+    for name, tensor in (representative if isinstance(representative, Mapping) else representative.mean).items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise InputError(f"'{name}' overflows {tensor.dtype} without its scales; pass parameters in float64")
+    return representative, undo
 
 
 def _scales_on(sym: Symmetry, unit: Units) -> dict[str, int]:
@@ -93,7 +106,9 @@ def _incoming(sym: Symmetry, key: str) -> dict[str, set[str]]:
     return found
 
 
-def _next_family(sym: Symmetry, removed: Collection[str]) -> tuple[str, list[list[str]]]:
+def _next_family(
+    sym: Symmetry, incoming: Mapping[str, Mapping[str, set[str]]], removed: Collection[str]
+) -> tuple[str, list[list[str]]]:
     """The first family whose incoming parameters carry no other scale that is still free.
 
     Returns its key and its incoming parameters by number of axes, most first.
@@ -101,10 +116,9 @@ def _next_family(sym: Symmetry, removed: Collection[str]) -> tuple[str, list[lis
     waiting = [key for key in sym.scaling if key not in removed]
     for insist in (True, False):
         for key in waiting:
-            incoming = _incoming(sym, key)
-            ready = [name for name, others in incoming.items() if others <= set(removed)]
+            ready = [name for name, others in incoming[key].items() if all(other in removed for other in others)]
             ranks = sorted({len(sym.parameters[name].shape) for name in ready}, reverse=True)
-            best = max((len(sym.parameters[name].shape) for name in incoming), default=0)
+            best = max((len(sym.parameters[name].shape) for name in incoming[key]), default=0)
             if ranks and (ranks[0] == best or not insist):
                 return key, [[name for name in ready if len(sym.parameters[name].shape) == rank] for rank in ranks]
     raise InputError(
@@ -119,8 +133,14 @@ def _norms(sym: Symmetry, key: str, sources: list[list[str]], params: Mapping[st
     shape = sym.shape(family.owner)
     norms = torch.zeros(shape, dtype=torch.float64).reshape(-1)
     for rank in sources:
-        squares = sum((_unit_squares(sym, name, family, params[name]) for name in rank), torch.zeros_like(norms))
-        norms = torch.where(norms == 0, squares.sqrt(), norms)
+        # Over the largest entry, so that squares of large numbers stay numbers.
+        largest = max((float(params[name].abs().max()) for name in rank if params[name].numel()), default=0.0)
+        if largest == 0.0:
+            continue
+        squares = sum(
+            (_unit_squares(sym, name, family, params[name] / largest) for name in rank), torch.zeros_like(norms)
+        )
+        norms = torch.where(norms == 0, largest * squares.sqrt(), norms)
     return torch.where(norms == 0, torch.ones_like(norms), norms).reshape(shape)
 
 
@@ -130,6 +150,8 @@ def _unit_squares(sym: Symmetry, name: str, family: Family, tensor: Tensor) -> T
     squares = tensor.detach().to(device="cpu", dtype=torch.float64) ** 2
     if squares.ndim != len(sym.parameters[name].shape):
         raise InputError(f"'{name}' has leading sample axes; normalise one network at a time")
+    if not bool(torch.isfinite(squares).all()):
+        raise InputError(f"'{name}' has entries that are NaN or infinite")
     squares = squares.reshape(structure.sizes)
     total = torch.zeros(math.prod(sym.shape(family.owner)), dtype=torch.float64)
     for stretch in structure.stretches:

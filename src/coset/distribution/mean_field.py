@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Self
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 from coset.errors import InputError
 from coset.symmetry.action import Action
 from coset.symmetry.gather import transformed_by_functorch
+from coset.values import Frozen
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +26,10 @@ class MeanField:
 
     def __post_init__(self) -> None:
         for part in ("mean", "std"):
-            object.__setattr__(self, part, MappingProxyType(dict(getattr(self, part))))
+            object.__setattr__(self, part, Frozen(getattr(self, part)))
         for name, deviation in self.std.items():
+            if not isinstance(deviation, Tensor):
+                raise InputError(f"std['{name}'] is a {type(deviation).__name__}; expected a tensor")
             if name not in self.mean:
                 raise InputError(f"std has '{name}', which mean has not")
             if deviation.shape != self.mean[name].shape:

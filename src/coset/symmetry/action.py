@@ -10,8 +10,8 @@ from torch import Tensor
 from coset.errors import InputError
 from coset.symmetry.axes import Charge
 from coset.symmetry.element import Element
-from coset.symmetry.gather import Pass, apply
-from coset.symmetry.group import check_shapes, full_map
+from coset.symmetry.gather import Pass, apply, is_plain, transformed_by_functorch
+from coset.symmetry.group import check, full_map
 from coset.symmetry.structure import Stretch
 
 if TYPE_CHECKING:
@@ -42,31 +42,36 @@ class Move:
 class Action:
     """An element, ready to act: index and factor of every stretch are computed once and shared by all parameters."""
 
-    def __init__(self, sym: "Symmetry", g: Element) -> None:
-        check_shapes(sym, g)
+    def __init__(self, sym: "Symmetry", g: Element, *, whole: bool = True) -> None:
+        """``whole``: ``g`` must be a member of the group; otherwise the parts it lacks are neutral."""
+        if whole:
+            check(sym, g)
         self.sym = sym
         self.g = g
         self._maps: dict[str, Tensor] = {}
         self._moves: dict[int, Move] = {}
-        self._idle = {key for key, d in g.scales.items() if not d.requires_grad and bool((d == 1).all())}
-        self._unflipped = {key for key, s in g.signs.items() if bool((s == 1).all())}
+        # Where derivatives or transforms follow, values must not decide what is computed.
+        self._idle = {key for key, d in g.scales.items() if is_plain(d) and bool((d == 1).all())}
+        self._unflipped = {key for key, s in g.signs.items() if is_plain(s) and bool((s == 1).all())}
 
     def __call__(self, params: Mapping[str, Tensor], *, partial: bool = False) -> dict[str, Tensor]:
         """g·θ for a dict of parameters."""
+        # A mapping may make its tensors anew each time; from here on they are kept.
+        params = dict(params)
         check_names(self.sym, params, partial)
         moved: dict[str, Tensor] = {}
-        seen: dict[tuple[int, int], Tensor] = {}
+        seen: dict[tuple[object, ...], Tensor] = {}
         corrections: dict[str, Tensor] = {}
         for name, tensor in params.items():
             parameter = self.sym.parameters[name]
             check_tensor(name, tensor, parameter.shape)
             if parameter.shift:
-                moved[name], correction = self._shifted(name, tensor, parameter.shift)
+                moved[name], correction = self._shifted(name, tensor, parameter.shift, parameter.gain in params)
                 if parameter.gain is not None and parameter.gain in params:
                     corrections[parameter.gain] = correction
                 continue
-            # Tied weights come in as one tensor under two names and leave as one.
-            tie = (id(tensor), id(self.sym.structures.get(name)))
+            # Tied weights come in as one piece of memory under two names and leave as one tensor.
+            tie = (*memory_of(tensor), id(self.sym.structures.get(name)))
             if tie not in seen:
                 seen[tie] = self._moved(name, tensor)
             moved[name] = seen[tie]
@@ -84,7 +89,7 @@ class Action:
         for name, tensor in means.items():
             parameter = self.sym.parameters[name]
             if parameter.shift and parameter.gain is not None and parameter.gain in spread:
-                _, correction = self._shifted(name, tensor, parameter.shift)
+                _, correction = self._shifted(name, tensor, parameter.shift, parameter.gain in means)
                 spread[parameter.gain] = spread[parameter.gain] * correction.to(spread[parameter.gain].dtype)
         return spread
 
@@ -104,15 +109,17 @@ class Action:
         ]
         return apply(whole, passes).reshape(tensor.shape)
 
-    def _shifted(self, name: str, tensor: Tensor, shift: float) -> tuple[Tensor, Tensor]:
-        """c²(var + ε) − ε, or c²·var where that is negative, and the factor by which the gain makes up for that."""
-        whole = self._moved(name, tensor + shift)
+    def _shifted(self, name: str, tensor: Tensor, shift: float, has_gain: bool) -> tuple[Tensor, Tensor]:
+        """c²(var + ε) − ε, or c²·var where that is negative, and the factor by which the gain makes up for that.
+
+        Without a gain to make up for it the negative value stays: var + ε is positive all the same.
+        """
         bare = self._moved(name, tensor)
-        outside = (
-            (whole - shift < 0) & (bare >= 0) if self.sym.parameters[name].gain else torch.zeros_like(whole).bool()
-        )
-        correction = torch.where(outside, torch.sqrt((bare + shift) / whole), torch.ones_like(whole))
-        return torch.where(outside, bare, whole - shift), correction
+        offset = self._moved(name, torch.full_like(tensor, shift))
+        exact = bare + (offset - shift)
+        outside = (exact < 0) & (bare >= 0) if has_gain else torch.zeros_like(bare, dtype=torch.bool)
+        correction = torch.where(outside, torch.sqrt((bare + shift) / (bare + offset)), torch.ones_like(bare))
+        return torch.where(outside, bare, exact), correction
 
     def _map(self, name: str) -> Tensor:
         if name not in self._maps:
@@ -170,7 +177,16 @@ def _times(total: Tensor | None, part: Tensor | None, present: Tensor) -> Tensor
 
 
 def _unless_in_order(index: Tensor) -> Tensor | None:
+    if transformed_by_functorch(index):
+        return index
     return None if torch.equal(index, torch.arange(len(index), device=index.device)) else index
+
+
+def memory_of(tensor: Tensor) -> tuple[object, ...]:
+    """What tells whether two tensors are one: their memory, or where there is none the object itself."""
+    if transformed_by_functorch(tensor) or tensor.data_ptr() == 0:
+        return ("object", id(tensor))
+    return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad)
 
 
 def check_names(sym: "Symmetry", params: Mapping[str, Tensor], partial: bool) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
@@ -49,6 +49,7 @@ _enter("abs", torch.abs, "nonzero", 1.0, 0)
 _enter("square", torch.square, "nonzero", 2.0, 0)
 _enter("cube", lambda x: x**3, "nonzero", 3.0, 1)
 _enter("sign", torch.sign, "nonzero", 0.0, 1)
+_enter("relu_squared", lambda x: F.relu(x) ** 2, "positive", 2.0)
 _enter("tanh", torch.tanh, "sign")
 _enter("sin", torch.sin, "sign", remark=_PHASE)
 _enter("erf", torch.erf, "sign")
@@ -92,7 +93,7 @@ _FUNCTIONS: dict[Any, str] = {
 }  # fmt: skip
 
 _POWER = re.compile(r"(?P<base>x|relu|\|x\||abs)\s*(?:\^|\*\*)\s*(?P<power>\d+(?:\.\d+)?)")
-_SLOPE = re.compile(r"leaky_?relu\((?P<slope>[-+.\de]+)\)")
+_SLOPE = re.compile(r"leaky_?relu(?:\(|:)(?P<slope>[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\)?")
 
 
 def _power(base: str, power: float) -> tuple[Elementwise, Intertwiner]:
@@ -120,25 +121,31 @@ def _leaky(slope: float) -> tuple[Elementwise, Intertwiner]:
 
 
 def _named(name: str) -> tuple[Elementwise, Intertwiner]:
-    text = name.strip().lower()
+    text = re.sub(r"[\s-]+", "_", name.strip().lower())
     if text in _TABLE:
         return _TABLE[text]
     if match := _POWER.fullmatch(text):
         return _power(match["base"], float(match["power"]))
     if match := _SLOPE.fullmatch(text):
         return _leaky(float(match["slope"]))
+    # A number behind a colon is a setting that changes the function and not its group, as in elu:0.5.
+    plain, _, setting = text.partition(":")
+    if setting and plain in ("prelu", "elu", "celu", "softplus", "softshrink", "hardshrink"):
+        return _TABLE[plain]
     raise InputError(
         f"unknown activation '{name}'; known: {', '.join(sorted(_TABLE))}, x^d, relu^d, |x|^p, leaky_relu(slope)"
     )
 
 
 def _prelu(module: nn.PReLU) -> tuple[Elementwise, Intertwiner]:
-    slopes = module.weight.detach().double()
+    slopes = module.weight.detach().double().flatten()
+    if not bool(torch.isfinite(slopes).all()):
+        raise InputError(f"a PReLU has slopes that are not finite: {slopes.tolist()[:4]}")
     if bool((slopes.abs() == 1).any()):
-        raise InputError(
-            "a PReLU with a slope of exactly 1 or −1 is not one activation: its units have different groups"
-        )
-    return partial(F.leaky_relu, negative_slope=float(slopes.flatten()[0])), _TABLE["prelu"][1]
+        if bool((slopes == slopes[0]).all()):
+            return _leaky(float(slopes[0]))
+        raise InputError("a PReLU with some slopes of exactly 1 or −1 is not one activation: its units differ in group")
+    return partial(F.leaky_relu, negative_slope=float(slopes[0])), _TABLE["prelu"][1]
 
 
 def _clipped(module: nn.Hardtanh) -> tuple[Elementwise, Intertwiner]:
@@ -187,12 +194,10 @@ def _resolve(activation: str | nn.Module | Elementwise) -> tuple[Elementwise, In
         entry = _MODULES.get(type(activation))
         # Everything else, ELU(alpha=0) and user modules included, is judged by its values.
         return entry(activation) if entry else (activation, None)
-    name = _FUNCTIONS.get(activation)
-    if name is not None:
-        return activation, _TABLE[name][1]
     if not callable(activation):
         raise InputError(f"expected an activation (name, nn.Module or function), found {type(activation).__name__}")
-    return activation, None
+    name = _FUNCTIONS.get(activation) if isinstance(activation, Hashable) else None
+    return activation, _TABLE[name][1] if name is not None else None
 
 
 def activation_function(activation: str | nn.Module | Elementwise) -> Elementwise:

@@ -2,13 +2,13 @@
 
 import difflib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from coset.errors import InputError
-from coset.symmetry.axes import Fixed, Node, size_of, units_of
+from coset.symmetry.axes import Charge, Fixed, Node, size_of, units_of
 from coset.symmetry.grammar import parse_axis
 from coset.symmetry.intertwiner import DIAGONALS, Diagonal, Intertwiner
 from coset.symmetry.structure import UnitClass
@@ -34,7 +34,7 @@ class _Declared:
     """A parameter as read: its axes with sizes not yet known."""
 
     axes: tuple[Node, ...]
-    text: str
+    text: str = field(compare=False)
     shift: float
     gain: str | None
 
@@ -43,7 +43,7 @@ def from_axes(
     axes: Mapping[str, "str | Variance"],
     like: nn.Module | Mapping[str, Tensor],
     *,
-    scales: Diagonal | Mapping[str, Diagonal | Intertwiner],
+    scales: Diagonal | Intertwiner | Mapping[str, Diagonal | Intertwiner],
     sizes: Mapping[str, int],
     inside: Mapping[str, str],
     ordered: Collection[str],
@@ -84,6 +84,10 @@ def _read(
             hint = f"; did you mean '{close[0]}'?" if close else f"; it has {', '.join(list(tensors)[:6])}, …"
             raise InputError(f"'{name}' is not a parameter or buffer of the model{hint}")
         text = value.axes if isinstance(value, Variance) else value
+        if not isinstance(text, str):
+            raise InputError(
+                f"the axes of '{name}' are given as {type(text).__name__}; expected a string like 'h2 /h1'"
+            )
         words = text.split()
         shape = tuple(tensors[name].shape)
         if len(words) > len(shape):
@@ -134,6 +138,9 @@ def _sizes(
     given: Mapping[str, int],
 ) -> dict[str, int]:
     """Solve the sizes of the classes from the shapes: one unknown at a time, each axis an equation."""
+    for name, size in given.items():
+        if not isinstance(size, int) or size < 1:
+            raise InputError(f"sizes['{name}'] is {size!r}; expected a whole number ≥ 1")
     known = dict(given)
     origin = dict.fromkeys(given, "sizes")
     equations = [
@@ -212,20 +219,14 @@ def _classes(
 
 
 def _families(
-    scales: Diagonal | Mapping[str, Diagonal | Intertwiner],
+    scales: Diagonal | Intertwiner | Mapping[str, Diagonal | Intertwiner],
     classes: Mapping[str, UnitClass],
     declared: Mapping[str, _Declared],
 ) -> dict[str, "Family"]:
+    """The free families; what is freed must be carried somewhere, and as the activation lets it pass."""
     from coset.symmetry.symmetry import Family
 
-    charged = {
-        (unit.name, charge.family)
-        for item in declared.values()
-        for node in item.axes
-        for unit in units_of(node)
-        for charge in unit.charges
-    }
-    wanted = dict.fromkeys(classes, scales) if isinstance(scales, str) else dict(scales)
+    wanted = dict(scales) if isinstance(scales, Mapping) else dict.fromkeys(classes, scales)
     families = {}
     for key, value in wanted.items():
         diagonal = value.diagonal if isinstance(value, Intertwiner) else value
@@ -236,10 +237,40 @@ def _families(
             raise InputError(f"scales names the class '{owner}', which no axis carries; classes: {', '.join(classes)}")
         if diagonal == "one":
             continue
-        if (owner, name) not in charged:
-            raise InputError(f"scales frees '{key}', but no axis is charged with it")
-        families[key] = Family(owner, name, diagonal != "sign", diagonal != "positive")
+        carried = [
+            (parameter, charge)
+            for parameter, item in declared.items()
+            for node in item.axes
+            for unit in units_of(node)
+            for charge in unit.charges
+            if unit.name == owner and charge.family == name
+        ]
+        for kind, free in (("scale", diagonal != "sign"), ("sign", diagonal != "positive")):
+            if free and not any(getattr(charge, kind) for _, charge in carried):
+                if not isinstance(scales, Mapping):
+                    break  # one word for all classes frees those that are charged
+                raise InputError(f"scales frees the {kind}s of '{key}', but no axis carries one")
+        else:
+            if isinstance(value, Intertwiner):
+                _check_powers(key, value, carried)
+            families[key] = Family(owner, name, diagonal != "sign", diagonal != "positive")
     return families
+
+
+def _check_powers(key: str, group: Intertwiner, carried: Sequence[tuple[str, Charge]]) -> None:
+    """Behind an activation of power p a reader divides by the p-th power of the scale its units were written with."""
+    if group.scales and group.scale_power != int(group.scale_power):
+        raise InputError(f"{group.name} has the scale power {group.scale_power:g}; charges are whole numbers")
+    reads = (-int(group.scale_power) if group.scales else None, group.sign_power % 2 if group.signs else None)
+    for parameter, charge in carried:
+        if charge.scale > 0:
+            continue
+        for kind, expected in (("scale", reads[0]), ("sign", reads[1])):
+            if expected is not None and getattr(charge, kind) != expected:
+                raise InputError(
+                    f"'{parameter}' reads '{key}' with {kind} power {getattr(charge, kind)}; behind {group.name} it "
+                    f"must be {expected} (write /{key}^{int(group.scale_power)}~{group.sign_power % 2})"
+                )
 
 
 def _filled(axes: tuple[Node, ...], tensor: Tensor) -> tuple[Node, ...]:

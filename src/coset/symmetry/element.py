@@ -5,7 +5,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -14,13 +13,10 @@ from torch import Tensor
 
 from coset.errors import InputError
 from coset.files import write_bytes
+from coset.values import Frozen
 
 FORMAT = "coset.element"
 VERSION = 1
-
-
-def _frozen(mapping: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    return MappingProxyType(dict(mapping))
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +35,7 @@ class Element:
 
     def __post_init__(self) -> None:
         for part in ("permutations", "scales", "signs"):
-            object.__setattr__(self, part, _frozen(getattr(self, part)))
+            object.__setattr__(self, part, Frozen(getattr(self, part)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Element):
@@ -74,7 +70,7 @@ class Element:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the element to a safetensors file, atomically; every value is kept exactly."""
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self._tensors().items()}
+        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self._tensors().items()}
         write_bytes(path, save(tensors, metadata={"format": FORMAT, "version": str(VERSION)}))
 
     @staticmethod
@@ -100,7 +96,14 @@ class Element:
             if part not in parts:
                 raise InputError(f"{source} holds '{name}'; expected names like permutation/…, scale/… or sign/…")
             parts[part][key] = tensor
-        return Element(parts["permutation"], parts["scale"], parts["sign"])
+        loaded = Element(parts["permutation"], parts["scale"], parts["sign"])
+        from coset.symmetry.group import check_values
+
+        try:
+            check_values(loaded)
+        except InputError as error:
+            raise InputError(f"{source} holds no element: {error}") from error
+        return loaded
 
 
 def unit_map(permutations: Mapping[str, Tensor], name: str, chain: tuple[str, ...], shape: tuple[int, ...]) -> Tensor:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 # A block of so many entries stays in the cache between its passes, and is too small for torch to start threads on.
 _BLOCK = 32768
@@ -24,14 +25,36 @@ def transformed_by_functorch(tensor: Tensor) -> bool:
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor is just its values: no derivative, backward or forward, and no transform follows it."""
+    if transformed_by_functorch(tensor) or tensor.requires_grad:
+        return False
+    if not tensor.is_floating_point():
+        return True
+    tangent: Tensor | None = forward_ad.unpack_dual(tensor).tangent  # type: ignore[no-untyped-call]
+    return tangent is None
+
+
 def apply(tensor: Tensor, passes: Sequence[Pass]) -> Tensor:
     """All passes, one after the other. The result is a new tensor, differentiable in ``tensor`` and in the factors."""
+    if tensor.is_floating_point() and any(_is_extreme(step.factor, tensor.dtype) for step in passes):
+        # Factors that cancel each other may lie outside the type's range one by one.
+        return apply(tensor.double(), passes).to(tensor.dtype)
     passes = [_ready(step, tensor) for step in passes]
     if _can_sweep(tensor, passes):
         return _sweep(tensor, passes)
     for step in passes:
         tensor = _along(tensor, step)
     return tensor
+
+
+def _is_extreme(factor: Tensor | None, dtype: torch.dtype) -> bool:
+    """Whether a factor leaves the middle half of the exponents of a narrower type."""
+    if factor is None or dtype == torch.float64 or factor.numel() == 0 or not is_plain(factor):
+        return False
+    limits = torch.finfo(dtype)
+    size = factor.abs()
+    return bool((size > limits.max**0.5).any() or (size < limits.tiny**0.5).any())
 
 
 def _ready(step: Pass, tensor: Tensor) -> Pass:
@@ -65,8 +88,8 @@ def _can_sweep(tensor: Tensor, passes: Sequence[Pass]) -> bool:
         and tensor.numel() > _BLOCK
         and tensor.is_contiguous()
         and all(len(step.dims) == 1 for step in passes)
-        and all(type(part) in (Tensor, nn.Parameter) and not transformed_by_functorch(part) for part in inputs)
-        and not (torch.is_grad_enabled() and any(part.requires_grad for part in inputs))
+        and all(type(part) in (Tensor, nn.Parameter) for part in inputs)
+        and all(is_plain(part if torch.is_grad_enabled() else part.detach()) for part in inputs)
     )
 
 

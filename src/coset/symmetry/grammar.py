@@ -12,7 +12,8 @@
 A bare NAME carries its class's scale with power 1 (it produces the units), ``/NAME`` with power −1 (it consumes them),
 ``/NAME^3`` with power −3 (behind x³), ``NAME^0`` not at all. Braces name further families: ``c{pre:2}``.
 ``outer[inner]`` is the product of ``outer`` with ``inner``, and says that the classes inside have a permutation of
-their own in every unit of ``outer`` (a wreath product).
+their own in every unit of ``outer`` (a wreath product); there ``outer`` is moved but carries no scale unless it is
+written as ``outer^1[…]`` or ``/outer[…]``.
 """
 
 import re
@@ -23,6 +24,12 @@ from coset.errors import InputError
 from coset.symmetry.axes import Charge, Concat, Fixed, Node, Product, Units, units_of
 
 _TOKEN = re.compile(r"(?P<name>[A-Za-z_][\w.]*)|(?P<number>\d+)|(?P<mark>[-+*/^~(){}\[\]:,])")
+
+
+def is_name(text: str) -> bool:
+    """Whether ``text`` can name a class or a family."""
+    match = _TOKEN.fullmatch(text)
+    return match is not None and match.lastgroup == "name"
 
 
 @dataclass
@@ -64,6 +71,9 @@ class _Reader:
             return True
         return False
 
+    def opens_bracket(self) -> bool:
+        return self.peek() == "["
+
     def axis(self) -> Node:
         segments = [self.term()]
         while self.accept("+"):
@@ -94,7 +104,7 @@ class _Reader:
         charges: list[Charge] = []
         if self.accept("^"):
             charges.append(self.power("", consumes))
-        elif self.peek() != "{":
+        elif self.peek() != "{" and (consumes or not self.opens_bracket()):
             charges.append(Charge("", -1 if consumes else 1, 1))
         if self.accept("{"):
             while True:
@@ -162,10 +172,16 @@ def _render_product(factors: tuple[Node, ...], parents: Mapping[str, str | None]
     first, rest = factors[0], factors[1:]
     inside = [parents.get(unit.name) for factor in rest for unit in units_of(factor)]
     if isinstance(first, Units) and inside and all(parent == first.name for parent in inside):
-        return f"{_render_units(first)}[{render_axis(rest[0] if len(rest) == 1 else Product(rest), parents)}]"
+        return f"{_render_outer(first)}[{render_axis(rest[0] if len(rest) == 1 else Product(rest), parents)}]"
     text = render_axis(first, parents)
     text = f"({text})" if isinstance(first, Concat) else text
     return f"{text}*{_render_product(rest, parents)}" if rest else text
+
+
+def _render_outer(node: Units) -> str:
+    """A class before a bracket: there a bare name carries no scale."""
+    text = _render_units(node)
+    return f"{text}^1" if text == node.name else text.removesuffix("^0")
 
 
 def _render_units(node: Units) -> str:

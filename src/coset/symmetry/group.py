@@ -9,6 +9,7 @@ from torch import Tensor
 
 from coset.errors import InputError
 from coset.symmetry.element import Element, unit_map
+from coset.symmetry.gather import transformed_by_functorch
 from coset.symmetry.structure import ancestors
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def _in_order(sym: "Symmetry", name: str) -> Tensor:
 
 def random(sym: "Symmetry", generator: torch.Generator, spread: float) -> Element:
     """Uniform permutations and signs; scales exp(spread·N(0, 1))."""
+    if not isinstance(generator, torch.Generator):
+        raise InputError(f"random needs a torch.Generator, found {type(generator).__name__}")
     device = generator.device
 
     def uniform(shape: tuple[int, ...]) -> Tensor:
@@ -52,9 +55,10 @@ def random(sym: "Symmetry", generator: torch.Generator, spread: float) -> Elemen
         return torch.randn(shape, generator=generator, dtype=torch.float64, device=device)
 
     # Sorting independent uniform numbers gives a uniform permutation of every block at once.
-    permutations = {name: uniform(sym.shape(name)).argsort(-1) for name in sym.permuting}
-    scales = {key: torch.exp(spread * normal(key)) for key in sym.scaling}
-    signs = {key: torch.where(normal(key) < 0, -1, 1).to(torch.int8) for key in sym.flipping}
+    # In the order of their names: equal symmetries give equal elements, however they were declared.
+    permutations = {name: uniform(sym.shape(name)).argsort(-1) for name in sorted(sym.permuting)}
+    scales = {key: torch.exp(spread * normal(key)) for key in sorted(sym.scaling)}
+    signs = {key: torch.where(normal(key) < 0, -1, 1).to(torch.int8) for key in sorted(sym.flipping)}
     return Element(permutations, scales, signs)
 
 
@@ -147,6 +151,8 @@ def check_shapes(sym: "Symmetry", g: Element) -> None:
                 f"the {kind} of '{odd}' {problem}; expected {kind}s of: {', '.join(expected) or 'nothing'}"
             )
         for key, owner in expected.items():
+            if not isinstance(found[key], Tensor):
+                raise InputError(f"the {kind} of '{key}' is a {type(found[key]).__name__}; expected a tensor")
             if tuple(found[key].shape) != sym.shape(owner):
                 raise InputError(
                     f"the {kind} of '{key}' has shape {tuple(found[key].shape)}; expected {sym.shape(owner)}"
@@ -156,12 +162,23 @@ def check_shapes(sym: "Symmetry", g: Element) -> None:
 def check(sym: "Symmetry", g: Element) -> None:
     """Raise unless ``g`` is a member: shapes, permutations that are permutations, positive scales, signs ±1."""
     check_shapes(sym, g)
+    check_values(g)
+
+
+def check_values(g: Element) -> None:
+    """Raise unless permutations are permutations, scales positive and signs ±1; values under vmap are not looked at."""
     for name, p in g.permutations.items():
-        if p.dtype != torch.long or not torch.equal(p.sort(-1).values, _in_order(sym, name).to(p.device)):
-            raise InputError(f"the permutation of '{name}' is not a permutation of 0…{sym.classes[name].size - 1}")
+        if p.dtype != torch.long:
+            raise InputError(f"the permutation of '{name}' is of type {p.dtype}; expected torch.int64")
+        if not transformed_by_functorch(p) and not torch.equal(
+            p.sort(-1).values, torch.arange(p.shape[-1], device=p.device).expand(p.shape)
+        ):
+            raise InputError(f"the permutation of '{name}' is not a permutation of 0…{p.shape[-1] - 1}")
     for key, d in g.scales.items():
-        if not d.is_floating_point() or not bool((torch.isfinite(d) & (d > 0)).all()):
+        if not d.is_floating_point():
+            raise InputError(f"the scales of '{key}' are of type {d.dtype}; expected floating point")
+        if not transformed_by_functorch(d) and not bool((torch.isfinite(d) & (d > 0)).all()):
             raise InputError(f"the scales of '{key}' are not all positive and finite")
     for key, s in g.signs.items():
-        if not bool((s.abs() == 1).all()):
+        if s.dtype == torch.bool or (not transformed_by_functorch(s) and not bool((s.abs() == 1).all())):
             raise InputError(f"the signs of '{key}' are not all +1 or −1")

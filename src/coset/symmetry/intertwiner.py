@@ -78,7 +78,7 @@ class Intertwiner:
             return matrix.clone()
         return torch.where(matrix != 0, self.phi_diagonal(matrix), torch.zeros_like(matrix))
 
-    def sample(self, n: int, generator: torch.Generator | None = None, *, dtype: torch.dtype = torch.float64) -> Tensor:
+    def sample(self, n: int, generator: torch.Generator, *, dtype: torch.dtype = torch.float64) -> Tensor:
         """A random member of shape (n, n): uniform permutation and signs, log-normal scales (Gaussian for GL_n)."""
         if n < 1:
             raise InputError(f"n is {n}; a matrix needs n ≥ 1")

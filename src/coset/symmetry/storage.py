@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from coset.errors import InputError
 from coset.files import write_text
+from coset.symmetry.axes import Fixed, Node
 from coset.symmetry.grammar import parse_axis, render_axis
 from coset.symmetry.structure import UnitClass
 
@@ -56,7 +57,7 @@ def _parameter_row(item: "Parameter") -> dict[str, Any]:
 
 def from_json(text: str, where: str) -> "Symmetry":
     """Read what ``to_json`` wrote; anything else is an error that names ``where``."""
-    from coset.symmetry.symmetry import Family, Parameter, Symmetry
+    from coset.symmetry.symmetry import Family, Symmetry
 
     try:
         data = json.loads(text)
@@ -66,30 +67,63 @@ def from_json(text: str, where: str) -> "Symmetry":
         raise InputError(f"{where} is not a symmetry: its format is {_format_of(data)!r}, expected {FORMAT!r}")
     if data.get("version") != VERSION:
         raise InputError(f"{where} has version {data.get('version')!r}; this coset reads version {VERSION}")
-    try:
-        return Symmetry(
-            {
-                name: UnitClass(name, int(row["size"]), row["inside"], bool(row["permutes"]))
-                for name, row in data["classes"].items()
-            },
-            {
-                key: Family(row["class"], row["name"], bool(row["scales"]), bool(row["signs"]))
-                for key, row in data["families"].items()
-            },
-            {
-                name: Parameter(
-                    tuple(row["shape"]),
-                    tuple(parse_axis(axis, f"{where}: {name}")[0] for axis in row["axes"]),
-                    float(row.get("shift", 0.0)),
-                    row.get("gain"),
+    rows = {part: _field(data, part, dict, where) for part in ("classes", "families", "parameters")}
+    inside = {
+        name: _field(row, "inside", (str, type(None)), f"{where}: {name}") for name, row in rows["classes"].items()
+    }
+    return Symmetry(
+        {
+            name: UnitClass(name, _count(row, "size", at), inside[name], _field(row, "permutes", bool, at))
+            for name, row in rows["classes"].items()
+            for at in (f"{where}: class {name}",)
+        },
+        {
+            key: Family(*(_field(row, part, kind, f"{where}: family {key}") for part, kind in _FAMILY.items()))
+            for key, row in rows["families"].items()
+        },
+        {name: _parameter(row, inside, f"{where}: {name}") for name, row in rows["parameters"].items()},
+        tuple(_field(data, "notes", list, where)),
+        tuple(_field(data, "pinned", list, where)),
+    )
+
+
+_FAMILY: dict[str, type] = {"class": str, "name": str, "scales": bool, "signs": bool}
+
+
+def _field(row: Any, key: str, kind: type | tuple[type, ...], where: str) -> Any:
+    """A part of the JSON of the right kind."""
+    if not isinstance(row, dict) or key not in row:
+        raise InputError(f"{where} is damaged: it has no '{key}'")
+    if not isinstance(row[key], kind) or (isinstance(row[key], bool) and kind is not bool):
+        raise InputError(f"{where} is damaged: '{key}' is {row[key]!r}")
+    return row[key]
+
+
+def _count(row: Any, key: str, where: str) -> int:
+    number: int = _field(row, key, int, where)
+    return number
+
+
+def _parameter(row: Any, inside: dict[str, str | None], where: str) -> "Parameter":
+    from coset.symmetry.symmetry import Parameter
+
+    shape, words = _field(row, "shape", list, where), _field(row, "axes", list, where)
+    if not all(isinstance(n, int) for n in shape) or not all(isinstance(word, str) for word in words):
+        raise InputError(f"{where} is damaged: shape {shape!r}, axes {words!r}")
+    axes: list[Node] = []
+    for number, word in enumerate(words):
+        node, parents = parse_axis(word, where)
+        for child, parent in parents.items():
+            if parent is not None and inside.get(child) != parent:
+                raise InputError(
+                    f"{where}: '{child}' stands inside '{parent}' here, but its class says {inside.get(child)!r}"
                 )
-                for name, row in data["parameters"].items()
-            },
-            tuple(data["notes"]),
-            tuple(data["pinned"]),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{where} is damaged: {type(error).__name__} {error}") from error
+        whole = isinstance(node, Fixed) and node.size == 0 and number < len(shape)
+        axes.append(Fixed(shape[number]) if whole else node)
+    shift = _field(row, "shift", (int, float), where) if "shift" in row else 0.0
+    return Parameter(
+        tuple(shape), tuple(axes), float(shift), _field(row, "gain", str, where) if "gain" in row else None
+    )
 
 
 def _format_of(data: Any) -> Any:

@@ -138,23 +138,26 @@ def _multiply(parts: Sequence[tuple[Tensor, list[Leaf]]]) -> tuple[Tensor, list[
 
 
 def _resolve(leaves: list[Leaf], classes: Mapping[str, UnitClass], where: str) -> tuple[Member, ...]:
-    """Number the units over all blocks: the block is read off the leaves of the classes around, same axis first."""
-    members = []
-    for leaf in leaves:
-        present = leaf.local >= 0
-        unit = torch.zeros_like(leaf.local)
-        for outer in ancestors(leaf.name, classes):
-            block = torch.full_like(leaf.local, -1)
-            for candidate in sorted((c for c in leaves if c.name == outer), key=lambda c: c.axis != leaf.axis):
-                block = torch.where(block < 0, candidate.local, block)
-            if bool((present & (block < 0)).any()):
+    """Number the units over all blocks: the block is the unit of the class around it beside which the leaf stands."""
+    known: dict[int, Tensor] = {}
+
+    def units(leaf: Leaf) -> Tensor:
+        if id(leaf) not in known:
+            parent = classes[leaf.name].parent
+            block = torch.zeros_like(leaf.local)
+            if parent is not None:
+                block = torch.full_like(leaf.local, -1)
+                for other in sorted((o for o in leaves if o.name == parent), key=lambda o: o.axis != leaf.axis):
+                    block = torch.where(block < 0, units(other), block)
+            if bool(((leaf.local >= 0) & (block < 0)).any()):
                 raise InputError(
-                    f"{where}: the class '{leaf.name}' is nested in '{outer}', which does not stand beside it"
+                    f"{where}: the class '{leaf.name}' is nested in '{parent}', which does not stand beside it"
                 )
-            unit = unit * classes[outer].size + block
-        unit = unit * classes[leaf.name].size + leaf.local
-        members.append(Member(leaf.name, leaf.charges, torch.where(present, unit, -1), leaf.stride))
-    return tuple(members)
+            unit = block * classes[leaf.name].size + leaf.local
+            known[id(leaf)] = torch.where(leaf.local >= 0, unit, -1)
+        return known[id(leaf)]
+
+    return tuple(Member(leaf.name, leaf.charges, units(leaf), leaf.stride) for leaf in leaves)
 
 
 def _linked(dims: list[tuple[int, Node]], classes: Mapping[str, UnitClass], where: str) -> list[list[int]]:
@@ -162,7 +165,8 @@ def _linked(dims: list[tuple[int, Node]], classes: Mapping[str, UnitClass], wher
     groups = [[index] for index in range(len(dims))]
     names = [{unit.name for unit in units_of(node)} for _, node in dims]
     for index, (axis, _) in enumerate(dims):
-        for outer in {outer for name in names[index] for outer in ancestors(name, classes)} - names[index]:
+        outside = {classes[name].parent for name in names[index]} - names[index] - {None}
+        for outer in sorted(name for name in outside if name is not None):
             carriers = [other for other in range(len(dims)) if outer in names[other]]
             near = [other for other in carriers if dims[other][0] == axis] or carriers
             if len(near) != 1:

@@ -7,7 +7,6 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
 import torch
@@ -18,8 +17,10 @@ from coset.symmetry import action, declare, group, storage, table
 from coset.symmetry.action import Transformable
 from coset.symmetry.axes import Node, size_of, units_of
 from coset.symmetry.element import Element
+from coset.symmetry.grammar import is_name
 from coset.symmetry.intertwiner import Diagonal, Intertwiner
-from coset.symmetry.structure import Structure, UnitClass, ancestors, build_structure, shape_of
+from coset.symmetry.structure import Structure, UnitClass, build_structure, shape_of
+from coset.values import Frozen
 
 _T = TypeVar("_T", bound=Transformable)
 
@@ -78,7 +79,7 @@ class Symmetry:
 
     def __post_init__(self) -> None:
         for part in ("classes", "families", "parameters"):
-            object.__setattr__(self, part, MappingProxyType(dict(getattr(self, part))))
+            object.__setattr__(self, part, Frozen(getattr(self, part)))
         _validate(self)
 
     @classmethod
@@ -87,7 +88,7 @@ class Symmetry:
         axes: Mapping[str, "str | declare.Variance"],
         like: nn.Module | Mapping[str, Tensor],
         *,
-        scales: Diagonal | Mapping[str, Diagonal | Intertwiner] = "one",
+        scales: Diagonal | Intertwiner | Mapping[str, Diagonal | Intertwiner] = "one",
         sizes: Mapping[str, int] | None = None,
         inside: Mapping[str, str] | None = None,
         ordered: Collection[str] = (),
@@ -224,8 +225,9 @@ class Symmetry:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the canonical JSON: equal symmetries have equal fingerprints."""
-        return hashlib.sha256(json.dumps(json.loads(self.to_json())).encode()).hexdigest()
+        """SHA-256 of the canonical JSON without notes: equal groups and actions have equal fingerprints."""
+        content = {**json.loads(self.to_json()), "notes": [], "pinned": []}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Symmetry) and self.fingerprint == other.fingerprint
@@ -254,20 +256,27 @@ class Symmetry:
                 if parameter.axes not in known:
                     known[parameter.axes] = build_structure(parameter.axes, self.classes, name)
                 structures[name] = known[parameter.axes]
-        return MappingProxyType(structures)
+        return structures
 
 
 def _validate(sym: Symmetry) -> None:
     """Refuse contradictions, naming the class or parameter."""
+    earlier: set[str] = set()
     for name, item in sym.classes.items():
         if item.name != name or item.size < 1:
             raise InputError(f"class '{name}' is called '{item.name}' and has size {item.size}; expected a size ≥ 1")
-        if item.parent is not None and list(sym.classes).index(item.parent) >= list(sym.classes).index(name):
-            raise InputError(f"class '{name}' stands before '{item.parent}', the class it is nested in")
-        ancestors(name, sym.classes)
+        if not is_name(name):
+            raise InputError(
+                f"'{name}' cannot name a class; names are letters, digits, '_' and '.', not led by a digit"
+            )
+        if item.parent is not None and item.parent not in earlier:
+            raise InputError(f"class '{name}' is nested in '{item.parent}', which does not stand before it")
+        earlier.add(name)
     for key, family in sym.families.items():
-        if family.owner not in sym.classes or key != family.key:
-            raise InputError(f"family '{key}' belongs to no known class (owner '{family.owner}')")
+        if family.owner not in sym.classes or key != family.key or (family.name and not is_name(family.name)):
+            raise InputError(
+                f"family '{key}' has no known class (owner '{family.owner}') or an odd name '{family.name}'"
+            )
     sizes = {name: item.size for name, item in sym.classes.items()}
     for name, parameter in sym.parameters.items():
         if len(parameter.axes) != len(parameter.shape):
@@ -276,6 +285,9 @@ def _validate(sym: Symmetry) -> None:
             for unit in units_of(node):
                 if unit.name not in sym.classes:
                     raise InputError(f"{name}: axis {axis} carries the unknown class '{unit.name}'")
+                families = [charge.family for charge in unit.charges]
+                if families != sorted(set(families)) or any(charge.sign not in (0, 1) for charge in unit.charges):
+                    raise InputError(f"{name}: axis {axis} has charges that are not sorted, single and of sign 0 or 1")
             if size_of(node, sizes) != parameter.shape[axis]:
                 raise InputError(
                     f"{name}: axis {axis} has {parameter.shape[axis]} positions, its description {size_of(node, sizes)}"

@@ -9,7 +9,7 @@ from coset.tables import text_table
 if TYPE_CHECKING:
     from coset.symmetry.symmetry import Symmetry
 
-_CARRIERS_SHOWN = 3
+_SHOWN = 3
 
 
 def render(sym: "Symmetry") -> str:
@@ -25,6 +25,12 @@ def render(sym: "Symmetry") -> str:
         return "\n".join([*lines, "no class of interchangeable units: the group is trivial", *sym.notes])
     header = ("class", "size", "permutations", "scales", "signs", "carried by")
     lines += ["", text_table(header, [_row(sym, name) for name in sym.classes])]
+    if sym.families:
+        rows = [_family_row(sym, key) for key in sym.families]
+        lines += ["", text_table(("scales of", "free", "carried with powers of scale (and ± of sign) by"), rows)]
+    fixed = [name for name, parameter in sym.parameters.items() if not parameter.moves]
+    if fixed:
+        lines += ["", f"fixed: {_shortened(fixed)}"]
     lines += [f"note: {note}" for note in sym.notes] + [f"pinned: {reason}" for reason in sym.pinned]
     return "\n".join(lines)
 
@@ -44,12 +50,31 @@ def _row(sym: "Symmetry", name: str) -> tuple[str, ...]:
     return name, size, permutations, free("scales"), free("signs"), _carriers(sym, name)
 
 
-def _carriers(sym: "Symmetry", name: str) -> str:
+def _family_row(sym: "Symmetry", key: str) -> tuple[str, ...]:
+    family = sym.families[key]
     places = [
-        f"{parameter}[{axis}]"
+        f"{parameter}[{axis}]^{charge.scale}{'±' if charge.sign else ''}"
         for parameter, item in sym.parameters.items()
         for axis, node in enumerate(item.axes)
-        if any(unit.name == name for unit in units_of(node))
+        for unit in units_of(node)
+        for charge in unit.charges
+        if unit.name == family.owner and charge.family == family.name
     ]
-    more = f", and {len(places) - _CARRIERS_SHOWN} more" if len(places) > _CARRIERS_SHOWN else ""
-    return ", ".join(places[:_CARRIERS_SHOWN]) + more
+    free = " ".join(word for word, is_free in (("scales", family.scales), ("signs", family.signs)) if is_free)
+    return key, free, _shortened(places)
+
+
+def _carriers(sym: "Symmetry", name: str) -> str:
+    return _shortened(
+        [
+            f"{parameter}[{axis}]"
+            for parameter, item in sym.parameters.items()
+            for axis, node in enumerate(item.axes)
+            if any(unit.name == name for unit in units_of(node))
+        ]
+    )
+
+
+def _shortened(places: list[str]) -> str:
+    more = f", and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
+    return ", ".join(places[:_SHOWN]) + more
