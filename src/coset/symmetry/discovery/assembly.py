@@ -40,12 +40,15 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> Symmetry:
     names = _names(kept, around, charges, used, free)
     # One tensor under several names is exported under one of them.
     owner = {id(movable[name]): name for name in used}
-    parameters = {
-        name: _parameter(
-            owner.get(id(tensor), name), tensor, used.get(owner.get(id(tensor), name)), names, free, tracing
-        )
-        for name, tensor in movable.items()
-    }
+    networked = {name for name, value in used.items() if _charges(whole(value), None, names, free)}
+    for variance, gain, _ in tracing.variances:
+        # A gain takes up what its variance cannot: both carry the same classes.
+        if gain is not None and {variance, gain} & networked:
+            networked |= {variance, gain}
+    parameters = {}
+    for name, tensor in movable.items():
+        own = owner.get(id(tensor), name)
+        parameters[name] = _parameter(own, tensor, used.get(own), names, free, tracing, networked)
     classes = {}
     for atom in outside_in(kept, around):
         outer = around.get(atom)
@@ -115,15 +118,20 @@ def _word(path: str) -> str:
 
 
 def _parameter(
-    name: str, tensor: Tensor, value: Value | None, names: _Names, free: list[Gauge], tracing: Tracing
+    name: str,
+    tensor: Tensor,
+    value: Value | None,
+    names: _Names,
+    free: list[Gauge],
+    tracing: Tracing,
+    networked: set[str],
 ) -> Parameter:
     shape = tuple(tensor.shape)
     if value is None:
         return Parameter(shape, tuple(Fixed(n) for n in shape))
     axes = [_axis(value, dim, names, free) for dim in range(value.ndim)]
-    common = _charges(whole(value), None, names, free)
-    if common and axes:
-        axes[0] = Product((axes[0], Units(NETWORK, common)))
+    if axes and name in networked:
+        axes[0] = Product((axes[0], Units(NETWORK, _charges(whole(value), None, names, free))))
     for variance, gain, eps in tracing.variances:
         if variance == name and any(not isinstance(axis, Fixed) for axis in axes):
             return Parameter(shape, tuple(axes), eps, gain)
@@ -143,6 +151,8 @@ def _axis(value: Value, dim: int, names: _Names, free: list[Gauge]) -> Node:
     counter = iter(range(10**9))
 
     def walk(term: Term) -> Node:
+        if isinstance(term, Atom) and term.stuck:
+            return Fixed(term.size)
         if isinstance(term, Atom):
             place = Place(id(value), dim, next(counter))
             if term not in names.classes:

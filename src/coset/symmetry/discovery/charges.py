@@ -5,18 +5,20 @@ scale common to all its entries). Adding needs equal exponents, multiplying adds
 activation multiplies them by its power or holds them at zero. Equations never mix atoms.
 """
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import accumulate
 from typing import NamedTuple
 
 from coset.symmetry.discovery.linear import Row
 from coset.symmetry.discovery.relations import Book, Joined, Multiplied, Neutral, Regrouped, Value
-from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, atoms, resolve
+from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, free_atoms, resolve
 
 
 class Place(NamedTuple):
-    """The ``leaf``-th atom on dimension ``dim`` of the tensor with this identity; dim −1: the tensor as a whole."""
+    """The ``leaf``-th free atom on dimension ``dim`` of the tensor with this identity; dim −1: the tensor as a whole."""
 
     value: int
     dim: int
@@ -52,10 +54,10 @@ class Charges:
                 self._joined(relation)
 
     def leaves(self, value: Value, dim: int) -> list[Atom]:
-        """The atoms along a dimension, left to right."""
+        """The free atoms along a dimension, left to right."""
         key = (id(value), dim)
         if key not in self._leaves:
-            self._leaves[key] = list(atoms(resolve(value.dims[dim])))
+            self._leaves[key] = list(free_atoms(value.dims[dim]))
         return self._leaves[key]
 
     def _say(self, atom: Atom | None, scale: Row[Place] | None, sign: Row[Place] | None) -> None:
@@ -66,8 +68,7 @@ class Charges:
                 equations[atom].append(heard)
 
     def _equal(self, one: tuple[Atom | None, Place], two: tuple[Atom | None, Place]) -> None:
-        # Where one side is inert its atom is not the other's, and the equation belongs to the other.
-        atom = one[0] if two[1].value in self._silent else two[0]
+        atom = one[0]
         if one[1] != two[1]:
             row = {one[1]: Fraction(1), two[1]: Fraction(-1)}
             self._say(atom, row, row)
@@ -112,6 +113,8 @@ class Charges:
             self._say(None, dict(row) if relation.scale else None, dict(row) if relation.sign else None)
 
     def _regrouped(self, relation: Regrouped) -> None:
+        if relation.source.inert:
+            return
         self._equal((None, whole(relation.source)), (None, whole(relation.target)))
         for left, right in relation.groups:
             one = list(_tagged_product(relation.source, left))
@@ -122,15 +125,26 @@ class Charges:
 
     def _joined(self, relation: Joined) -> None:
         joined = relation.whole
-        offset = 0
-        for part in relation.parts:
+        shares = self._shares(joined, relation.dim, [part.shape[relation.dim] for part in relation.parts])
+        for part, share in zip(relation.parts, shares, strict=True):
             self._equal((None, whole(joined)), (None, whole(part)))
             for dim in range(joined.ndim):
                 own = self.leaves(joined, dim)
-                for leaf, atom in enumerate(self.leaves(part, dim)):
-                    at = offset + leaf if dim == relation.dim else leaf
-                    self._equal((own[at], Place(id(joined), dim, at)), (atom, Place(id(part), dim, leaf)))
-            offset += len(self.leaves(part, relation.dim))
+                places = share if dim == relation.dim else range(len(own))
+                for leaf, at in enumerate(places):
+                    self._equal((own[at], Place(id(joined), dim, at)), (own[at], Place(id(part), dim, leaf)))
+
+    def _shares(self, value: Value, dim: int, sizes: list[int]) -> list[list[int]]:
+        """Which leaves of a dimension belong to each of its parts, of these sizes."""
+        term = resolve(value.dims[dim])
+        shares: list[list[int]] = [[] for _ in sizes]
+        ends = list(accumulate(sizes))
+        position, leaf = 0, 0
+        for segment in term.segments if isinstance(term, Plus) else [term]:
+            count = len(list(free_atoms(segment)))
+            shares[bisect_right(ends, position)] += range(leaf, leaf + count)
+            position, leaf = position + segment.size, leaf + count
+        return shares
 
 
 _Tagged = tuple[str, list["_Tagged"], tuple[Atom, Place] | None]
@@ -150,7 +164,7 @@ def _tagged_product(value: Value, dims: tuple[int, ...]) -> Iterator[tuple[Atom,
 
 def _tagged(term: Term, value: int, dim: int, counter: Iterator[int]) -> _Tagged:
     if isinstance(term, Atom):
-        return "atom", [], (term, Place(value, dim, next(counter)))
+        return "atom", [], None if term.stuck else (term, Place(value, dim, next(counter)))
     if isinstance(term, Times):
         return "times", [_tagged(factor, value, dim, counter) for factor in term.factors], None
     assert isinstance(term, Plus)

@@ -103,7 +103,7 @@ def _paths(value: Value, dim: int) -> list[list[Place]]:
 
     def walk(term: Term) -> list[list[Place]]:
         if isinstance(term, Atom):
-            return [[Place(id(value), dim, next(counter))]]
+            return [[] if term.stuck else [Place(id(value), dim, next(counter))]]
         if isinstance(term, Plus):
             return [path for segment in term.segments for path in walk(segment)]
         assert isinstance(term, Times)

@@ -14,17 +14,19 @@ class Atom:
     """Positions that nothing has told apart yet, as far as ``pinned`` (the reason) is None.
 
     ``inert``: it belongs to an input or a constant, which tells positions apart but ties no two dimensions together.
+    ``stuck``: two views of it do not fit together, so that neither permutations nor scales are looked for in it.
     ``bound``: the term it turned out to be, another atom or a structure. ``size`` is never 1: such dimensions hold no
     structure and are left out of terms.
     """
 
-    __slots__ = ("bound", "inert", "number", "pinned", "size")
+    __slots__ = ("bound", "inert", "number", "pinned", "size", "stuck")
     _count = 0
 
     def __init__(self, size: int, pinned: str | None = None, inert: bool = False) -> None:
         self.size = size
         self.pinned = pinned
         self.inert = inert
+        self.stuck = False
         self.bound: Term | None = None
         Atom._count += 1
         self.number = Atom._count
@@ -67,8 +69,11 @@ def fresh(size: int, pinned: str | None = None, inert: bool = False) -> Term:
 
 
 def like(atom: Atom, size: int) -> Term:
-    """A part of an atom: as pinned and as inert as the whole."""
-    return fresh(size, atom.pinned, atom.inert)
+    """A part of an atom: as pinned, as inert and as stuck as the whole."""
+    part = fresh(size, atom.pinned, atom.inert)
+    if isinstance(part, Atom):
+        part.stuck = atom.stuck
+    return part
 
 
 def times(factors: Iterable[Term]) -> Term:
@@ -120,8 +125,20 @@ def pin(term: Term, reason: str) -> None:
         atom.pinned = atom.pinned or reason
 
 
+def stick(term: Term, reason: str) -> None:
+    """Give up on a term that is seen in two ways that do not fit together."""
+    for atom in atoms(resolve(term)):
+        atom.pinned = atom.pinned or reason
+        atom.stuck = True
+
+
+def free_atoms(term: Term) -> Iterator[Atom]:
+    """The atoms of a term left to right, without stuck ones: the same for all terms that were unified."""
+    return (atom for atom in atoms(resolve(term)) if not atom.stuck)
+
+
 def split(term: Term, at: int, reason: str) -> tuple[Term, Term]:
-    """Cut a term of size n into its first ``at`` positions and the rest; what cannot be cut there is pinned."""
+    """Cut a term of size n into its first ``at`` positions and the rest; what cannot be cut there is stuck."""
     term = resolve(term)
     if isinstance(term, Atom):
         head, tail = like(term, at), like(term, term.size - at)
@@ -143,8 +160,11 @@ def split(term: Term, at: int, reason: str) -> tuple[Term, Term]:
         head, tail = split(term.factors[0], at // inner, reason)
         return times([head, *term.factors[1:]]), times([tail, *term.factors[1:]])
     # The cut goes through a unit of the leading factor: no permutation of either factor is left.
-    pin(term, reason)
-    return fresh(at, reason, is_inert(term)), fresh(term.size - at, reason, is_inert(term))
+    stick(term, reason)
+    parts = [fresh(size, reason, is_inert(term)) for size in (at, term.size - at)]
+    for part in parts:
+        stick(part, reason)
+    return parts[0], parts[1]
 
 
 def unify(one: Term, two: Term, reason: str) -> None:
@@ -172,7 +192,7 @@ def _shadow(inert: Term, active: Term) -> None:
     """Give both the same structure and pin what the inert one pins; they do not become the same."""
     if isinstance(inert, Atom):
         if inert.pinned:
-            pin(active, inert.pinned)
+            (stick if inert.stuck else pin)(active, inert.pinned)
         if not isinstance(active, Atom):
             inert.bound = _copied(active, True)
         return
@@ -180,12 +200,14 @@ def _shadow(inert: Term, active: Term) -> None:
     reason = active.pinned
     active.bound = _copied(inert, False)
     if reason:
-        pin(active.bound, reason)
+        (stick if active.stuck else pin)(active.bound, reason)
 
 
 def _copied(term: Term, inert: bool) -> Term:
     if isinstance(term, Atom):
-        return Atom(term.size, term.pinned, inert)
+        copy = Atom(term.size, term.pinned, inert)
+        copy.stuck = term.stuck
+        return copy
     if isinstance(term, Times):
         return Times(tuple(_copied(factor, inert) for factor in term.factors))
     return Plus(tuple(_copied(segment, inert) for segment in term.segments))
@@ -196,10 +218,10 @@ def _bind(one: Term, two: Term, reason: str) -> None:
     assert isinstance(atom, Atom)
     if any(inner is atom for inner in atoms(other)):
         # A dimension that is a part of itself (a cut shifted against itself): no permutation is left.
-        pin(other, reason)
+        stick(other, reason)
         return
     if atom.pinned:
-        pin(other, atom.pinned)
+        (stick if atom.stuck else pin)(other, atom.pinned)
     atom.bound = other
 
 
@@ -227,7 +249,7 @@ def _unify_times(left: list[Term], right: list[Term], reason: str) -> None:
         small, large, home = (a, b, right) if a.size < b.size else (b, a, left)
         if large.size % small.size or isinstance(large, Plus):
             for term in (a, b, *left, *right):
-                pin(term, reason)
+                stick(term, reason)
             return
         if isinstance(large, Atom):
             large.bound = times([like(large, large.size // small.size), like(large, small.size)])
