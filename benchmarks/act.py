@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import Ratio, ratio
-from coset.models import CCT, MLP, ResNet18
-from coset.studies._declared import declared
-from coset.symmetry import Symmetry
+from coset.models import CCT, MLP, ResNet18, example_input
+from coset.symmetry import Symmetry, discover
 
 PERMUTATIONS, WITH_SCALES = 3.5, 6.0
 
@@ -23,7 +22,7 @@ def run(small: bool) -> list[Ratio]:
         params = dict(model.state_dict())
         count = sum(tensor.numel() for tensor in params.values())
         label = f"{type(model).__name__}, {count / 1e6:.1f}M"
-        results += _ratios(label, declared(model), params, repeat)
+        results += _ratios(label, discover(model.eval(), example_input(model), verify=False), params, repeat)
         del model, params
     return results
 

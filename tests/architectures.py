@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coset.models import CCT, MLP, MyrtleCNN, ResidualMLP, ResNet20
-from coset.studies._declared import declared
 from coset.symmetry import Symmetry, Variance, activation_names
+from declared import declared
 
 Case = tuple[Callable[[], nn.Module], Callable[[nn.Module], Symmetry], tuple[int, ...]]
 

@@ -1,8 +1,10 @@
 """The command line: thin; every command is a function of the library."""
 
+import io
 import json
 import math
 import os
+import signal
 import sys
 from dataclasses import asdict
 from datetime import timedelta
@@ -100,7 +102,72 @@ def demo(
         ],
         "A: trained; g·A: A moved by a random symmetry g; B: trained from another seed",
     )
-    print(f"g·A is as far from A as another trained network, and computes the same function.\nfigure: {result.figure}")
+    moved, other = result.rows[1], result.rows[2]
+    print(
+        f"g·A is at {moved.weight_distance:.2f} from A (another trained network: {other.weight_distance:.2f}) and its "
+        f"outputs differ from A's by {moved.output_difference:.0e}.\nfigure: {result.figure}"
+    )
+
+
+@app.command()
+def discover(
+    model: Annotated[
+        str, typer.Argument(help="MODULE:FACTORY, FILE.py:FACTORY, or a built-in model such as resnet20.")
+    ],
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", help="Shape of an input, e.g. 2,3,32,32; once per input; i:2,16:1000 for whole numbers < 1000."
+        ),
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="An option of the factory as NAME=VALUE; may be repeated.")
+    ] = None,
+    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Check f(g·θ) = f(θ) in float64.")] = True,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write the symmetry to this JSON file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Find the symmetry group of a model: permutations, scales and signs."""
+    import coset
+    from coset.models import build, example_input
+
+    network = build(model, seed=0, **_options(option or [])).eval()
+    inputs = tuple(_example(shape) for shape in shapes) if shapes else (example_input(network),)
+    sym = coset.discover(network, inputs, verify=verify)
+    if out is not None:
+        sym.save(out)
+    print(sym.to_json() if as_json else sym, end="" if as_json else "\n")
+
+
+def _options(pairs: list[str]) -> dict[str, Any]:
+    """NAME=VALUE, the value read as JSON where it is JSON and as text otherwise."""
+    result: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise InputError(f"--option takes NAME=VALUE, found '{pair}'")
+        try:
+            result[name] = json.loads(text)
+        except json.JSONDecodeError:
+            result[name] = text
+    return result
+
+
+def _example(text: str) -> Any:
+    """A random tensor of a shape written as 2,3,32,32, or of whole numbers as i:2,16:1000."""
+    import torch
+
+    whole = text.startswith("i:")
+    words, _, limit = text.removeprefix("i:").partition(":")
+    try:
+        shape = [int(word) for word in words.split(",")]
+        high = int(limit) if limit else 2
+    except ValueError as error:
+        raise InputError(f"--input takes a shape such as 2,3,32,32 or i:2,16:1000, found '{text}'") from error
+    generator = torch.Generator().manual_seed(0)
+    if whole:
+        return torch.randint(0, high, shape, generator=generator)
+    return torch.randn(shape, generator=generator)
 
 
 @study_app.command("list")
@@ -286,29 +353,38 @@ def data_check(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line: bad input gets one line and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that knows no Greek gets question marks, not a traceback.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    if arguments is None and hasattr(signal, "SIGPIPE"):
+        # The reader of a pipe may go away (coset … | head): end quietly, as other commands do.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         code = app(arguments, standalone_mode=False)
+        if code == 130:  # the parser's word for an interruption
+            print("coset: interrupted", file=sys.stderr)
     except InputError as error:
         code = _complain(str(error))
     except (KeyboardInterrupt, typer.Abort):
         print("coset: interrupted", file=sys.stderr)
         code = 130
-    except BrokenPipeError:
-        # The reader of a pipe went away (coset … | head); nothing is wrong.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+    except OSError as error:
+        code = _complain(f"{error.strerror or error}: {error.filename or 'output'}")
     except Exception as error:
-        # Usage errors of the parser; its class moved between versions, its method did not.
+        # Usage errors of the parser; its classes moved between versions, their method did not.
         if not hasattr(error, "format_message"):
             raise
-        code = _complain(error.format_message())
+        message = error.format_message()
+        if message.lstrip().startswith("Usage:"):  # a command without arguments: its help
+            print(message)
+            sys.exit(0)
+        code = _complain(message)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _complain(message: str) -> int:
-    # An empty message is the parser's way to say that help was printed.
-    if message.strip():
-        print("coset: " + " ".join(message.split()), file=sys.stderr)
+    print("coset: " + " ".join(message.split()), file=sys.stderr)
     return 2
 
 

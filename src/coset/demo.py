@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from coset.data import Dataset, load
+from coset.errors import InputError
 from coset.files import output_folder, write_bytes, write_text
 from coset.models import MLP
 from coset.progress import progress
-from coset.symmetry import Element, Symmetry
+from coset.symmetry import Element, Symmetry, discover
 from coset.train import Recipe, fit
 
 if TYPE_CHECKING:
@@ -22,13 +23,6 @@ if TYPE_CHECKING:
 
 WIDTHS = (64, 64)
 RECIPE = Recipe(epochs=30, batch_size=64, learning_rate=2e-3, optimizer="adam", schedule="linear")
-AXES = {
-    "layers.0.weight": "h1 -",
-    "layers.0.bias": "h1",
-    "layers.1.weight": "h2 /h1",
-    "layers.1.bias": "h2",
-    "layers.2.weight": "- /h2",
-}
 
 
 @dataclass(frozen=True)
@@ -57,10 +51,12 @@ def run_demo(out: str | os.PathLike[str], *, seed: int = 0, show: bool | None = 
 
     Weights are compared by ‖θ − θ_A‖/‖θ_A‖, outputs by the largest difference of a logit on the test images in float64.
     """
+    if not 0 <= seed < 2**63 - 1:
+        raise InputError(f"seed must be an integer from 0 to 2^63 - 2, found {seed}")
     with output_folder(out) as folder:
         digits = load("digits", flatten=True)
         model = MLP(digits.train.x.shape[1], WIDTHS, digits.outputs)
-        sym = Symmetry.from_axes(AXES, model, scales="positive")
+        sym = discover(model, digits.test.x[:2])
         generator = torch.Generator().manual_seed(seed)
         a, b = _train_two(digits, seed, generator, show)
         g = sym.random(generator)
@@ -140,7 +136,7 @@ def _figure(g: Element, networks: dict[str, dict[str, Tensor]], logits: dict[str
 
     figure = new_figure(10.0, 3.0)
     grid = figure.add_gridspec(1, 4, width_ratios=(1, 1, 1, 0.9))
-    went_to = g.permutations["h1"].argsort()
+    went_to = g.permutations["layers.0"].argsort()
     titles = ("network A", "g·A: the same function", "B: another function")
     for column, (letter, title, params) in enumerate(zip("abc", titles, networks.values(), strict=True)):
         axes = figure.add_subplot(grid[0, column])

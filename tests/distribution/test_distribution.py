@@ -10,8 +10,8 @@ from architectures import CASES, evaluate, made, randomized
 from coset.distribution import Delta, MeanField, normalize_scales
 from coset.errors import InputError
 from coset.models import MLP
-from coset.studies._declared import declared
 from coset.symmetry import Symmetry
+from declared import declared
 
 SEEDS = st.integers(0, 2**20)
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coset.models import MLP
-from coset.studies._declared import declared
 from coset.symmetry import gather
 from coset.symmetry.gather import Pass, apply
+from declared import declared
 
 SHAPES = [(300, 200), (70000,), (3, 300, 64), (40, 40, 30), (2, 3, 128, 64), (1, 200, 300), (33000, 2), (2, 33000)]
 

@@ -11,8 +11,8 @@ from torch import nn
 from architectures import CASES, MLP_ACTIVATIONS, Attention, attention_symmetry, evaluate, made, randomized
 from coset.errors import InputError
 from coset.models import ACTIVATIONS, MLP, Elementwise
-from coset.studies._declared import declared
 from coset.symmetry import Element, Symmetry, activation_function, intertwiner
+from declared import declared
 
 SEEDS = st.integers(0, 2**20)
 

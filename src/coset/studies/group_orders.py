@@ -10,8 +10,7 @@ from torch import nn
 
 from coset.models import CCT, MLP, MyrtleCNN, ResNet18, ResNet20, example_input
 from coset.studies import Context, Findings, Table, study
-from coset.studies._declared import declared
-from coset.symmetry import Symmetry
+from coset.symmetry import Symmetry, discover
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,10 +19,11 @@ if TYPE_CHECKING:
 # label -> (where it is used, model)
 ARCHITECTURES: dict[str, tuple[str, Callable[[], nn.Module]]] = {
     "MLP 784-5-10": ("Gelberg, table 1", lambda: MLP(784, [5], 10)),
+    "MLP 784-10-10": ("Gelberg, table 1; Erdogan, MNIST", lambda: MLP(784, [10], 10)),
+    "MLP 784-20-10": ("Gelberg, table 1", lambda: MLP(784, [20], 10)),
     "MLP 784-30-10": ("Gelberg, table 1", lambda: MLP(784, [30], 10)),
-    "MLP 784-100-10": ("Gelberg, theorem 3.1", lambda: MLP(784, [100], 10)),
-    "MLP 30-16-16-2": ("thesis, breast cancer", lambda: MLP(30, [16, 16], 2)),
-    "MLP 784-10-10": ("thesis, MNIST", lambda: MLP(784, [10], 10)),
+    "MLP 784-100-10": ("a wider one, for theorem 3.1", lambda: MLP(784, [100], 10)),
+    "MLP 30-16-16-2": ("Erdogan, breast cancer", lambda: MLP(30, [16, 16], 2)),
     "MLP 784-512-512-512-10": ("Rossi, table 2", lambda: MLP(784, [512, 512, 512], 10)),
     "ResNet20, FRN": ("Rossi, table 3", lambda: ResNet20(norm="frn")),
     "ResNet20, LayerNorm": ("Rossi, fig. 11", lambda: ResNet20(norm="layer")),
@@ -55,7 +55,7 @@ class Size:
 
     @property
     def ratio(self) -> float:
-        """log|G| / D, natural logarithm of the number of permutations: Gelberg's theorem 3.1 says something if > 1."""
+        """log|P| / D, natural logarithm of the number of permutations: Gelberg's theorem 3.1 says something if > 1."""
         return self.log10_permutations * math.log(10) / self.weights
 
 
@@ -63,7 +63,7 @@ class Size:
     name="group-orders",
     title="How many equivalent modes a network has",
     reference="Gelberg et al. 2024, section 2 and theorem 3.1; Rossi et al. 2023, tables 2-3; Godfrey et al. 2022, "
-    "section 3, D.1 and E.9; thesis on flows over weights, section 4.1",
+    "section 3, D.1 and E.9; Erdogan 2025, Geometric flow models over neural network weights",
     paper="""
     Gelberg et al. count |G| = d₁!⋯d_{L−1}! weight vectors equivalent to a given one for an MLP with hidden widths d_i,
     and bound the distance to the nearest of them by 2R with R = D/log|G|·‖ω‖, where D is the number of weights.
@@ -83,8 +83,8 @@ def run(config: Config, context: Context) -> Findings:
     sweep: list[tuple[str, int, Size]] = []
     with context.progress("architectures", len(ARCHITECTURES) + 2 * len(config.widths)) as bar:
         for label, (_, make) in ARCHITECTURES.items():
-            model = _seeded(make, context)
-            sym = declared(model)
+            model = _seeded(make, context).eval()
+            sym = discover(model, example_input(model, 2, seed=context.seed))
             sizes[label] = _size(model, sym)
             errors[label] = _verify(model, sym, config.inputs, context)
             bar.advance(note=label)
@@ -92,8 +92,9 @@ def run(config: Config, context: Context) -> Findings:
             for kind, make in _swept(width).items():
                 # Sizes need shapes only: no memory for the weights of wide networks.
                 with torch.device("meta"):
-                    model = make()
-                sweep.append((kind, width, _size(model, declared(model))))
+                    model = make().eval()
+                sym = discover(model, example_input(model, 2), verify=False)
+                sweep.append((kind, width, _size(model, sym)))
                 bar.advance(note=f"{kind} ×{width}")
     mlp = sizes["MLP 784-512-512-512-10"]
     numbers = {
@@ -114,23 +115,25 @@ def run(config: Config, context: Context) -> Findings:
         outcome=_OUTCOME,
         figure=lambda: _figure(sizes, sweep),
         caption="(a) Digits of the number of equivalent weight vectors, by permutations and with signs. (b) The same "
-        "against the width, with log|G|/D below: theorem 3.1 says something only above the dashed line.",
+        "against the width, with log|P|/D below (P: permutations): theorem 3.1 says something only above the dashed "
+        "line.",
     )
 
 
 _OUTCOME = """
-Every group in the table was verified on a random element of it, permutations, scales and signs together, in float64:
-the outputs differ by at most {largest_error:.0e} of their size. The MLP with three layers of 512 units has
-10^{mlp_log10_order:.1f} equivalent weight vectors (10^{mlp_log10_closed_form:.1f} by 512!³), the ResNet20 with FRN
-10^{resnet20_frn_log10_permutations:.1f} by permutations alone.
+Every group in the table was discovered from the model itself and verified on a random element of it, permutations,
+scales and signs together, in float64: the outputs differ by at most {largest_error:.0e} of their size. The MLP with
+three layers of 512 units has 10^{mlp_log10_order:.1f} equivalent weight vectors (10^{mlp_log10_closed_form:.1f} by
+512!³), the ResNet20 with FRN 10^{resnet20_frn_log10_permutations:.1f} by permutations alone. (With signs FRN has more
+than batch normalisation because its ε stands under an absolute value.)
 
 The continuous part is as Godfrey et al. say: {myrtle_scales} scales for the {myrtle_scales} hidden channels of the
 Myrtle CNN, and {myrtle_batch_scales} with batch normalisation. In a residual network each convolution into a stream has
 a scale of its own before its norm, but all share the stream's units: {resnet20_batch_scales} scales in ResNet20.
 
-Theorem 3.1 asks for D < log|G|. It holds for none of these networks: log|G|/D is at most {largest_ratio:.4f}, and for
-the MLP with 100 hidden units the bound is {bound_of_100_units:.0f}‖ω‖, while no two points of an orbit are farther
-apart than 2‖ω‖.
+Theorem 3.1 asks for D < log|P|, P the permutations. It holds for none of these networks: log|P|/D is at most
+{largest_ratio:.4f}, and for the MLP with 100 hidden units the bound is {bound_of_100_units:.0f}‖ω‖, while no two points
+of an orbit are farther apart than 2‖ω‖.
 """
 
 
@@ -191,7 +194,7 @@ def _orders(sizes: dict[str, Size], errors: dict[str, float]) -> Table:
         "log₁₀ permutations",
         "log₁₀ with signs",
         "scales",
-        "log|G|/D",
+        "log|P|/D",
         "error",
     )
     return Table(
@@ -204,7 +207,7 @@ def _widths(sweep: list[tuple[str, int, Size]]) -> Table:
         (kind, width, size.weights, size.log10_permutations, size.scales, size.ratio)
         for kind, width, size in sorted(sweep, key=lambda row: row[:2])
     ]
-    columns = ("architecture", "width", "weights D", "log₁₀ permutations", "scales", "log|G|/D")
+    columns = ("architecture", "width", "weights D", "log₁₀ permutations", "scales", "log|P|/D")
     return Table(columns, rows, "The width swept.")
 
 
@@ -255,5 +258,5 @@ def _draw_widths(axes: "Axes", below: "Axes", sweep: list[tuple[str, int, Size]]
     label_panel(axes, "b", "Wider networks have more of them")
     below.axhline(1, color=GREY, ls=(0, (4, 2)), lw=1.0)
     below.set_yscale("log")
-    below.set_ylabel("log|G| / D")
+    below.set_ylabel("log|P| / D")
     below.set_xlabel("width")
