@@ -19,7 +19,7 @@ from coset.symmetry.intertwiner import Intertwiner
 class Call:
     """``name`` of the operation; ``args`` and ``kwargs`` with Values in place of tensors; ``shapes`` of its results.
 
-    ``variances``: where batch norms enter (variance, gain, ε).
+    ``used``: the numbers of those results that are read. ``variances``: where batch norms enter (variance, gain, ε).
     """
 
     name: str
@@ -27,6 +27,7 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     shapes: list[tuple[int, ...]]
+    used: frozenset[int] = frozenset()
     variances: list[tuple[Value, Value | None, float]] = field(default_factory=list)
 
     def tensors(self) -> list[Value]:

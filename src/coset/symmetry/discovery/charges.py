@@ -18,7 +18,7 @@ from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, free_atoms, 
 
 
 class Place(NamedTuple):
-    """The ``leaf``-th free atom on dimension ``dim`` of the tensor with this identity; dim −1: the tensor as a whole."""
+    """The ``leaf``-th free atom on dimension ``dim`` of the tensor of this identity; dim −1: the tensor as a whole."""
 
     value: int
     dim: int

@@ -139,8 +139,8 @@ def attention(book: Book, call: Call) -> Value:
     result = output(book, call, *call.tensors())
     batch = "abcdefgh"[: q.ndim - 2]
     shape = (*q.shape[:-1], k.shape[-2])
-    if call.kwargs.get("enable_gqa") and k.shape[-3] != q.shape[-3]:
-        raise InputError("grouped queries inside scaled_dot_product_attention")
+    if k.shape[-3:-2] != q.shape[-3:-2] and call.argument("enable_gqa", False):
+        k, v = (_for_each_query(book, value, q.shape[-3]) for value in (k, v))
     scores = book.like(shape, [q, k])
     einsum(book, scores, f"{batch}ts", (q, k), (f"{batch}td", f"{batch}sd"))
     book.neutral(scores)
@@ -151,3 +151,14 @@ def attention(book: Book, call: Call) -> Value:
         book.pin(scores, (scores.ndim - 2, scores.ndim - 1), "causal mask")
     normalized_over(book, scores, scores.ndim - 1)
     return einsum(book, result, f"{batch}te", (scores, v), (f"{batch}ts", f"{batch}se"))
+
+
+def _for_each_query(book: Book, value: Value, heads: int) -> Value:
+    """Keys or values of fewer heads, each repeated for the query heads of its group."""
+    at = value.ndim - 2
+    count = heads // value.shape[at - 1]
+    spread = book.like([*value.shape[:at], count, *value.shape[at:]], [value])
+    passed(book, value, spread, [*range(at), None, *range(at, value.ndim)])
+    result = book.like([*value.shape[: at - 1], heads, *value.shape[at:]], [value])
+    book.regroup(spread, result)
+    return result

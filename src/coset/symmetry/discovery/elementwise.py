@@ -20,7 +20,7 @@ def same_values(book: Book, call: Call) -> Value:
 
 def unary(book: Book, call: Call, group: Any = None) -> Value:
     """An elementwise function of one tensor passes what its intertwiner group allows, found from its values."""
-    x = call.args[0]
+    (x,) = call.tensors()
     result = output(book, call, x)
     if group is None:
         group = call.intertwiner()

@@ -18,6 +18,8 @@ from coset.symmetry.discovery.terms import fresh
     "_reshape_copy",
     "view_copy",
     "ravel",
+    "reshape_as",
+    "view_as",
     "squeeze",
     "unsqueeze",
 )
@@ -73,26 +75,25 @@ def repeat_interleave(book: Book, call: Call) -> Value:
     dim = call.argument("dim", dim)
     if isinstance(count, Value) or dim is None:
         raise InputError("repeat_interleave with a tensor of counts or without a dimension")
-    return _copied(book, call, dim % x.ndim, count, after=True)
+    dim %= x.ndim
+    spread = book.like([*x.shape[: dim + 1], count, *x.shape[dim + 1 :]], [x])
+    passed(book, x, spread, [*range(dim + 1), None, *range(dim + 1, x.ndim)])
+    result = output(book, call, x)
+    book.regroup(spread, result)
+    return result
 
 
 @rule("repeat", "tile")
 def repeat(book: Book, call: Call) -> Value:
-    """The whole dimension several times over."""
+    """Whole dimensions several times over."""
     x, counts = call.args[0], list(call.args[1])
-    if len(counts) != x.ndim or sum(n != 1 for n in counts) != 1:
-        if all(n == 1 for n in counts) and len(counts) == x.ndim:
-            return passed(book, x, output(book, call, x), straight(x))
-        raise InputError("repeat along several or new dimensions")
-    dim = next(i for i, n in enumerate(counts) if n != 1)
-    return _copied(book, call, dim, counts[dim], after=False)
-
-
-def _copied(book: Book, call: Call, dim: int, count: int, *, after: bool) -> Value:
-    x = call.args[0]
-    at = dim + 1 if after else dim
-    spread = book.like([*x.shape[:at], count, *x.shape[at:]], [x])
-    passed(book, x, spread, [*range(at), None, *range(at, x.ndim)])
+    counts = [1] * (x.ndim - len(counts)) + counts
+    sizes = [1] * (len(counts) - x.ndim) + list(x.shape)
+    offset = len(counts) - x.ndim
+    # Every dimension as (copies, own positions), then both as one.
+    spread = book.like([n for pair in zip(counts, sizes, strict=True) for n in pair], [x])
+    places = [i - offset if own and i >= offset else None for i in range(len(counts)) for own in (False, True)]
+    passed(book, x, spread, places)
     result = output(book, call, x)
     book.regroup(spread, result)
     return result
@@ -256,26 +257,62 @@ def embedding(book: Book, call: Call) -> Value:
 
 @rule("index_select", "gather", "take_along_dim")
 def picked(book: Book, call: Call) -> Value:
-    """Entries picked along one dimension."""
-    return _picked(book, call, call.args[1] % call.args[0].ndim)
+    """Entries picked along one dimension; a gather has an index of its own for every position of the others."""
+    x, dim, index = call.args[0], call.argument("dim"), call.argument("index", call.argument("indices"))
+    if dim is None:
+        raise InputError(f"{call.name} from a flattened tensor")
+    dim %= x.ndim
+    result = _picked(book, call, dim)
+    book.neutral(index)
+    if call.name == "index_select":
+        book.pin(index, reason="an index")
+        return result
+    for j in range(x.ndim):
+        if j != dim:
+            if x.shape[j] != index.shape[j]:
+                raise InputError(f"{call.name} from a part of another dimension")
+            book.same(result, j, index, j)
+    return result
 
 
 @rule("index")
 def indexed(book: Book, call: Call) -> Value:
-    """Advanced indexing of leading dimensions by one tensor, or by None: what is indexed is told apart."""
+    """Advanced indexing: what is indexed is told apart; the indices' dimensions stand where the first index stood."""
     x, indices = call.args[:2]
     used = [i for i, index in enumerate(indices) if index is not None]
-    if len(used) != 1:
-        raise InputError("indexing by several tensors")
-    (dim,) = used
-    index = indices[dim]
-    result = output(book, call, x, index)
-    book.pin(x, [dim], "positions picked by an index")
-    book.neutral(x, dims=[dim])
-    extra = index.ndim
-    dims: list[int | None] = [*range(dim), *(None,) * extra, *range(dim + 1, x.ndim)]
-    book.pin(result, range(dim, dim + extra), "positions picked by an index")
-    return passed(book, x, result, dims)
+    for i in used:
+        book.pin(indices[i], reason="an index")
+        book.neutral(indices[i])
+    kept = [i for i in range(x.ndim) if i not in used]
+    result = output(book, call, x)
+    extra = result.ndim - len(kept)
+    adjacent = used[-1] - used[0] == len(used) - 1
+    first = used[0] if adjacent else 0
+    book.pin(x, used, "positions picked by an index")
+    book.neutral(x, dims=used)
+    book.pin(result, range(first, first + extra), "positions picked by an index")
+    return passed(book, x, result, [*kept[:first], *(None,) * extra, *kept[first:]])
+
+
+@rule("topk", "sort", "argsort", "argmax", "argmin", "kthvalue", "mode", "cummax", "cummin")
+def ranked(book: Book, call: Call) -> list[Value]:
+    """Positions of a dimension by the order of their entries: they are told apart, and no scale or sign passes."""
+    x = call.args[0]
+    dim = call.argument("dim", None if call.name.startswith("arg") else -1)
+    if dim is None:
+        raise InputError("the order of all entries")
+    dim %= max(x.ndim, 1)
+    book.pin(x, [dim], f"positions of {call.name}")
+    book.neutral(x)
+    results = []
+    for shape in call.shapes:
+        result = book.like(shape, [x])
+        places = list(range(x.ndim)) if len(shape) == x.ndim else [i for i in range(x.ndim) if i != dim]
+        book.meet(result, x, [None if i == dim else i for i in places])
+        book.pin(result, [j for j, i in enumerate(places) if i == dim], f"positions of {call.name}")
+        book.neutral(result)
+        results.append(result)
+    return results
 
 
 @rule("pixel_shuffle", "pixel_unshuffle")

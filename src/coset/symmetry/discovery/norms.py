@@ -1,9 +1,13 @@
 """Rules of reductions and normalisations."""
 
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 from coset.errors import InputError
 from coset.symmetry.discovery.calls import Call
+from coset.symmetry.discovery.elementwise import added
+from coset.symmetry.discovery.movement import ranked
 from coset.symmetry.discovery.relations import Book, Power, Value, broadcast
 from coset.symmetry.discovery.rules import output, passed, rule, straight
 
@@ -22,6 +26,17 @@ def softmax(book: Book, call: Call) -> Value:
     book.neutral(x)
     normalized_over(book, x, dim % x.ndim)
     return result
+
+
+@rule("max", "min")
+def extreme(book: Book, call: Call) -> Any:
+    """The largest entries of one dimension, of all, or of two tensors; where they stand, if anybody asks."""
+    if len(call.tensors()) > 1:
+        return added(book, replace(call, name=f"{call.name}imum"))
+    if len(call.shapes) > 1 and 1 in call.used:
+        return ranked(book, call)
+    largest = reduced(book, replace(call, name=f"a{call.name}"))
+    return [largest, *(book.like(shape, [largest]) for shape in call.shapes[1:])]
 
 
 @rule("mean", "sum", "amax", "amin", "var", "std", "logsumexp", "linalg_vector_norm", "norm")
@@ -49,7 +64,7 @@ def reduced(book: Book, call: Call) -> Value:
     return result
 
 
-@rule("layer_norm")
+@rule("layer_norm", "native_layer_norm")
 def layer_norm(book: Book, call: Call) -> Value:
     """Input: permutations and a common sign; gain and offset carry whatever the output does."""
     x, shape, weight, bias = (*call.args, None, None)[:4]
@@ -116,25 +131,60 @@ def _affine(book: Book, call: Call, x: Value, weight: Value | None, bias: Value 
 def instance_norm(book: Book, call: Call) -> Value:
     """Each channel by itself over its positions: permutations and signs of channels pass."""
     x, weight, bias = (*call.args, None, None)[:3]
+    if not call.args[5]:
+        return _by_statistics(book, call)
+    positions = range(2, x.ndim)
     normal = book.like(x.shape, [x])
     passed(book, x, normal, straight(x))
     book.neutral(x, sign=False)
-    book.pin(x, range(2, x.ndim))
-    book.neutral(x, dims=range(2, x.ndim))
+    book.neutral(x, dims=positions)
+    normalized_over(book, x, *positions)
+    return _affine(book, call, normal, weight, bias)
+
+
+@rule("_weight_norm")
+def weight_norm(book: Book, call: Call) -> Value:
+    """gain·v/|v|, the norm over all dimensions but one: along that one v may have any scale."""
+    v, gain = call.args[:2]
+    dim = (call.args[2] if len(call.args) > 2 else 0) % v.ndim
+    others = [i for i in range(v.ndim) if i != dim]
+    book.neutral(v, sign=False, dims=others)
+    normalized_over(book, v, *others)
+    result = output(book, call, v, gain)
+    book.multiply(result, [Power(v, straight(v), scale=Fraction(0)), Power(gain, broadcast(v.shape, gain))])
+    return result
+
+
+def _by_batch(book: Book, call: Call) -> Value:
+    """Each channel by its own mean and variance over all other dimensions, with no statistics kept."""
+    x, weight, bias = call.args[:3]
+    others = [i for i in range(x.ndim) if i != 1]
+    normal = book.like(x.shape, [x])
+    passed(book, x, normal, straight(x))
+    book.neutral(x, sign=False)
+    book.neutral(x, dims=others)
+    normalized_over(book, x, *others)
     return _affine(book, call, normal, weight, bias)
 
 
 @rule("batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm")
 def batch_norm(book: Book, call: Call) -> Value:
-    """Eval mode: mean moves with the input, var + ε with its square, the gain takes what is left of it: its sign."""
-    x, weight, bias, mean, variance = call.args[:5]
-    if mean is None or (call.name == "batch_norm" and call.args[5]):
+    """In eval mode by the statistics kept; without any by those of the batch."""
+    if call.args[3] is None:
+        return _by_batch(book, call)
+    if call.name == "batch_norm" and call.args[5]:
         raise InputError("batch norm with the statistics of the batch (a model in training mode)")
+    return _by_statistics(book, call)
+
+
+def _by_statistics(book: Book, call: Call) -> Value:
+    """mean moves with the input, var + ε with its square, the gain takes what is left of it: its sign."""
+    x, weight, bias, mean, variance = call.args[:5]
     channel = tuple(0 if j == 1 else None for j in range(x.ndim))
     passed(book, mean, x, channel)
     book.multiply(x, [Power(variance, channel, scale=Fraction(1, 2))], signs=False)
     book.neutral(variance, scale=False)
-    call.shifted(variance, weight, call.args[7] if call.name == "batch_norm" else call.args[6])
+    call.shifted(variance, weight, call.args[6] if call.name.startswith("_native") else call.args[7])
     normal = book.like(x.shape, [x])
     # The statistics take the scale away, whatever it is; the sign passes.
     passed(book, x, normal, straight(x), scale=Fraction(0))

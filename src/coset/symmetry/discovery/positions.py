@@ -3,6 +3,7 @@
 from coset.symmetry.discovery.calls import Call
 from coset.symmetry.discovery.relations import Book, Value
 from coset.symmetry.discovery.rules import output, passed, rule
+from coset.symmetry.discovery.terms import atoms, fresh, resolve
 
 
 def _by_positions(book: Book, call: Call, count: int, *, signs: bool) -> Value:
@@ -45,15 +46,39 @@ def by_positions(book: Book, call: Call) -> Value:
 
 @rule("pad", "constant_pad_nd")
 def pad(book: Book, call: Call) -> Value:
-    """Padded dimensions are told apart; a padding other than 0 lets no scale pass."""
-    x, widths = call.args[0], call.args[1]
+    """Padded dimensions are told apart if they are positions; a padding other than 0 lets no scale pass.
+
+    Channels between zeros are a segment of the result, and the zeros interchangeable units of their own.
+    """
+    x: Value = call.args[0]
+    widths = call.args[1]
     number = call.args[-1] if isinstance(call.args[-1], int | float) else 0
-    touched = [x.ndim - 1 - i // 2 for i, n in enumerate(widths) if n]
-    result = output(book, call, x)
-    for value in (x, result):
-        book.pin(value, set(touched), "padding")
-        book.neutral(value, dims=set(touched))
-    passed(book, x, result, [None if j in touched else j for j in range(x.ndim)])
+    if call.name == "pad" and call.argument("mode", "constant") != "constant":
+        return _by_positions(book, call, len(widths) // 2, signs=True)
+    for i in range(len(widths) // 2):
+        before, after, dim = widths[2 * i], widths[2 * i + 1], x.ndim - 1 - i
+        if before or after:
+            grown = [*x.shape[:dim], before + x.shape[dim] + after, *x.shape[dim + 1 :]]
+            x = _padded(book, x, dim, before, after, book.like(grown, [x]))
     if number:
         book.neutral(x)
+    return x
+
+
+def _padded(book: Book, x: Value, dim: int, before: int, after: int, result: Value) -> Value:
+    told_apart = all(atom.pinned for atom in atoms(resolve(x.dims[dim])))
+    if told_apart or before < 0 or after < 0:
+        for value in (x, result):
+            book.pin(value, [dim], "padding")
+            book.neutral(value, dims=[dim])
+        return passed(book, x, result, [None if j == dim else j for j in range(x.ndim)])
+    parts = []
+    for width in (before, None, after):
+        if width is None:
+            parts.append(x)
+        elif width:
+            shape = [*x.shape[:dim], width, *x.shape[dim + 1 :]]
+            parts.append(book.value(shape, [fresh(n, None, True) for n in shape], inert=True))
+            parts[-1].zero = True
+    book.join(result, parts, dim)
     return result

@@ -165,7 +165,8 @@ def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
     name = target._schema.name.partition("::")[2] if hasattr(target, "_schema") else str(target)
     if target._schema.is_mutable if hasattr(target, "_schema") else False:
         name = name.removesuffix("_")
-    call = Call(name, target, args, kwargs, shapes)
+    used = frozenset(int(str(user.args[1])) for user in node.users if user.target is operator.getitem and user.users)
+    call = Call(name, target, args, kwargs, shapes, used)
     several = isinstance(node.meta["val"], list | tuple)
     if args and isinstance(args[0], Stack) and stays_stacked(call, args[0]):
         return on_stack(book, call, args[0])
