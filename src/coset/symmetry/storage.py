@@ -52,6 +52,8 @@ def _parameter_row(item: "Parameter") -> dict[str, Any]:
         row["shift"] = item.shift
     if item.gain is not None:
         row["gain"] = item.gain
+    if item.why:
+        row["why"] = list(item.why)
     return row
 
 
@@ -121,9 +123,9 @@ def _parameter(row: Any, inside: dict[str, str | None], where: str) -> "Paramete
         whole = isinstance(node, Fixed) and node.size == 0 and number < len(shape)
         axes.append(Fixed(shape[number]) if whole else node)
     shift = _field(row, "shift", (int, float), where) if "shift" in row else 0.0
-    return Parameter(
-        tuple(shape), tuple(axes), float(shift), _field(row, "gain", str, where) if "gain" in row else None
-    )
+    gain = _field(row, "gain", str, where) if "gain" in row else None
+    why = _field(row, "why", list, where) if "why" in row else []
+    return Parameter(tuple(shape), tuple(axes), float(shift), gain, tuple(why))
 
 
 def _format_of(data: Any) -> Any:

@@ -49,12 +49,14 @@ class Parameter:
 
     ``shift``: the value that is multiplied is x + shift (a running variance moves as var + ε).
     ``gain``: the parameter that takes up the difference where the shifted value would leave its domain.
+    ``why``: for each axis, in words, why it is what it is; known of symmetries that were discovered.
     """
 
     shape: tuple[int, ...]
     axes: tuple[Node, ...]
     shift: float = 0.0
     gain: str | None = None
+    why: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def moves(self) -> bool:
@@ -227,6 +229,8 @@ class Symmetry:
     def fingerprint(self) -> str:
         """SHA-256 of the canonical JSON without notes: equal groups and actions have equal fingerprints."""
         content = {**json.loads(self.to_json()), "notes": [], "pinned": []}
+        for row in content["parameters"].values():
+            row.pop("why", None)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def __eq__(self, other: object) -> bool:
@@ -234,6 +238,10 @@ class Symmetry:
 
     def __hash__(self) -> int:
         return hash(self.fingerprint)
+
+    def explain(self, name: str) -> str:
+        """Say in words what stands on each axis of a parameter, and why."""
+        return table.explain(self, name)
 
     def __str__(self) -> str:
         return table.render(self)

@@ -1,9 +1,12 @@
 """A symmetry as a table that a person can read."""
 
+import difflib
 import math
 from typing import TYPE_CHECKING
 
-from coset.symmetry.axes import units_of
+from coset.errors import InputError
+from coset.symmetry.axes import Units, units_of
+from coset.symmetry.grammar import render_axis
 from coset.tables import text_table
 
 if TYPE_CHECKING:
@@ -78,3 +81,42 @@ def _carriers(sym: "Symmetry", name: str) -> str:
 def _shortened(places: list[str]) -> str:
     more = f", and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
     return ", ".join(places[:_SHOWN]) + more
+
+
+def explain(sym: "Symmetry", name: str) -> str:
+    """What stands on each axis of a parameter and why, a paragraph an axis."""
+    if name not in sym.parameters:
+        close = difflib.get_close_matches(name, sym.parameters, n=1)
+        hint = f"; did you mean '{close[0]}'?" if close else ""
+        raise InputError(f"'{name}' is not a parameter of this symmetry{hint}")
+    parameter = sym.parameters[name]
+    parents = {key: item.parent for key, item in sym.classes.items()}
+    lines = [f"{name} has shape {parameter.shape}."]
+    for axis, node in enumerate(parameter.axes):
+        units = list(units_of(node))
+        reason = parameter.why[axis] if parameter.why else ""
+        if not units:
+            told = reason.removeprefix("fixed: ") or "as declared"
+            lines.append(f"axis {axis}: fixed, {parameter.shape[axis]} positions ({told})")
+            continue
+        lines.append(f"axis {axis}: {render_axis(node, parents)}")
+        lines += [f"  {_told(sym, unit, name)}" for unit in dict.fromkeys(units)]
+        if reason:
+            lines.append(f"  {reason}")
+    return "\n".join(lines)
+
+
+def _told(sym: "Symmetry", unit: Units, name: str) -> str:
+    item = sym.classes[unit.name]
+    where = f" in every unit of '{item.parent}'" if item.parent else ""
+    order = "which permute" if item.permutes else "in a fixed order"
+    others = [key for key in sym.carriers(unit.name) if key != name]
+    shared = f", shared with {_shortened(others)}" if others else ""
+    powers = []
+    for charge in unit.charges:
+        key = f"{unit.name}:{charge.family}" if charge.family else unit.name
+        family = sym.families.get(key)
+        if family is not None and ((family.scales and charge.scale) or (family.signs and charge.sign)):
+            sign = " and its sign" if family.signs and charge.sign else ""
+            powers.append(f"carries '{key}' with power {charge.scale}{sign}")
+    return f"the {item.size} units of '{unit.name}'{where}, {order}{shared}" + "".join(f"; {text}" for text in powers)

@@ -1,7 +1,7 @@
 """From solved structure and gauges to a ``Symmetry``."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -10,13 +10,16 @@ from coset.symmetry.discovery.charges import Charges, Place, whole
 from coset.symmetry.discovery.families import Gauge, gauges
 from coset.symmetry.discovery.nesting import companions, inside_out, outside_in, parents
 from coset.symmetry.discovery.relations import Value
-from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, resolve
+from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, atoms, resolve
 from coset.symmetry.discovery.tracing import Tracing
 from coset.symmetry.structure import UnitClass
 from coset.symmetry.symmetry import Family, Parameter, Symmetry
 
 NETWORK = "network"
 """The class of one unit that carries what is common to all entries of a tensor."""
+
+_TOLD = 12
+"""How many operations are told of an axis."""
 
 
 @dataclass
@@ -45,10 +48,12 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> Symmetry:
         # A gain takes up what its variance cannot: both carry the same classes.
         if gain is not None and {variance, gain} & networked:
             networked |= {variance, gain}
+    passed = _operations(tracing, standing)
     parameters = {}
     for name, tensor in movable.items():
         own = owner.get(id(tensor), name)
-        parameters[name] = _parameter(own, tensor, used.get(own), names, free, tracing, networked)
+        made = _parameter(own, tensor, used.get(own), names, free, tracing, networked)
+        parameters[name] = replace(made, why=_why(used.get(own), tensor, passed))
     classes = {}
     for atom in outside_in(kept, around):
         outer = around.get(atom)
@@ -62,6 +67,35 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> Symmetry:
         family = Family(owned, names.families[number], bool(gauge.scale), bool(gauge.sign))
         families[family.key] = family
     return Symmetry(classes, families, parameters)
+
+
+def _operations(tracing: Tracing, standing: Mapping[Atom, None]) -> dict[Atom, dict[str, None]]:
+    """The operations whose results carry each atom, in the order of the graph."""
+    passed: dict[Atom, dict[str, None]] = {atom: {} for atom in standing}
+    own = {id(value) for value in tracing.parameters.values()}
+    for value in tracing.book.values:
+        if not value.inert and id(value) not in own:
+            for dim in value.dims:
+                for atom in atoms(resolve(dim)):
+                    if atom in passed:
+                        passed[atom].setdefault(value.where)
+    return passed
+
+
+def _why(value: Value | None, tensor: Tensor, passed: Mapping[Atom, dict[str, None]]) -> tuple[str, ...]:
+    """For each axis, in words: why it is fixed, or through which operations its units go."""
+    if value is None:
+        return ("the function does not use it",) * tensor.ndim
+    reasons = []
+    for dim in value.dims:
+        parts = []
+        for atom in dict.fromkeys(atoms(resolve(dim))):
+            places = list(passed.get(atom, {}))
+            more = f" and {len(places) - _TOLD} more" if len(places) > _TOLD else ""
+            through = ", ".join(places[:_TOLD]) + more or "nothing"
+            parts.append(f"fixed: {atom.pinned}" if atom.pinned else f"through {through}")
+        reasons.append("; ".join(parts) or "a single position")
+    return tuple(reasons)
 
 
 def _kept(standing: Mapping[Atom, None], around: Mapping[Atom, Atom], free: list[Gauge]) -> dict[Atom, None]:

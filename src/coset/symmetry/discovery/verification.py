@@ -9,6 +9,7 @@ from torch.fx import GraphModule, Interpreter
 from torch.utils._pytree import tree_leaves, tree_map
 
 from coset.errors import InputError
+from coset.symmetry.axes import units_of
 from coset.symmetry.symmetry import Symmetry
 
 TOLERANCE = 1e-9
@@ -109,12 +110,21 @@ def verify(
         part = sym.restrict([name])
         change = difference(before, evaluate(program, part.act(part.random(generator), theta, partial=True), inputs))
         if change > TOLERANCE:
-            carriers = ", ".join(list(part.carriers(name))[:6])
             raise InputError(
-                f"the class '{name}' (on {carriers}) does not preserve the function: outputs change by {change:.1e} of "
-                f"their size; a rule of discovery is wrong for an operation it passes through"
+                f"the class '{name}' (on {', '.join(part.carriers(name)[:6])}) does not preserve the function: outputs "
+                f"change by {change:.1e} of their size; a rule is wrong for an operation it goes {_through(part, name)}"
             )
     raise InputError(f"the classes together do not preserve the function: outputs change by {worst:.1e} of their size")
+
+
+def _through(sym: Symmetry, name: str) -> str:
+    """The operations a class passes through, as far as they are told."""
+    for carrier in sym.carriers(name):
+        parameter = sym.parameters[carrier]
+        for axis, reason in zip(parameter.axes, parameter.why, strict=True):
+            if any(unit.name == name for unit in units_of(axis)):
+                return reason
+    return "through"
 
 
 def difference(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
