@@ -302,10 +302,8 @@ def test_axes_are_explained_in_words():
     sym = Symmetry.from_axes(GOOD, network(), scales={"h1": "nonzero"})
     text = sym.explain("2.weight")
     assert "axis 0: h2\n  the 5 units of 'h2', which permute, shared with 2.bias, 4.weight" in text
-    assert (
-        "axis 1: /h1\n  the 6 units of 'h1', which permute, shared with 0.weight, 0.bias; carries 'h1' with power -1 and its sign"
-        in text
-    )
+    assert "axis 1: /h1\n  the 6 units of 'h1', which permute, shared with 0.weight, 0.bias" in text
+    assert "; carries 'h1' with power -1 and its sign" in text
     assert sym.explain("4.bias") == "4.bias has shape (3,).\naxis 0: fixed, 3 positions (as declared)"
     with pytest.raises(InputError, match=r"'2.wieght' is not a parameter of this symmetry; did you mean '2.weight'\?"):
         sym.explain("2.wieght")

@@ -10,6 +10,7 @@ from coset.symmetry.discovery.charges import Charges, Place, whole
 from coset.symmetry.discovery.families import Gauge, gauges
 from coset.symmetry.discovery.nesting import companions, inside_out, outside_in, parents
 from coset.symmetry.discovery.relations import Value
+from coset.symmetry.discovery.remarks import remarks
 from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, atoms, resolve
 from coset.symmetry.discovery.tracing import Tracing
 from coset.symmetry.structure import UnitClass
@@ -66,7 +67,9 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> Symmetry:
         owned = NETWORK if gauge.atom is None else names.classes[gauge.atom]
         family = Family(owned, names.families[number], bool(gauge.scale), bool(gauge.sign))
         families[family.key] = family
-    return Symmetry(classes, families, parameters)
+    sym = Symmetry(classes, families, parameters)
+    by_class = {names.classes[atom]: places for atom, places in passed.items() if atom in names.classes}
+    return replace(sym, notes=remarks(sym, by_class, movable))
 
 
 def _operations(tracing: Tracing, standing: Mapping[Atom, None]) -> dict[Atom, dict[str, None]]:

@@ -1,0 +1,59 @@
+"""What is known beyond permutations, scales and signs, and not acted on."""
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from coset.symmetry.axes import units_of
+from coset.symmetry.symmetry import Symmetry
+
+# Operations through which any invertible map of the units passes from those who write them to those who read them.
+_LINEAR = frozenset(
+    "linear matmul mm bmm addmm baddbmm einsum conv1d conv2d conv3d add sub embedding scaled_dot_product_attention "
+    "view reshape flatten unflatten _unsafe_view permute transpose t contiguous clone dropout to _to_copy "
+    "chunk split split_with_sizes unbind select slice cat expand unsqueeze squeeze repeat_interleave".split()
+)
+
+
+def remarks(sym: Symmetry, passed: Mapping[str, Mapping[str, None]], movable: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """Continuous symmetries beyond the group: general linear maps of units, shifts of biases before a batch norm.
+
+    ``passed``: for each class the operations it goes through.
+    """
+    return (*_general_linear(sym, passed), *_shifts(sym, movable))
+
+
+def _general_linear(sym: Symmetry, passed: Mapping[str, Mapping[str, None]]) -> list[str]:
+    found = []
+    for name, item in sym.classes.items():
+        family = sym.families.get(name)
+        operations = {place.partition(" ")[0] for place in passed.get(name, {})}
+        if family is None or not (family.scales and family.signs and item.permutes) or not operations <= _LINEAR:
+            continue
+        where = f" in every unit of '{item.parent}'" if item.parent else ""
+        found.append(
+            f"the units of '{name}'{where} are only written and read by linear maps: all of GL({item.size}) acts on "
+            f"them, of which permutations, scales and signs are used"
+        )
+    return found
+
+
+def _shifts(sym: Symmetry, movable: Mapping[str, Tensor]) -> list[str]:
+    found = []
+    for key, family in sym.families.items():
+        powers = {
+            name: charge.scale
+            for name, parameter in sym.parameters.items()
+            for axis in parameter.axes
+            for unit in units_of(axis)
+            for charge in unit.charges
+            if unit.name == family.owner and charge.family == family.name
+        }
+        if not any(power == 2 and sym.parameters[name].shift for name, power in powers.items()):
+            continue
+        for name, power in powers.items():
+            if power == 1 and movable[name].ndim == 1 and isinstance(movable[name], nn.Parameter):
+                found.append(
+                    f"'{name}' stands before a batch norm: any shift of it can be taken up by the running mean ({key})"
+                )
+    return found
