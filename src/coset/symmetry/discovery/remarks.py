@@ -9,9 +9,46 @@ from coset.symmetry.symmetry import Symmetry
 
 # Operations through which any invertible map of the units passes from those who write them to those who read them.
 _LINEAR = frozenset(
-    "linear matmul mm bmm addmm baddbmm einsum conv1d conv2d conv3d add sub embedding scaled_dot_product_attention "
-    "view reshape flatten unflatten _unsafe_view permute transpose t contiguous clone dropout to _to_copy "
-    "chunk split split_with_sizes unbind select slice cat expand unsqueeze squeeze repeat_interleave".split()
+    [
+        "linear",
+        "matmul",
+        "mm",
+        "bmm",
+        "addmm",
+        "baddbmm",
+        "einsum",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "add",
+        "sub",
+        "embedding",
+        "scaled_dot_product_attention",
+        "view",
+        "reshape",
+        "flatten",
+        "unflatten",
+        "_unsafe_view",
+        "permute",
+        "transpose",
+        "t",
+        "contiguous",
+        "clone",
+        "dropout",
+        "to",
+        "_to_copy",
+        "chunk",
+        "split",
+        "split_with_sizes",
+        "unbind",
+        "select",
+        "slice",
+        "cat",
+        "expand",
+        "unsqueeze",
+        "squeeze",
+        "repeat_interleave",
+    ]
 )
 
 
