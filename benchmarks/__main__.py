@@ -1,4 +1,4 @@
-"""Run the benchmarks: ``./dev bench [NAME …] [--small] [--json] [--threads N]``."""
+"""Run the benchmarks: ``./dev bench [NAME …] [--small] [--json] [--strict] [--threads N]``."""
 
 import argparse
 import json
@@ -20,12 +20,19 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="small sizes, few repetitions: does it run?")
     parser.add_argument("--json", action="store_true", help="JSON for machines")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch [1]")
+    parser.add_argument("--strict", action="store_true", help="exit with code 1 if a ratio is over what is wanted")
     options = parser.parse_args()
     if unknown := [name for name in options.names if name not in BENCHMARKS]:
         parser.error(f"no benchmark is called {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}")
     torch.set_num_threads(options.threads)
     results = [result for name in options.names or BENCHMARKS for result in BENCHMARKS[name](options.small)]
-    if options.json:
+    _print(results, options.json)
+    if options.strict and any(result.ratio > result.bound for result in results):
+        raise SystemExit(1)
+
+
+def _print(results: list[Ratio], as_json: bool) -> None:
+    if as_json:
         print(json.dumps([asdict(result) for result in results], indent=1))
         return
     rows = [

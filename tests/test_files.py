@@ -84,7 +84,8 @@ def test_files_get_the_permissions_of_new_files(tmp_path: Path) -> None:
 
 def test_writing_leaves_the_umask_of_the_process_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("other threads make files meanwhile"))
-    write_text(tmp_path / "file", "")
+    write_text(tmp_path / "file", "whole")
+    assert (tmp_path / "file").read_text() == "whole"
 
 
 def test_writers_of_one_file_do_not_disturb_each_other(tmp_path: Path) -> None:
