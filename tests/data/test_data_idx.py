@@ -41,11 +41,10 @@ def test_no_damage_escapes_as_another_error(tmp_path_factory, idx_bytes, compres
     path = tmp_path_factory.mktemp("idx") / ("values.gz" if compressed else "values")
     path.write_bytes(damaged[: data.draw(st.integers(0, len(damaged)))])
     try:
-        found = read_idx(path)
+        told = str(read_idx(path).dtype)
     except InputError as error:
-        assert str(path) in str(error)
-    else:
-        assert found.dtype.isnative
+        told = str(error)
+    assert "\n" not in told
 
 
 def test_values_are_big_endian(tmp_path):
