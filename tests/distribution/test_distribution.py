@@ -10,7 +10,7 @@ from architectures import CASES, evaluate, made, randomized
 from coset.distribution import Delta, MeanField, normalize_scales
 from coset.errors import InputError
 from coset.models import MLP
-from coset.symmetry import Symmetry
+from coset.symmetry import Symmetry, discover
 from declared import declared
 
 SEEDS = st.integers(0, 2**20)
@@ -207,3 +207,16 @@ def test_a_variance_kept_positive_keeps_the_function_on_the_way_back():
     for other in (first, sym.act(undo, first)):
         assert float((evaluate(model, other, x) - before).abs().max()) <= 1e-10 * float(before.abs().max())
         assert bool((other["bn.running_var"] >= 0).all())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_discovered_groups_can_be_normalised(name):
+    """Their scales are oriented from those who write units to those who read them, as in declared ones."""
+    model, _, shape = made(name)
+    generator = torch.Generator().manual_seed(0)
+    params = randomized(model, generator)
+    sym = discover(model, torch.randn(2, *shape, dtype=torch.float64), verify=False)
+    scaled = sym.act(sym.element(scales=sym.random(generator, spread=0.2).scales), params)
+    first, second = normalize_scales(sym, params)[0], normalize_scales(sym, scaled)[0]
+    for key in params:
+        torch.testing.assert_close(second[key], first[key], rtol=1e-10, atol=1e-10)

@@ -76,6 +76,7 @@ def trace(program: torch.export.ExportedProgram, movable: Mapping[str, Tensor]) 
     }
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
     arguments = [_placeholder(tracing, node, *kinds[node.name], movable) for node in placeholders]
+    tracing.parameters = _in_order_of_use(program.graph, tracing.parameters, kinds)
     tracing.book.where = "output"
     returned = tree_map_only(
         Stack, lambda stack: as_tensor(tracing.book, stack), _run(tracing, program.graph_module, arguments)
@@ -84,6 +85,19 @@ def trace(program: torch.export.ExportedProgram, movable: Mapping[str, Tensor]) 
         tracing.book.pin(value, reason="an output of the model")
         tracing.book.neutral(value)
     return tracing
+
+
+def _in_order_of_use(
+    graph: torch.fx.Graph, parameters: Mapping[str, Value], kinds: Mapping[str, tuple[InputKind, Any]]
+) -> dict[str, Value]:
+    """Parameters as the computation meets them: those that write units come before those that read them."""
+    turn = {node: number for number, node in enumerate(graph.nodes)}
+    first = {
+        str(kinds[node.name][1]): min(turn[user] for user in node.users)
+        for node in graph.nodes
+        if node.op == "placeholder" and node.users
+    }
+    return dict(sorted(parameters.items(), key=lambda item: first[item[0]]))
 
 
 def _run(tracing: Tracing, module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Any:
