@@ -42,7 +42,7 @@ def pointwise(book: Book, call: Call) -> Value:
     return result
 
 
-@rule("add", "sub", "rsub", "maximum", "minimum", "lerp")
+@rule("add", "sub", "rsub", "maximum", "minimum")
 def added(book: Book, call: Call) -> Value:
     """x ± y: both have the scale of the result; with a number instead of y it is a function of x. max: no signs."""
     tensors = call.tensors()
@@ -56,16 +56,29 @@ def added(book: Book, call: Call) -> Value:
     return result
 
 
+@rule("lerp")
+def lerp(book: Book, call: Call) -> Value:
+    """x + w·(y − x): both as in a sum; the weight lets nothing through."""
+    x, y, *weight = call.tensors()
+    result = output(book, call, *call.tensors())
+    for value in (x, y):
+        passed(book, value, result, broadcast(result.shape, value))
+    for value in weight:
+        book.meet(result, value, broadcast(result.shape, value))
+        book.neutral(value)
+    return result
+
+
 @rule("where")
 def where(book: Book, call: Call) -> Value:
-    """where(c, x, y): x and y as in a sum; the condition passes nothing."""
+    """where(c, x, y): x and y as in a sum; the condition passes nothing, nor does a number other than 0."""
     condition, *branches = call.tensors()
     result = output(book, call, condition, *branches)
     book.meet(result, condition, broadcast(result.shape, condition))
     book.neutral(condition)
     for value in branches:
         passed(book, value, result, broadcast(result.shape, value))
-    if len(branches) < 2:
+    if any(isinstance(number, int | float) and number != 0 for number in call.args):
         book.neutral(result)
     return result
 

@@ -3,19 +3,38 @@
 from collections.abc import Iterable, Mapping
 
 from coset.symmetry.discovery.relations import Book
-from coset.symmetry.discovery.terms import Atom, Term, atoms, resolve
+from coset.symmetry.discovery.terms import Atom, Plus, Term, resolve
 
 
 def companions(book: Book, wanted: Iterable[Atom]) -> dict[Atom, set[Atom]]:
-    """For each atom the others that stand on every tensor on which it stands."""
+    """For each atom the others that stand beside every one of its entries, on every tensor on which it stands."""
     common: dict[Atom, set[Atom]] = {}
     interesting = set(wanted)
-    tensors: list[Iterable[Term]] = [value.dims for value in book.values]
-    for dims in (*tensors, *book.hidden):
-        present = {atom for dim in dims for atom in atoms(resolve(dim))}
-        for atom in present & interesting:
-            common[atom] = (common[atom] & present if atom in common else set(present)) - {atom}
+    known: dict[tuple[Term, ...], None] = {}
+    for dims in (*(value.dims for value in book.values), *book.hidden):
+        known.setdefault(tuple(resolve(dim) for dim in dims))
+    for terms in known:
+        alternatives = [paths(term) for term in terms]
+        everywhere = [frozenset.intersection(*choices) for choices in alternatives]
+        for number, choices in enumerate(alternatives):
+            others = frozenset().union(*everywhere[:number], *everywhere[number + 1 :])
+            for path in choices:
+                for atom in path & interesting:
+                    beside = (path | others) - {atom}
+                    common[atom] = common[atom] & beside if atom in common else set(beside)
     return common
+
+
+def paths(term: Term) -> list[frozenset[Atom]]:
+    """The segments of a resolved term, each as the atoms of its factors."""
+    if isinstance(term, Atom):
+        return [frozenset([term])]
+    if isinstance(term, Plus):
+        return [path for segment in term.segments for path in paths(segment)]
+    found = [frozenset[Atom]()]
+    for factor in term.factors:
+        found = [path | extra for path in found for extra in paths(factor)]
+    return found
 
 
 def parents(common: Mapping[Atom, set[Atom]]) -> dict[Atom, Atom]:

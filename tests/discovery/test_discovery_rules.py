@@ -1,0 +1,62 @@
+"""Every rule by small functions that use it; and no rule can be wrong without being noticed."""
+
+import pytest
+from groups import found_group
+from probes import PROBES
+
+from coset.errors import InputError
+from coset.symmetry import discover
+from coset.symmetry.discovery.rules import RULES, passed
+
+# Rules of operations that are elementwise: to treat them so is to do them right. (Broadcasting included: expand.)
+ELEMENTWISE = {"same_values", "copied", "expanded"}
+
+CASES = [(name, number) for name, probes in PROBES.items() for number in range(len(probes))]
+
+
+@pytest.mark.parametrize(("name", "number"), CASES)
+def test_the_maximal_group_of_a_function(name, number):
+    probe = PROBES[name][number]
+    sym = discover(probe.model(), probe.arguments())
+    assert not sym.pinned
+    assert found_group(sym) == probe.group
+
+
+def test_every_rule_is_probed():
+    assert {rule.__name__ for rule in RULES.values()} == PROBES.keys() | ELEMENTWISE
+
+
+def _as_elementwise(used):
+    """A rule that takes any operation for an elementwise one: dimensions of one size meet, all scales pass."""
+
+    def mutant(book, call):
+        used.append(call.name)
+        results = []
+        for shape in call.shapes:
+            result = book.like(shape, call.tensors())
+            for value in call.tensors():
+                offset = len(shape) - value.ndim
+                dims = [
+                    j - offset if j >= offset and value.shape[j - offset] == n else None for j, n in enumerate(shape)
+                ]
+                passed(book, value, result, dims)
+            results.append(result)
+        return results
+
+    return mutant
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_a_wrong_rule_is_noticed(name, monkeypatch):
+    used = []
+    mutant = _as_elementwise(used)
+    for operation in [operation for operation, rule in RULES.items() if rule.__name__ == name]:
+        monkeypatch.setitem(RULES, operation, mutant)
+    noticed = []
+    for probe in PROBES[name]:
+        try:
+            noticed.append(found_group(discover(probe.model(), probe.arguments())) != probe.group)
+        except InputError as error:
+            noticed.append("preserve the function" in str(error))
+    assert used, f"no probe of {name} uses it"
+    assert any(noticed)
