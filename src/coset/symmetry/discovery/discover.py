@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from coset.errors import InputError
 from coset.symmetry.discovery.assembly import assemble
-from coset.symmetry.discovery.tracing import export, trace
+from coset.symmetry.discovery.exporting import export
+from coset.symmetry.discovery.tracing import trace
 from coset.symmetry.discovery.verification import verify as verified
 from coset.symmetry.symmetry import Symmetry
 

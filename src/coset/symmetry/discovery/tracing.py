@@ -1,13 +1,12 @@
-"""From a model to statements about its parameters: export, then one rule per operation."""
+"""From an exported model to statements about its parameters: one rule per operation."""
 
 import operator
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
 from torch.utils._pytree import tree_map_only
@@ -15,6 +14,7 @@ from torch.utils._pytree import tree_map_only
 from coset.errors import InputError
 from coset.symmetry.discovery import contractions, elementwise, movement, norms, positions, recurrences
 from coset.symmetry.discovery.calls import Call, is_pointwise, tensors_in
+from coset.symmetry.discovery.exporting import place_of
 from coset.symmetry.discovery.relations import Book, Value
 from coset.symmetry.discovery.rules import RULES
 from coset.symmetry.discovery.stacks import (
@@ -37,33 +37,6 @@ class Tracing:
     parameters: dict[str, Value]
     variances: list[tuple[str, str | None, float]] = field(default_factory=list)
     pinned: list[str] = field(default_factory=list)
-
-
-def export(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.export.ExportedProgram:
-    """The model as a graph of ATen operations, with parameters and buffers as inputs."""
-    try:
-        with warnings.catch_warnings():
-            # Recurrent modules keep a list of their weights beside them; export sees it change and says so.
-            warnings.filterwarnings("ignore", message="The tensor attribute")
-            program = torch.export.export(model, inputs, dict(kwargs), strict=False)
-        return program.run_decompositions({}) if _writes_into_others(program.graph) else program
-    except Exception as error:
-        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise InputError(f"torch.export cannot trace {type(model).__name__}: {first.strip()}") from error
-
-
-def _writes_into_others(graph: torch.fx.Graph) -> bool:
-    """Whether an operation in place changes a tensor that others see too: a view, or one that is read again."""
-    for node in graph.nodes:
-        schema = getattr(node.target, "_schema", None)
-        if schema is None or not schema.is_mutable:
-            continue
-        target = node.args[0]
-        maker = getattr(target.target, "_schema", None)
-        views = maker is not None and any(item.alias_info is not None for item in maker.returns)
-        if len(target.users) > 1 or views or maker is None:
-            return True
-    return False
 
 
 def trace(program: torch.export.ExportedProgram, movable: Mapping[str, Tensor]) -> Tracing:
@@ -105,7 +78,7 @@ def _run(tracing: Tracing, module: torch.fx.GraphModule, arguments: Sequence[Any
     env: dict[Node, Any] = {}
     given = iter(arguments)
     for node in module.graph.nodes:
-        tracing.book.where = _where(node)
+        tracing.book.where = place_of(node)
         if node.op == "placeholder":
             env[node] = next(given)
         elif node.op == "get_attr":
@@ -115,15 +88,6 @@ def _run(tracing: Tracing, module: torch.fx.GraphModule, arguments: Sequence[Any
         elif node.op == "output":
             return _map(node.args[0], env)
     return None
-
-
-def _where(node: Node) -> str:
-    """The operation and the module it belongs to, for people."""
-    name = getattr(node.target, "__name__", str(node.target)).partition(".")[0]
-    stack = node.meta.get("nn_module_stack") or {}
-    path = next((item[0] for item in reversed(list(stack.values()))), "")
-    path = path.removeprefix("L['self'].").removeprefix("L['self']")
-    return f"{name} in {path}" if path else name
 
 
 def _placeholder(tracing: Tracing, node: Node, kind: InputKind, target: Any, movable: Mapping[str, Tensor]) -> Any:

@@ -1,0 +1,102 @@
+"""A model as a graph of ATen operations, and what no graph can show."""
+
+import warnings
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule, Node
+
+from coset.errors import InputError
+
+
+def export(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.export.ExportedProgram:
+    """The model as a graph, with parameters and buffers as inputs and nothing written in place that others see."""
+    try:
+        with warnings.catch_warnings():
+            # Recurrent modules keep a list of their weights beside them; export sees it change and says so.
+            warnings.filterwarnings("ignore", message="The tensor attribute")
+            program = torch.export.export(model, inputs, dict(kwargs), strict=False)
+        program = program.run_decompositions({}) if _writes_into_others(program.graph) else program
+    except Exception as error:
+        raise InputError(_reason(error, model, inputs, kwargs)) from error
+    _check_deterministic(program.graph_module)
+    return program
+
+
+def _reason(error: Exception, model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Why a model was not exported: its inputs, its control flow, or something else, and in which module."""
+    kind = type(model).__name__
+    try:
+        with torch.no_grad():
+            model(*inputs, **kwargs)
+    except Exception as failure:
+        return f"{kind} cannot be called with these example inputs: {_first_line(failure)}"
+    place = _failing_module(error.__traceback__, model)
+    if "data-dependent" in str(error).lower() or "DataDependent" in type(error).__name__:
+        return f"the control flow of {place} depends on its data, which no single graph can show: {_first_line(error)}"
+    return f"torch.export cannot trace {place}: {_first_line(error)}"
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _failing_module(traceback: TracebackType | None, model: nn.Module) -> str:
+    """The innermost module of the model whose code was running."""
+    paths = {id(module): path for path, module in model.named_modules()}
+    found = ""
+    while traceback is not None:
+        found = paths.get(id(traceback.tb_frame.f_locals.get("self")), found)
+        traceback = traceback.tb_next
+    return f"'{found}' ({type(model.get_submodule(found)).__name__})" if found else type(model).__name__
+
+
+def _writes_into_others(graph: torch.fx.Graph) -> bool:
+    """Whether an operation in place changes a tensor that others see too: a view, or one that is read again."""
+    for node in graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or not schema.is_mutable:
+            continue
+        target = node.args[0]
+        maker = getattr(target.target, "_schema", None)
+        views = maker is not None and any(item.alias_info is not None for item in maker.returns)
+        if len(target.users) > 1 or views or maker is None:
+            return True
+    return False
+
+
+def _check_deterministic(module: GraphModule) -> None:
+    """Refuse operations that draw random numbers; dropout that is switched off does not."""
+    for part in module.modules():
+        for node in part.graph.nodes if isinstance(part, GraphModule) else ():
+            tags = getattr(node.target, "tags", ())
+            if torch.Tag.nondeterministic_seeded in tags and _draws(node):
+                raise InputError(
+                    f"{place_of(node)} draws random numbers: with dropout, call model.eval() first; a function that is "
+                    "random has no symmetry to verify"
+                )
+
+
+def _draws(node: Node) -> bool:
+    """Whether an operation that may draw random numbers does: at a rate above 0 and, if it asks, in training mode."""
+    target: Any = node.target
+    given = dict(zip((item.name for item in target._schema.arguments), node.args, strict=False)) | dict(node.kwargs)
+    rates = [given.get(name, 0.0) for name in ("p", "dropout", "dropout_p") if _takes(target, name)]
+    modes = [given.get(name, False) for name in ("train", "training") if _takes(target, name)]
+    return all(modes) and (not rates or any(rates))
+
+
+def _takes(target: Any, name: str) -> bool:
+    return any(item.name == name for item in target._schema.arguments)
+
+
+def place_of(node: Node) -> str:
+    """The operation and the module it belongs to, for people."""
+    name = getattr(node.target, "__name__", str(node.target)).partition(".")[0]
+    stack = node.meta.get("nn_module_stack") or {}
+    path = next((item[0] for item in reversed(list(stack.values()))), "")
+    path = path.removeprefix("L['self'].").removeprefix("L['self']")
+    return f"{name} in {path}" if path else name
