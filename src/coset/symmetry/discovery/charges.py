@@ -8,7 +8,6 @@ activation multiplies them by its power or holds them at zero. Equations never m
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
-from fractions import Fraction
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -70,7 +69,7 @@ class Charges:
     def _equal(self, one: tuple[Atom | None, Place], two: tuple[Atom | None, Place]) -> None:
         atom = one[0]
         if one[1] != two[1]:
-            row = {one[1]: Fraction(1), two[1]: Fraction(-1)}
+            row: Row[Place] = {one[1]: 1, two[1]: -1}
             self._say(atom, row, row)
 
     def _multiplied(self, relation: Multiplied) -> None:
@@ -84,8 +83,8 @@ class Charges:
             if guide is None:
                 continue
             for leaf, atom in enumerate(self.leaves(*guide)):
-                scale: Row[Place] = defaultdict(Fraction)
-                sign: Row[Place] = defaultdict(Fraction)
+                scale: Row[Place] = defaultdict(int)
+                sign: Row[Place] = defaultdict(int)
                 for value, dim in left:
                     scale[Place(id(value), dim, leaf)] += 1
                     sign[Place(id(value), dim, leaf)] += 1
@@ -94,8 +93,8 @@ class Charges:
                     sign[Place(id(value), dim, leaf)] -= factor.sign
                 self._say(atom, scale, sign if relation.signs else None)
         scale, sign = (
-            defaultdict(Fraction, {whole(result): Fraction(1)}),
-            defaultdict(Fraction, {whole(result): Fraction(1)}),
+            defaultdict(int, {whole(result): 1}),
+            defaultdict(int, {whole(result): 1}),
         )
         for factor in factors:
             scale[whole(factor.value)] -= factor.scale
@@ -106,10 +105,10 @@ class Charges:
         value = relation.value
         for dim in range(value.ndim) if relation.dims is None else relation.dims:
             for leaf, atom in enumerate(self.leaves(value, dim)):
-                row = {Place(id(value), dim, leaf): Fraction(1)}
+                row = {Place(id(value), dim, leaf): 1}
                 self._say(atom, dict(row) if relation.scale else None, dict(row) if relation.sign else None)
         if relation.dims is None:
-            row = {whole(value): Fraction(1)}
+            row = {whole(value): 1}
             self._say(None, dict(row) if relation.scale else None, dict(row) if relation.sign else None)
 
     def _regrouped(self, relation: Regrouped) -> None:

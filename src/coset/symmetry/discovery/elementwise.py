@@ -4,6 +4,7 @@ from fractions import Fraction
 from typing import Any
 
 from coset.symmetry.discovery.calls import Call
+from coset.symmetry.discovery.linear import quotient
 from coset.symmetry.discovery.relations import Book, Power, Value, broadcast
 from coset.symmetry.discovery.rules import output, passed, rule, straight
 
@@ -24,10 +25,12 @@ def unary(book: Book, call: Call, group: Any = None) -> Value:
     result = output(book, call, x)
     if group is None:
         group = call.intertwiner()
-    scale = Fraction(group.scale_power).limit_denominator(64) if group.scales else Fraction(0)
+    power = Fraction(group.scale_power).limit_denominator(64)
+    # Powers that are no simple fraction cannot be balanced by whole powers elsewhere.
+    scales = group.scales and abs(float(power) - group.scale_power) < 1e-12
     sign = group.sign_power % 2 if group.signs else 0
-    passed(book, x, result, straight(x), scale=scale, sign=sign)
-    book.neutral(x, scale=not group.scales, sign=not group.signs)
+    passed(book, x, result, straight(x), scale=quotient(power, Fraction(1)) if scales else 0, sign=sign)
+    book.neutral(x, scale=not scales, sign=not group.signs)
     return result
 
 
@@ -103,7 +106,7 @@ def multiplied(book: Book, call: Call) -> Value:
     if len(tensors) == 1 or call.kwargs.get("rounding_mode"):
         return unary(book, call) if len(tensors) == 1 else pointwise(book, call)
     result = output(book, call, *tensors)
-    power = Fraction(-1 if "div" in call.name else 1)
+    power = -1 if "div" in call.name else 1
     x, y = tensors
     factors = [Power(x, broadcast(result.shape, x)), Power(y, broadcast(result.shape, y), scale=power)]
     book.multiply(result, factors)

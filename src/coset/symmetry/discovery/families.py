@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import product
 
 from coset.symmetry.discovery.charges import Charges, Place, whole
-from coset.symmetry.discovery.linear import Reduce, Row, complement, integral, null_space, parity, rational
+from coset.symmetry.discovery.linear import Number, Reduce, Row, complement, integral, null_space, parity, rational
 from coset.symmetry.discovery.relations import Value
 from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, resolve
 
@@ -43,7 +42,7 @@ def gauges(
         inner = [gauge for gauge in found if gauge.atom is not None and around.get(gauge.atom) is atom]
         found += _free(atom, charges.scales[atom], charges.signs[atom], places[atom], inner, cells)
     shaped = [whole(value) for value in parameters.values() if value.ndim]
-    fixed: list[Row[Place]] = [{whole(value): Fraction(1)} for value in parameters.values() if not value.ndim]
+    fixed: list[Row[Place]] = [{whole(value): 1} for value in parameters.values() if not value.ndim]
     scales, signs = ([*equations[None], *fixed] for equations in (charges.scales, charges.signs))
     return found + _free(None, scales, signs, shaped, found, cells)
 
@@ -61,7 +60,7 @@ def _free(
     def new(equations: Iterable[Row[Place]], kind: str, field: Reduce) -> dict[Place, Row[Place]]:
         vectors = null_space(equations, places, field)
         if vectors and known:
-            old = [cells.of({p: Fraction(c) for p, c in getattr(gauge, kind).items()}) for gauge in known]
+            old = [cells.of(getattr(gauge, kind)) for gauge in known]
             chosen = complement([cells.of(vector) for vector in vectors], old, field)
             vectors = [vectors[index] for index in chosen]
         return {next(place for place in places if place in row): row for row in vectors}
@@ -88,12 +87,12 @@ class _Cells:
                     for place in alternatives[number]:
                         self._where.setdefault(place, []).append(cell)
 
-    def of(self, row: Row[Place]) -> Row[Cell]:
+    def of(self, row: Mapping[Place, Number]) -> Row[Cell]:
         """Powers by place as powers by cell."""
         result: Row[Cell] = {}
         for place, power in row.items():
             for cell in self._where[place]:
-                result[cell] = result.get(cell, Fraction(0)) + power
+                result[cell] = result.get(cell, 0) + power
         return {cell: power for cell, power in result.items() if power}
 
 

@@ -3,19 +3,29 @@
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from fractions import Fraction
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
-Row = dict[K, Fraction]
-Reduce = Callable[[Fraction], Fraction]
+Number = int | Fraction
+"""Whole numbers stay int, which is many times faster than Fraction."""
+Row = dict[K, Number]
+Reduce = Callable[[Number], Number]
 
 
-def rational(number: Fraction) -> Fraction:
+def quotient(a: Number, b: Number) -> Number:
+    """a/b, as an int where it is one."""
+    if type(a) is int and (b == 1 or b == -1):
+        return a * int(b)
+    result = Fraction(a) / b
+    return result.numerator if result.denominator == 1 else result
+
+
+def rational(number: Number) -> Number:
     """The field of rational numbers."""
     return number
 
 
-def parity(number: Fraction) -> Fraction:
+def parity(number: Number) -> Number:
     """The field with two elements; only whole numbers occur."""
     return number % 2
 
@@ -35,8 +45,8 @@ def null_space(rows: Iterable[Row[K]], wanted: Sequence[K], field: Reduce) -> li
         pivot = next((v for v in rest if v not in keep), None)
         pivot = next(iter(rest)) if pivot is None else pivot
         lead = rest.pop(pivot)
-        solved[pivot] = {v: field(-c / lead) for v, c in rest.items()}
-    expressed = [_substituted({v: Fraction(1)}, solved, field) for v in wanted]
+        solved[pivot] = {v: field(-quotient(c, lead)) for v, c in rest.items()}
+    expressed = [_substituted({v: 1}, solved, field) for v in wanted]
     free = dict.fromkeys(v for row in expressed for v in row)
     vectors = [{v: row[f] for v, row in zip(wanted, expressed, strict=True) if f in row} for f in free]
     return echelon(vectors, wanted, field)
@@ -48,10 +58,9 @@ def _substituted(row: Row[K], solved: dict[K, Row[K]], field: Reduce) -> Row[K]:
     for variable, coefficient in row.items():
         if not coefficient:
             continue
-        for inner, factor in (
-            _expression(variable, solved, field) if variable in solved else {variable: Fraction(1)}
-        ).items():
-            total = field(result.get(inner, Fraction(0)) + coefficient * factor)
+        expression = _expression(variable, solved, field) if variable in solved else {variable: 1}
+        for inner, factor in expression.items():
+            total = field(result.get(inner, 0) + coefficient * factor)
             if total:
                 result[inner] = total
             else:
@@ -72,8 +81,8 @@ def _expression(variable: K, solved: dict[K, Row[K]], field: Reduce) -> Row[K]:
         if pending:
             flat: Row[K] = {}
             for v, c in solved[top].items():
-                for inner, factor in (solved[v] if v in solved else {v: Fraction(1)}).items():
-                    flat[inner] = field(flat.get(inner, Fraction(0)) + c * factor)
+                for inner, factor in solved.get(v, {v: 1}).items():
+                    flat[inner] = field(flat.get(inner, 0) + c * factor)
             solved[top] = {v: c for v, c in flat.items() if c}
         chain.pop()
     return solved[variable]
@@ -81,19 +90,40 @@ def _expression(variable: K, solved: dict[K, Row[K]], field: Reduce) -> Row[K]:
 
 def echelon(vectors: Sequence[Row[K]], order: Sequence[K], field: Reduce) -> list[Row[K]]:
     """Reduced row echelon form with columns in ``order``; zero vectors are dropped."""
-    rows = [{k: field(c) for k, c in vector.items() if field(c)} for vector in vectors]
+    steps = _Steps(order, field)
+    for vector in vectors:
+        steps.add(vector)
     done: list[Row[K]] = []
-    for column in order:
-        pivot = next((row for row in rows if column in row), None)
-        if pivot is None:
-            continue
-        rows.remove(pivot)
-        lead = pivot[column]
-        pivot = {k: field(c / lead) for k, c in pivot.items()}
-        done = [_minus(row, pivot, column, field) for row in done]
-        rows = [reduced for row in rows if (reduced := _minus(row, pivot, column, field))]
-        done.append(pivot)
-    return done
+    # From the last pivot to the first, so that each row is cleared of finished pivots only.
+    for column in sorted(steps.rows, key=steps.rank.__getitem__, reverse=True):
+        row = steps.rows[column]
+        for pivot, other in steps.finished.items():
+            row = _minus(row, other, pivot, field)
+        steps.finished[column] = row
+        done.append(row)
+    return done[::-1]
+
+
+class _Steps(Generic[K]):
+    """Rows of different first columns, each with 1 there."""
+
+    def __init__(self, order: Iterable[K], field: Reduce) -> None:
+        self.rank = {k: number for number, k in enumerate(order)}
+        self.field = field
+        self.rows: dict[K, Row[K]] = {}
+        self.finished: dict[K, Row[K]] = {}
+
+    def add(self, vector: Row[K]) -> bool:
+        """Take up what a vector has beyond the rows so far; whether there is anything."""
+        row = {k: reduced for k, c in vector.items() if (reduced := self.field(c))}
+        while row:
+            first = min(row, key=self.rank.__getitem__)
+            if first not in self.rows:
+                lead = row[first]
+                self.rows[first] = {k: self.field(quotient(c, lead)) for k, c in row.items()}
+                return True
+            row = _minus(row, self.rows[first], first, self.field)
+        return False
 
 
 def _minus(row: Row[K], pivot: Row[K], column: K, field: Reduce) -> Row[K]:
@@ -102,7 +132,7 @@ def _minus(row: Row[K], pivot: Row[K], column: K, field: Reduce) -> Row[K]:
         return row
     result = dict(row)
     for k, c in pivot.items():
-        total = field(result.get(k, Fraction(0)) - factor * c)
+        total = field(result.get(k, 0) - factor * c)
         if total:
             result[k] = total
         else:
@@ -112,15 +142,10 @@ def _minus(row: Row[K], pivot: Row[K], column: K, field: Reduce) -> Row[K]:
 
 def complement(vectors: Sequence[Row[K]], known: Sequence[Row[K]], field: Reduce) -> list[int]:
     """The numbers of those vectors that are not combinations of ``known`` and of the ones before them."""
-    order = list(dict.fromkeys(k for row in (*known, *vectors) for k in row))
-    basis = echelon(known, order, field)
-    chosen = []
-    for number, vector in enumerate(vectors):
-        larger = echelon([*basis, vector], order, field)
-        if len(larger) > len(basis):
-            chosen.append(number)
-            basis = larger
-    return chosen
+    steps = _Steps(dict.fromkeys(k for row in (*known, *vectors) for k in row), field)
+    for row in known:
+        steps.add(row)
+    return [number for number, vector in enumerate(vectors) if steps.add(vector)]
 
 
 def integral(vector: Row[K]) -> dict[K, int]:

@@ -48,12 +48,12 @@ def reduced(book: Book, call: Call) -> Value:
     kept = [i for i in range(x.ndim) if i not in dims]
     places = [i if i in kept else None for i in range(x.ndim)] if keep else list(kept)
     power = {
-        "var": (Fraction(2), 0),
-        "std": (Fraction(1), 0),
-        "linalg_vector_norm": (Fraction(1), 0),
-        "norm": (Fraction(1), 0),
+        "var": (2, 0),
+        "std": (1, 0),
+        "linalg_vector_norm": (1, 0),
+        "norm": (1, 0),
     }
-    scale, sign = power.get(call.name, (Fraction(1), 1))
+    scale, sign = power.get(call.name, (1, 1))
     passed(book, x, result, places, scale=scale, sign=sign)
     blind = call.name in ("linalg_vector_norm", "norm")
     book.neutral(x, dims=dims, sign=not blind)
@@ -151,7 +151,7 @@ def weight_norm(book: Book, call: Call) -> Value:
     book.neutral(v, sign=False, dims=others)
     normalized_over(book, v, *others)
     result = output(book, call, v, gain)
-    book.multiply(result, [Power(v, straight(v), scale=Fraction(0)), Power(gain, broadcast(v.shape, gain))])
+    book.multiply(result, [Power(v, straight(v), scale=0), Power(gain, broadcast(v.shape, gain))])
     return result
 
 
@@ -187,5 +187,5 @@ def _by_statistics(book: Book, call: Call) -> Value:
     call.shifted(variance, weight, call.args[6] if call.name.startswith("_native") else call.args[7])
     normal = book.like(x.shape, [x])
     # The statistics take the scale away, whatever it is; the sign passes.
-    passed(book, x, normal, straight(x), scale=Fraction(0))
+    passed(book, x, normal, straight(x), scale=0)
     return _affine(book, call, normal, weight, bias)

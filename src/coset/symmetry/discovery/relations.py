@@ -39,7 +39,7 @@ class Power:
 
     value: Value
     dims: tuple[int | None, ...]
-    scale: Fraction = Fraction(1)
+    scale: int | Fraction = 1
     sign: int = 1
 
 
