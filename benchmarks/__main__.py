@@ -7,11 +7,15 @@ from dataclasses import asdict
 
 import torch
 
-from benchmarks import act, train_step
+from benchmarks import act, discovery, train_step
 from benchmarks.measure import Ratio
 from coset.tables import text_table
 
-BENCHMARKS: dict[str, Callable[[bool], list[Ratio]]] = {"act": act.run, "train_step": train_step.run}
+BENCHMARKS: dict[str, Callable[[bool], list[Ratio]]] = {
+    "act": act.run,
+    "discovery": discovery.run,
+    "train_step": train_step.run,
+}
 
 
 def main() -> None:
