@@ -53,6 +53,11 @@ MODELS = {
         "LlamaConfig", GROUPED, 0,
         group("24 2*2 2*2x2 2*2x6 2*40", scales=5 * 24 + 2 * (12 + 6 + 40), signs=6 * 24 + 2 * (12 + 6 + 40)),
     ),
+    # The same group with queries, keys and values, and both branches of the MLP, from one matrix each.
+    "Phi3ForCausalLM": (
+        "Phi3Config", GROUPED, 0,
+        group("24 2*2 2*2x2 2*2x6 2*40", scales=5 * 24 + 2 * (12 + 6 + 40), signs=6 * 24 + 2 * (12 + 6 + 40)),
+    ),
     # Gains of the form 1 + w carry neither scale nor sign; tied embeddings keep the stream's signs.
     "Gemma2ForCausalLM": (
         "Gemma2Config", GROUPED, 0,

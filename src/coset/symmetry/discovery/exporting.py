@@ -73,7 +73,7 @@ def _check_deterministic(module: GraphModule) -> None:
     for part in module.modules():
         for node in part.graph.nodes if isinstance(part, GraphModule) else ():
             tags = getattr(node.target, "tags", ())
-            if torch.Tag.nondeterministic_seeded in tags and _draws(node):
+            if node.users and torch.Tag.nondeterministic_seeded in tags and _draws(node):
                 raise InputError(
                     f"{place_of(node)} draws random numbers: with dropout, call model.eval() first; a function that is "
                     "random has no symmetry to verify"

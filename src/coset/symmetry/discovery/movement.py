@@ -102,9 +102,12 @@ def repeat(book: Book, call: Call) -> Value:
 @rule("cat", "concat", "concatenate")
 def joined(book: Book, call: Call) -> Value:
     """Tensors one after the other along a dimension."""
-    parts = [part for part in call.args[0] if part.shape != (0,)]
-    result = output(book, call, *parts)
-    book.join(result, parts, call.argument("dim", 0) % result.ndim)
+    result = output(book, call, *call.args[0])
+    dim = call.argument("dim", 0) % result.ndim
+    parts = [part for part in call.args[0] if part.shape != (0,) and part.shape[dim]]
+    if len(parts) == 1:
+        return passed(book, parts[0], result, straight(result))
+    book.join(result, parts, dim)
     return result
 
 
@@ -147,7 +150,10 @@ def sliced(book: Book, call: Call) -> Value:
     length = call.shapes[0][dim]
     if length == size and step == 1:
         return passed(book, x, output(book, call, x), straight(x))
-    if step != 1 or length == 0:
+    if length == 0:
+        # Nothing is picked, and nothing is said.
+        return output(book, call, x)
+    if step != 1:
         return _picked(book, call, dim)
     return _segment(book, x, dim, start, length)
 
