@@ -104,8 +104,10 @@ PROBES: dict[str, list[Probe]] = {
               group("5", scales=10, signs=10)),
         # A shifted sum ties every unit to its neighbour: a common sign is left, and no order.
         _plain(lambda x, a, b: torch.tanh((x @ a.T)[:, 1:] + (x @ a.T)[:, :-1]) @ b.T, "", 0, 1, b=(3, 4)),
-        # With a step positions are told apart and only what is common to all of them passes.
+        # Every other unit, which moves and scales with the one behind it; with a step that does not divide, none moves.
         Probe(lambda x, a, b: (x @ a.T)[:, ::2] @ b.T, [(4,)], {"a": (6, 4), "b": (3, 3)},
+              group("3", scales=3, signs=3)),
+        Probe(lambda x, a, b: (x @ a.T)[:, ::2] @ b.T, [(4,)], {"a": (7, 4), "b": (3, 4)},
               group("", scales=1, signs=1)),
     ],
     # Four units are never read: they permute, and keep what tanh lets through; the first has the network's sign.

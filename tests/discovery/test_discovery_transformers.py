@@ -58,6 +58,17 @@ MODELS = {
         "Phi3Config", GROUPED, 0,
         group("24 2*2 2*2x2 2*2x6 2*40", scales=5 * 24 + 2 * (12 + 6 + 40), signs=6 * 24 + 2 * (12 + 6 + 40)),
     ),
+    # Four of six dimensions are rotary, in two pairs of neighbours; the other two permute. One norm a layer, which
+    # attention and MLP read side by side; the last one is read by a head of its own.
+    "GPTJForCausalLM": (
+        "GPTJConfig", {**GPT2, "rotary_dim": 4}, 0,
+        group("24 2*4 2*4x2 2*4x6 2*96", scales=3 * 24 + 2 * 4 * (2 + 2 + 6), signs=3 * 24 + 2 * 4 * (2 + 2 + 6) + 1),
+    ),
+    # The same with a LayerNorm written out, tied embeddings, a gated MLP and grouped queries.
+    "CohereForCausalLM": (
+        "CohereConfig", GROUPED, 0,
+        group("24 2*2 2*2x2 2*2x6 2*40", scales=2 * (24 + 12 + 6 + 40), signs=2 * (24 + 12 + 6 + 40) + 1),
+    ),
     # Gains of the form 1 + w carry neither scale nor sign; tied embeddings keep the stream's signs.
     "Gemma2ForCausalLM": (
         "Gemma2Config", GROUPED, 0,

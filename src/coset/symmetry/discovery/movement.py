@@ -138,7 +138,7 @@ def divided(book: Book, call: Call) -> list[Value]:
 
 @rule("slice", "narrow")
 def sliced(book: Book, call: Call) -> Value:
-    """A segment of a dimension; with a step, positions are told apart."""
+    """A segment of a dimension; with a step, one position of each step, or positions that are told apart."""
     x = call.args[0]
     dim = call.argument("dim", 0) % x.ndim
     size = x.shape[dim]
@@ -154,8 +154,18 @@ def sliced(book: Book, call: Call) -> Value:
         # Nothing is picked, and nothing is said.
         return output(book, call, x)
     if step != 1:
-        return _picked(book, call, dim)
+        every = size % step == 0 and start < step and length == size // step
+        return _every(book, call, dim, start, step) if every else _picked(book, call, dim)
     return _segment(book, x, dim, start, length)
+
+
+def _every(book: Book, call: Call, dim: int, start: int, step: int) -> Value:
+    """x[start::step] along a dimension seen as (steps, positions within a step): one of the latter."""
+    x = call.args[0]
+    apart = book.like([*x.shape[:dim], x.shape[dim] // step, step, *x.shape[dim + 1 :]], [x])
+    book.regroup(x, apart)
+    thin = _segment(book, apart, dim + 1, start, 1)
+    return passed(book, thin, output(book, call, x), [j if j <= dim else j + 1 for j in range(x.ndim)])
 
 
 def _segment(book: Book, x: Value, dim: int, start: int, length: int) -> Value:
