@@ -27,6 +27,9 @@ OPT = {
     "vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 40,
     "max_position_embeddings": 16, "word_embed_proj_dim": 24, "use_cache": False,
 }  # fmt: skip
+FALCON = {
+    "vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "use_cache": False,
+}  # fmt: skip
 RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 2], "layer_type": "basic"}
 CONVNEXT = {"hidden_sizes": [8, 12, 16, 20], "depths": [1, 1, 2, 1]}
 SWIN = {"image_size": 32, "patch_size": 4, "embed_dim": 8, "depths": [2], "num_heads": [2], "window_size": 4}
@@ -68,6 +71,10 @@ MODELS = {
     "CohereForCausalLM": (
         "CohereConfig", GROUPED, 0,
         group("24 2*2 2*2x2 2*2x6 2*40", scales=2 * (24 + 12 + 6 + 40), signs=2 * (24 + 12 + 6 + 40) + 1),
+    ),
+    # One key-value head for all queries, fused with them: heads permute, all with the same six dimensions inside.
+    "FalconForCausalLM": (
+        "FalconConfig", FALCON, 0, group("24 2*4 2*6 2*96", scales=2 * (24 + 3 + 6), signs=2 * (24 + 3 + 6) + 1),
     ),
     # Gains of the form 1 + w carry neither scale nor sign; tied embeddings keep the stream's signs.
     "Gemma2ForCausalLM": (

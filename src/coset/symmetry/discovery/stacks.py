@@ -1,13 +1,17 @@
 """Tensors that are split only to be taken apart: ``view(…, 3, heads, dim)`` followed by ``unbind``.
 
 As one tensor its slices would share their units. Here it is a stack of tensors from the start, each with units of its
-own: queries, keys and values of a fused projection.
+own: queries, keys and values of a fused projection. Where slices are longer than one (several query heads, then one for
+keys and one for values) it is a row of segments.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+from torch import Tensor
 from torch.fx import Node
 
 from coset.symmetry.discovery.calls import Call
@@ -86,22 +90,94 @@ def _moved_to(name: str, args: tuple[Any, ...], shape: tuple[int, ...], dim: int
 
 def split_into_stack(book: Book, x: Value, shape: tuple[int, ...], dim: int) -> Stack | None:
     """Reshape ``x`` to ``shape`` as a stack along ``dim``; None where the slices are not segments of one dimension."""
+    row = split_into_segments(book, x, shape, dim, [1] * shape[dim])
+    if row is None:
+        return None
+    parts = []
+    for segment in row.parts:
+        part = book.like([*shape[:dim], *shape[dim + 1 :]], [x])
+        book.regroup(segment, part)
+        parts.append(part)
+    return Stack(parts, dim)
+
+
+@dataclass
+class Segments:
+    """``parts`` one after the other along a dimension that is only ever read in such parts."""
+
+    parts: list[Value]
+    dim: int
+
+
+def split_into_segments(
+    book: Book, x: Value, shape: tuple[int, ...], dim: int, sizes: Sequence[int]
+) -> Segments | None:
+    """Reshape ``x`` to ``shape`` as parts of these sizes along ``dim``; None where they cut no dimension of ``x``."""
     group = next((right for _, right in regroupings(x.shape, shape) if dim in right), ())
-    behind = [j for j in group if j > dim]
-    inner = math.prod(shape[j] for j in behind)
+    inner = math.prod(shape[j] for j in group if j > dim)
     if inner == 1:
         return None
     end = max(group) + 1
     apart = book.like([*shape[:dim], shape[dim] * inner, *shape[end:]], [x])
     book.regroup(x, apart)
-    segments = [book.like([*shape[:dim], inner, *shape[end:]], [x]) for _ in range(shape[dim])]
-    book.join(apart, segments, dim)
+    rows = [book.like([*shape[:dim], size * inner, *shape[end:]], [x]) for size in sizes]
+    book.join(apart, rows, dim)
     parts = []
-    for segment in segments:
-        part = book.like([*shape[:dim], *shape[dim + 1 :]], [x])
-        book.regroup(segment, part)
+    for row, size in zip(rows, sizes, strict=True):
+        part = book.like([*shape[:dim], size, *shape[dim + 1 :]], [x])
+        book.regroup(row, part)
         parts.append(part)
-    return Stack(parts, dim)
+    return Segments(parts, dim)
+
+
+def span_of(user: Node, shape: tuple[int, ...], constants: Mapping[Node, Tensor]) -> tuple[int, int, int] | None:
+    """(dimension, start, length) of what an operation picks from a tensor of this shape, if that is one segment."""
+    name, args = _name(user), user.args
+    if name == "select":
+        dim, index = int(str(args[1])) % len(shape), int(str(args[2]))
+        return dim, index % shape[dim], 1
+    if name == "slice" and len(args) < 5:
+        dim, start = (int(str(item or 0)) for item in (*args[1:3], 0, 0)[:2])
+        dim %= len(shape)
+        return dim, max(0, start + shape[dim] if start < 0 else start), _shape(user)[dim]
+    if name == "index" and isinstance(args[1], list | tuple):
+        used = [(dim, index) for dim, index in enumerate(args[1]) if isinstance(index, Node)]
+        known = [constants[node] for _, index in used if (node := _behind_copies(index)) in constants]
+        if len(used) == len(known) == 1 and known[0].shape == (1,):
+            return used[0][0], int(known[0]) % shape[used[0][0]], 1
+    return None
+
+
+def _behind_copies(node: Node) -> Node:
+    while _name(node) in (*_COPIES, "lift_fresh_copy", "lift_fresh") and isinstance(node.args[0], Node):
+        node = node.args[0]
+    return node
+
+
+def segment_sizes(node: Node, constants: Mapping[Node, Tensor]) -> tuple[int, list[int]] | None:
+    """The dimension of a reshaped tensor of which all its users take segments, and the sizes of the finest ones."""
+    shape = _shape(node)
+    spans = [span_of(user, shape, constants) for user in node.users]
+    known = [span for span in spans if span is not None and span[2]]
+    if not known or len(known) < len(spans) or len({dim for dim, _, _ in known}) > 1:
+        return None
+    dim = known[0][0]
+    cuts = sorted({0, shape[dim], *(cut for _, start, length in known for cut in (start, start + length))})
+    return (dim, [b - a for a, b in pairwise(cuts)]) if len(cuts) > 2 else None
+
+
+def on_segments(book: Book, call: Call, row: Segments, start: int, length: int) -> Value:
+    """The parts of a row that an operation picks."""
+    starts = [sum(part.shape[row.dim] for part in row.parts[:number]) for number in range(len(row.parts))]
+    picked = [part for part, at in zip(row.parts, starts, strict=True) if start <= at < start + length]
+    result = picked[0]
+    if len(picked) > 1:
+        result = book.like([*result.shape[: row.dim], length, *result.shape[row.dim + 1 :]], picked)
+        book.join(result, picked, row.dim)
+    if call.name != "select":
+        return result
+    kept = [j for j in range(result.ndim) if j != row.dim]
+    return passed(book, result, book.like(call.shapes[0], [result]), kept)
 
 
 def stays_stacked(call: Call, stack: Stack) -> bool:

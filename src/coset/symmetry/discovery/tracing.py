@@ -19,9 +19,14 @@ from coset.symmetry.discovery.relations import Book, Value
 from coset.symmetry.discovery.rules import RULES
 from coset.symmetry.discovery.stacks import (
     SPLITS,
+    Segments,
     Stack,
     as_tensor,
+    on_segments,
     on_stack,
+    segment_sizes,
+    span_of,
+    split_into_segments,
     split_into_stack,
     stack_dimension,
     stays_stacked,
@@ -37,6 +42,7 @@ class Tracing:
     parameters: dict[str, Value]
     variances: list[tuple[str, str | None, float]] = field(default_factory=list)
     pinned: list[str] = field(default_factory=list)
+    constants: dict[Node, Tensor] = field(default_factory=dict)
 
 
 def trace(program: torch.export.ExportedProgram, movable: Mapping[str, Tensor]) -> Tracing:
@@ -49,6 +55,11 @@ def trace(program: torch.export.ExportedProgram, movable: Mapping[str, Tensor]) 
     }
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
     arguments = [_placeholder(tracing, node, *kinds[node.name], movable) for node in placeholders]
+    tracing.constants = {
+        node: program.constants[target]
+        for node in placeholders
+        if (target := str(kinds[node.name][1])) in program.constants and isinstance(program.constants[target], Tensor)
+    }
     tracing.parameters = _in_order_of_use(program.graph, tracing.parameters, kinds)
     tracing.book.where = "output"
     returned = tree_map_only(
@@ -149,10 +160,12 @@ def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
     if args and isinstance(args[0], Stack) and stays_stacked(call, args[0]):
         return on_stack(book, call, args[0])
     call.args = args = tree_map_only(Stack, lambda stack: as_tensor(book, stack), args)
-    if name in SPLITS and (dim := stack_dimension(node)) is not None:
-        stack = split_into_stack(book, args[0], shapes[0], dim)
-        if stack is not None:
-            return stack
+    if args and isinstance(args[0], Segments):
+        span = span_of(node, _shapes(node.all_input_nodes[0])[0], tracing.constants)
+        assert span is not None
+        return on_segments(book, call, args[0], *span[1:])
+    if name in SPLITS and (parts := _in_parts(tracing, node, args[0], shapes[0])) is not None:
+        return parts
     result = _apply(tracing, call)
     if RULES.get(name) in _REARRANGING and all(value.zero for value in call.tensors()):
         for value in tensors_in(result):
@@ -164,6 +177,15 @@ def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
     if isinstance(result, list):
         return result if several else result[0]
     return [result] if several else result
+
+
+def _in_parts(tracing: Tracing, node: Node, x: Value, shape: tuple[int, ...]) -> Stack | Segments | None:
+    """A reshaped tensor in the parts in which alone it is read, if there are such."""
+    if (dim := stack_dimension(node)) is not None:
+        return split_into_stack(tracing.book, x, shape, dim)
+    if (cuts := segment_sizes(node, tracing.constants)) is not None:
+        return split_into_segments(tracing.book, x, shape, *cuts)
+    return None
 
 
 def _apply(tracing: Tracing, call: Call) -> Any:
