@@ -59,6 +59,18 @@ def _asymmetric(u: Tensor, v: Tensor, w: Tensor) -> Tensor:
     return u + v + v * v + w + 2 * w * w
 
 
+def _centred(x: Tensor) -> Tensor:
+    return x - x.mean(1, keepdim=True)
+
+
+def _of_length_one(x: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + 1e-5)
+
+
+def _heads(x: Tensor, matrix: Tensor, heads: int) -> Tensor:
+    return (x @ matrix).unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
 TWO = {"c": (5, 4)}
 
 PROBES: dict[str, list[Probe]] = {
@@ -146,6 +158,9 @@ PROBES: dict[str, list[Probe]] = {
         _plain(lambda x, a, b: (x @ a.T).norm(dim=1, keepdim=True) * x @ b.T, "5", 1, 5, b=(3, 4)),
         _plain(lambda x, a, b: (x @ a.T).logsumexp(1, keepdim=True) * x @ b.T, "5", 0, 0, b=(3, 4)),
         _plain(lambda x, a, b: (x @ a.T).var(1, keepdim=True) * x @ b.T, "5", 1, 1, b=(3, 4)),
+        # Norms written out. With the mean taken off only a common sign is left; without, every sign.
+        _plain(lambda x, a, b, g: g * _of_length_one(_centred(x @ a.T)) @ b.T, "5", 5, 6, g=(5,)),
+        _plain(lambda x, a, b, g: g * _of_length_one(x @ a.T) @ b.T, "5", 5, 10, g=(5,)),
     ],
     # One sign before the norm, a scale and a sign for each unit behind it.
     "layer_norm": [_plain(lambda x, a, b, g: F.layer_norm(x @ a.T, (5,), g) @ b.T, "5", 5, 6, g=(5,))],
@@ -166,10 +181,14 @@ PROBES: dict[str, list[Probe]] = {
     # The three outputs tell the groups apart.
     "convolution": [_image(lambda x, a, b: F.conv2d(F.conv2d(x, a, padding=1), b, padding=1, groups=3), "3x2", 6, 6,
                            a=(6, 2, 3, 3), b=(3, 2, 3, 3))],
-    "attention": [_tokens(
-        lambda x, q, k, v: F.scaled_dot_product_attention(x @ q, x @ k, x @ v, enable_gqa=False), "5", 5, 5,
-        q=(4, 5), k=(4, 5), v=(4, 3),
-    )],
+    "attention": [
+        _tokens(lambda x, q, k, v: F.scaled_dot_product_attention(x @ q, x @ k, x @ v), "5", 5, 5, q=(4, 5), k=(4, 5),
+                v=(4, 3)),
+        # Two key-value heads with two queries each; queries and keys of three dimensions, values of five.
+        _tokens(lambda x, q, k, v, o: F.scaled_dot_product_attention(
+            _heads(x, q, 4), _heads(x, k, 2), _heads(x, v, 2), enable_gqa=True).transpose(1, 2).flatten(2) @ o,
+            "2 2x2 2x3 2x5", 6 + 10, 6 + 10, q=(4, 12), k=(4, 6), v=(4, 10), o=(20, 2)),
+    ],
     "by_positions": [_image(lambda x, a, b: F.conv2d(F.max_pool2d(F.conv2d(x, a), 2), b), "3", 3, 0, a=(3, 2, 1, 1),
                             b=(1, 3, 1, 1))],
     # Two zeros before the units and three behind them, of which each lot permutes and scales by itself.
@@ -177,6 +196,12 @@ PROBES: dict[str, list[Probe]] = {
         _plain(lambda x, a, b: F.pad(x @ a.T, (2, 3)) @ b.T, "5 2 3", 10, 10, b=(3, 10)),
         _plain(lambda x, a, b: F.pad(x @ a.T, (2, 3), value=1.0) @ b.T, "5 2 3", 0, 0, b=(3, 10)),
         _image(lambda x, a, b: F.conv2d(F.pad(F.conv2d(x, a), (1, 1, 0, 2)), b), "3", 3, 3, a=(3, 2, 1, 1),
+               b=(1, 3, 1, 1)),
+    ],
+    # Columns of b: three channels of four positions of a patch each.
+    "unfolded": [
+        _image(lambda x, a, b: b @ F.unfold(F.conv2d(x, a), 2), "3", 3, 3, a=(3, 2, 1, 1), b=(2, 12)),
+        _image(lambda x, a, b: F.conv2d(F.fold(a @ x.flatten(2)[..., :9], (4, 4), 2), b), "3", 3, 3, a=(12, 2),
                b=(1, 3, 1, 1)),
     ],
     "recurrent": [_tokens(

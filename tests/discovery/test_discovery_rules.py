@@ -1,8 +1,11 @@
 """Every rule by small functions that use it; and no rule can be wrong without being noticed."""
 
 import pytest
-from groups import found_group
+import torch
+import torch.nn.functional as F
+from groups import found_group, group
 from probes import PROBES
+from torch import nn
 
 from coset.errors import InputError
 from coset.symmetry import discover
@@ -20,6 +23,46 @@ def test_the_maximal_group_of_a_function(name, number):
     sym = discover(probe.model(), probe.arguments())
     assert not sym.pinned
     assert found_group(sym) == probe.group
+
+
+class InPlace(nn.Module):
+    """Hidden units written into a tensor of zeros, beside a constant; ReLU in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 5), nn.Linear(8, 3)
+
+    def forward(self, x):
+        hidden = self.first(x)
+        F.relu(hidden, inplace=True)
+        wide = torch.zeros(2, 8)
+        wide[:, 1:6] = hidden
+        wide[:, 0] = 1
+        wide[:, 1:6] *= 2
+        return self.last(wide)
+
+
+def test_tensors_written_in_place():
+    """The two columns of zeros that are left permute and scale freely."""
+    sym = discover(InPlace(), torch.ones(2, 4))
+    assert not sym.pinned
+    assert found_group(sym) == group("5 2", scales=5 + 2, signs=2)
+
+
+def test_operations_without_a_rule_are_reported_with_their_module():
+    class Unknown(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.last(torch.linalg.matrix_exp(self.first(x).diag_embed()).diagonal(dim1=1, dim2=2))
+
+    sym = discover(nn.Sequential(Unknown()), torch.ones(2, 4))
+    assert [line.partition(":")[0] for line in sym.pinned] == [
+        f"{operation} in 0" for operation in ("diag_embed", "linalg_matrix_exp", "diagonal")
+    ]
+    assert found_group(sym) == group("", scales=0, signs=0)
 
 
 def test_every_rule_is_probed():

@@ -45,7 +45,7 @@ def pointwise(book: Book, call: Call) -> Value:
     return result
 
 
-@rule("add", "sub", "rsub", "maximum", "minimum")
+@rule("add", "sub", "subtract", "rsub", "maximum", "minimum")
 def added(book: Book, call: Call) -> Value:
     """x ± y: both have the scale of the result; with a number instead of y it is a function of x. max: no signs."""
     tensors = call.tensors()
@@ -99,7 +99,7 @@ def masked_fill(book: Book, call: Call) -> Value:
     return result
 
 
-@rule("mul", "div", "true_divide")
+@rule("mul", "multiply", "div", "divide", "true_divide")
 def multiplied(book: Book, call: Call) -> Value:
     """x·y and x/y: scales multiply; with a number in place of y they pass."""
     tensors = call.tensors()

@@ -18,8 +18,10 @@ def export(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any])
         with warnings.catch_warnings():
             # Recurrent modules keep a list of their weights beside them; export sees it change and says so.
             warnings.filterwarnings("ignore", message="The tensor attribute")
+            # What torch says to itself of its own internals.
+            warnings.filterwarnings("ignore", category=FutureWarning, message=".*LeafSpec")
             program = torch.export.export(model, inputs, dict(kwargs), strict=False)
-        program = program.run_decompositions({}) if _writes_into_others(program.graph) else program
+            program = program.run_decompositions({}) if _writes_into_others(program.graph) else program
     except Exception as error:
         raise InputError(_reason(error, model, inputs, kwargs)) from error
     _check_deterministic(program.graph_module)

@@ -362,12 +362,16 @@ def pixel_shuffle(book: Book, call: Call) -> Value:
     "empty",
     "empty_like",
     "new_empty",
+    "fill",
 )
 def constant(book: Book, call: Call) -> Value:
     """The same number everywhere: permutations leave it alone, and so do scales if it is 0."""
     shape = call.shapes[0]
     made = book.value(shape, [fresh(n, None, True) for n in shape], inert=True)
-    made.zero = "zeros" in call.name
+    number = call.argument("fill_value", call.argument("value"))
+    if isinstance(number, Value) and not number.inert:
+        raise InputError("a tensor filled with a number that depends on parameters")
+    made.zero = "zeros" in call.name or (isinstance(number, int | float) and number == 0)
     return made
 
 

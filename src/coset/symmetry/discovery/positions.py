@@ -82,3 +82,23 @@ def _padded(book: Book, x: Value, dim: int, before: int, after: int, result: Val
             parts[-1].zero = True
     book.join(result, parts, dim)
     return result
+
+
+@rule("im2col", "col2im")
+def unfolded(book: Book, call: Call) -> Value:
+    """Every channel's patches: (…, channels, H, W) to (…, channels·patch, places) and back; channels are left alone."""
+    x, result = call.args[0], output(book, call, call.args[0])
+    image, patches = (x, result) if call.name == "im2col" else (result, x)
+    channel = image.ndim - 3
+    channels, places = image.shape[channel], patches.shape[-1]
+    apart = book.like([*image.shape[:channel], channels, patches.shape[channel] // channels, places], [x])
+    for value in (image, apart):
+        book.pin(value, [channel + 1, channel + 2], "positions of patches")
+        book.neutral(value, dims=[channel + 1, channel + 2])
+    source, target = (image, apart) if call.name == "im2col" else (apart, image)
+    if call.name == "col2im":
+        book.regroup(patches, apart)
+    passed(book, source, target, [*range(channel + 1), None, None])
+    if call.name == "im2col":
+        book.regroup(apart, patches)
+    return result
