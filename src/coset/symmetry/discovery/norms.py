@@ -7,7 +7,7 @@ from typing import Any
 from coset.errors import InputError
 from coset.symmetry.discovery.calls import Call
 from coset.symmetry.discovery.elementwise import added
-from coset.symmetry.discovery.movement import ranked
+from coset.symmetry.discovery.picking import ranked
 from coset.symmetry.discovery.relations import Book, Power, Value, broadcast
 from coset.symmetry.discovery.rules import output, passed, rule, straight
 

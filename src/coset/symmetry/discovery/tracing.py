@@ -12,7 +12,7 @@ from torch.fx import Node
 from torch.utils._pytree import tree_map_only
 
 from coset.errors import InputError
-from coset.symmetry.discovery import contractions, elementwise, movement, norms, positions, recurrences
+from coset.symmetry.discovery import contractions, elementwise, movement, norms, picking, positions, recurrences
 from coset.symmetry.discovery.calls import Call, is_pointwise, tensors_in
 from coset.symmetry.discovery.exporting import place_of
 from coset.symmetry.discovery.relations import Book, Value
@@ -205,7 +205,7 @@ def _apply(tracing: Tracing, call: Call) -> Any:
 
 
 # The modules that enter their rules into the table when they are imported.
-RULE_BOOKS = (elementwise, contractions, norms, positions, movement, recurrences)
+RULE_BOOKS = (elementwise, contractions, norms, picking, positions, movement, recurrences)
 
 # Rules that make no new numbers: what they make of zeros is zero.
 _REARRANGING = (
@@ -215,8 +215,8 @@ _REARRANGING = (
     movement.expanded,
     movement.joined,
     movement.divided,
-    movement.sliced,
-    movement.selected,
+    picking.sliced,
+    picking.selected,
 )
 
 # Parts of a graph under another mode; they compute the same.
