@@ -162,6 +162,8 @@ def _example(text: str) -> Any:
     try:
         shape = [int(word) for word in words.split(",")]
         high = int(limit) if limit else 2
+        if min(shape) < 1 or high < 1:
+            raise ValueError(text)
     except ValueError as error:
         raise InputError(f"--input takes a shape such as 2,3,32,32 or i:2,16:1000, found '{text}'") from error
     generator = torch.Generator().manual_seed(0)

@@ -175,6 +175,21 @@ PROBES: dict[str, list[Probe]] = {
     "weight_norm": [_plain(lambda x, a, b, g: x @ torch._weight_norm(a, g, 0).T @ b.T, "5", 10, 10, g=(5, 1))],
     "linear": [_plain(lambda x, a, b: F.linear(F.linear(x, a), b))],
     "matmul": [_plain(lambda x, a, b: torch.tanh(x @ a.T) @ b.T, scales=0)],
+    "gated": [
+        Probe(lambda x, a, b: F.glu(x @ a.T) @ b.T, [(4,)], {"a": (10, 4), "b": (3, 5)}, group("5", scales=5, signs=5)),
+    ],
+    "outer": [
+        Probe(
+            lambda x, a, b, c: torch.tanh(x @ torch.outer(a, b)) @ c.T,
+            [(4,)], {"a": (4,), "b": (5,), "c": (3, 5)}, group("5", scales=1, signs=6),
+        ),
+    ],
+    "bilinear": [
+        Probe(
+            lambda x, a, w, b: F.bilinear(torch.relu(x @ a.T), x, w) @ b.T,
+            [(4,)], {"a": (5, 4), "w": (6, 5, 4), "b": (3, 6)}, group("5 6", scales=11, signs=6),
+        ),
+    ],
     "addmm": [_plain(lambda x, a, b, c: torch.addmm(c, x, a.T) @ b.T, c=(5,))],
     "explicit_einsum": [_tokens(lambda x, a, b: torch.einsum("bti,oi,po->pbt", x, a, b), "5", 5, 5, a=(5, 4),
                                 b=(3, 5))],

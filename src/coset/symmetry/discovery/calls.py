@@ -19,7 +19,8 @@ from coset.symmetry.intertwiner import Intertwiner
 class Call:
     """``name`` of the operation; ``args`` and ``kwargs`` with Values in place of tensors; ``shapes`` of its results.
 
-    ``used``: the numbers of those results that are read. ``variances``: where batch norms enter (variance, gain, ε).
+    ``used``: the numbers of those results that are read. ``floating``: whether the first is a floating tensor.
+    ``variances``: where batch norms enter (variance, gain, ε).
     """
 
     name: str
@@ -28,6 +29,7 @@ class Call:
     kwargs: dict[str, Any]
     shapes: list[tuple[int, ...]]
     used: frozenset[int] = frozenset()
+    floating: bool = True
     variances: list[tuple[Value, Value | None, float]] = field(default_factory=list)
 
     def tensors(self) -> list[Value]:

@@ -14,6 +14,12 @@ def linear(book: Book, call: Call) -> Value:
     """x Wᵀ + b."""
     x, weight, bias = (*call.args, None)[:3]
     result = output(book, call, x, weight, bias)
+    if weight.ndim == 1:
+        letters = "abcdefgh"[: x.ndim - 1]
+        einsum(book, result, letters, (x, weight), (f"{letters}k", "k"))
+        if bias is not None:
+            passed(book, bias, result, broadcast(result.shape, bias))
+        return result
     last = result.ndim - 1
     left = Power(x, (*range(last), None))
     right = Power(weight, (*(None,) * last, 0))
@@ -51,6 +57,24 @@ def matmul(book: Book, call: Call) -> Value:
     longest = max(left[:-2] if x.ndim > 1 else "", right[:-2] if y.ndim > 1 else "", key=len)
     letters = longest + ("i" if x.ndim > 1 else "") + ("j" if y.ndim > 1 else "")
     return einsum(book, result, letters, (x, y), (left, right))
+
+
+@rule("outer", "ger")
+def outer(book: Book, call: Call) -> Value:
+    """x yᵀ."""
+    return einsum(book, output(book, call, *call.args[:2]), "ij", call.args[:2], ("i", "j"))
+
+
+@rule("bilinear")
+def bilinear(book: Book, call: Call) -> Value:
+    """Σ x_i W_kij y_j + b_k."""
+    x, y, weight, bias = (*call.args, None)[:4]
+    result = output(book, call, x, y, weight, bias)
+    batch = "abcdefgh"[: x.ndim - 1]
+    einsum(book, result, f"{batch}k", (x, y, weight), (f"{batch}i", f"{batch}j", "kij"))
+    if bias is not None:
+        passed(book, bias, result, broadcast(result.shape, bias))
+    return result
 
 
 @rule("addmm", "baddbmm", "addmv")

@@ -39,12 +39,21 @@ def gauges(
     cells = _Cells(parameters.values())
     found: list[Gauge] = []
     for atom in order:
-        inner = [gauge for gauge in found if gauge.atom is not None and around.get(gauge.atom) is atom]
+        inner = [gauge for gauge in found if _lies_in(gauge.atom, atom, around)]
         found += _free(atom, charges.scales[atom], charges.signs[atom], places[atom], inner, cells)
     shaped = [whole(value) for value in parameters.values() if value.ndim]
     fixed: list[Row[Place]] = [{whole(value): 1} for value in parameters.values() if not value.ndim]
     scales, signs = ([*equations[None], *fixed] for equations in (charges.scales, charges.signs))
     return found + _free(None, scales, signs, shaped, found, cells)
+
+
+def _lies_in(inner: Atom | None, outer: Atom, around: Mapping[Atom, Atom]) -> bool:
+    """Whether an atom is nested in another one, at any depth."""
+    while inner is not None:
+        inner = around.get(inner)
+        if inner is outer:
+            return True
+    return False
 
 
 def _free(

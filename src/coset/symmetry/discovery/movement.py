@@ -206,3 +206,16 @@ def nothing(book: Book, call: Call, reason: str) -> Any:
         book.neutral(made)
         results.append(made)
     return results
+
+
+@rule("glu")
+def gated(book: Book, call: Call) -> Value:
+    """First half times the sigmoid of the second: both share their units, and the gate lets no scale pass."""
+    x = call.args[0]
+    dim = call.argument("dim", -1) % x.ndim
+    halves = [book.like(call.shapes[0], [x]) for _ in range(2)]
+    book.join(x, halves, dim)
+    result = output(book, call, x)
+    book.meet(result, halves[1], straight(result))
+    book.neutral(halves[1])
+    return passed(book, halves[0], result, straight(result))

@@ -1,5 +1,6 @@
 """Which classes lie inside the units of which others."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from coset.symmetry.discovery.relations import Book
@@ -16,11 +17,14 @@ def companions(book: Book, wanted: Iterable[Atom]) -> dict[Atom, set[Atom]]:
     for terms in known:
         alternatives = [paths(term) for term in terms]
         everywhere = [frozenset.intersection(*choices) for choices in alternatives]
+        # An atom on two dimensions stands for two different units of it: neither is around the others.
+        count = Counter(atom for choices in alternatives for atom in frozenset[Atom]().union(*choices))
+        twice = {atom for atom, number in count.items() if number > 1}
         for number, choices in enumerate(alternatives):
             others = frozenset().union(*everywhere[:number], *everywhere[number + 1 :])
             for path in choices:
                 for atom in path & interesting:
-                    beside = (path | others) - {atom}
+                    beside = (path | others) - {atom} - twice
                     common[atom] = common[atom] & beside if atom in common else set(beside)
     return common
 
@@ -41,11 +45,13 @@ def parents(common: Mapping[Atom, set[Atom]]) -> dict[Atom, Atom]:
     """The atom around each atom that has one.
 
     If every tensor with d also has h, then every operation meets d at one h at a time, and the units d may be permuted
-    differently in every h. Two atoms that are never apart are no help to each other.
+    differently in every h. Of two atoms that are never apart the first is around the second.
     """
     around = {}
     for atom, others in common.items():
-        outer = [other for other in others if other in common and atom not in common[other]]
+        outer = [
+            other for other in others if other in common and (atom not in common[other] or other.number < atom.number)
+        ]
         if outer:
             # The innermost of them: the one that itself has the most around it.
             around[atom] = max(outer, key=lambda other: (len(common[other]), -other.number))

@@ -54,6 +54,8 @@ def reduced(book: Book, call: Call) -> Value:
         "norm": (1, 0),
     }
     scale, sign = power.get(call.name, (1, 1))
+    if call.name in ("linalg_vector_norm", "norm") and call.argument("ord", call.argument("p", 2)) == 0:
+        scale = 0  # the number of entries that are not zero
     passed(book, x, result, places, scale=scale, sign=sign)
     blind = call.name in ("linalg_vector_norm", "norm")
     book.neutral(x, dims=dims, sign=not blind)
@@ -146,7 +148,8 @@ def instance_norm(book: Book, call: Call) -> Value:
 def weight_norm(book: Book, call: Call) -> Value:
     """gain·v/|v|, the norm over all dimensions but one: along that one v may have any scale."""
     v, gain = call.args[:2]
-    dim = (call.args[2] if len(call.args) > 2 else 0) % v.ndim
+    dim = call.args[2] if len(call.args) > 2 else 0
+    # −1 stands for the norm of the whole tensor, not for its last dimension.
     others = [i for i in range(v.ndim) if i != dim]
     book.neutral(v, sign=False, dims=others)
     normalized_over(book, v, *others)

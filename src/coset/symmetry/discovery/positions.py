@@ -38,10 +38,17 @@ _POSITIONS: dict[str, tuple[int, bool]] = {
 
 
 @rule(*_POSITIONS)
-def by_positions(book: Book, call: Call) -> Value:
+def by_positions(book: Book, call: Call) -> Value | list[Value]:
     """Pooling, resizing, padding by copies: positions are told apart, all other dimensions are left alone."""
     count, signs = _POSITIONS[call.name]
-    return _by_positions(book, call, count, signs=signs)
+    result = _by_positions(book, call, count, signs=signs)
+    if len(call.shapes) == 1:
+        return result
+    # The places of the maxima: they belong to their channels, and are no numbers that scale.
+    places = output(book, call, call.args[0])
+    book.meet(places, result, range(result.ndim))
+    book.neutral(places)
+    return [result, places]
 
 
 @rule("pad", "constant_pad_nd")

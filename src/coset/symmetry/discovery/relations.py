@@ -144,7 +144,20 @@ class Book:
             present = [(factor.value, dim) for factor, dim in zip(factors, group, strict=True) if dim is not None]
             for value, dim in present[1:]:
                 self.same(present[0][0], present[0][1], value, dim)
+        self._summed(result, factors, contracted)
         self.relations.append(Multiplied(result, tuple(factors), tuple(tuple(group) for group in contracted), signs))
+
+    def _summed(self, result: Value, factors: Sequence[Power], contracted: Sequence[Sequence[int | None]]) -> None:
+        """Units that are summed over meet the units of all factors at once: they see only dimensions shared by these.
+
+        In (W Wᵀ)_hg = Σ_d W_hd W_gd the two h are different ones, so that d cannot be told from what stands around it.
+        """
+        rows = [[factor.dims[j] for factor in factors] for j in range(result.ndim)] + [list(g) for g in contracted]
+        for group in contracted:
+            meeting = [number for number, dim in enumerate(group) if dim is not None]
+            if len(meeting) > 1:
+                shared = [row[meeting[0]] for row in rows if all(row[number] is not None for number in meeting)]
+                self.sees(*(factors[meeting[0]].value.dims[dim] for dim in shared if dim is not None))
 
     def regroup(self, source: Value, target: Value) -> None:
         """``target`` holds the entries of ``source`` in order."""

@@ -76,16 +76,15 @@ def _general_linear(sym: Symmetry, passed: Mapping[str, Mapping[str, None]]) -> 
 
 
 def _shifts(sym: Symmetry, movable: Mapping[str, Tensor]) -> list[str]:
+    carried: dict[str, dict[str, int]] = {key: {} for key in sym.families}
+    for name, parameter in sym.parameters.items():
+        for unit in (unit for axis in parameter.axes for unit in units_of(axis)):
+            for charge in unit.charges:
+                key = f"{unit.name}:{charge.family}" if charge.family else unit.name
+                if key in carried:
+                    carried[key][name] = charge.scale
     found = []
-    for key, family in sym.families.items():
-        powers = {
-            name: charge.scale
-            for name, parameter in sym.parameters.items()
-            for axis in parameter.axes
-            for unit in units_of(axis)
-            for charge in unit.charges
-            if unit.name == family.owner and charge.family == family.name
-        }
+    for key, powers in carried.items():
         if not any(power == 2 and sym.parameters[name].shift for name, power in powers.items()):
             continue
         for name, power in powers.items():

@@ -131,7 +131,12 @@ def _map(argument: Any, env: Mapping[Node, Any]) -> Any:
 def _shapes(node: Node) -> list[tuple[int, ...]]:
     meta = node.meta.get("val")
     found = meta if isinstance(meta, list | tuple) else [meta]
-    return [tuple(int(n) for n in item.shape) for item in found if isinstance(item, Tensor)]
+    shapes = [item.shape for item in found if isinstance(item, Tensor)]
+    if any(not isinstance(n, int) for shape in shapes for n in shape):
+        raise InputError(
+            f"{place_of(node)} gives a tensor whose shape depends on the data; no single graph can show it"
+        )
+    return [tuple(shape) for shape in shapes]
 
 
 def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
@@ -150,13 +155,18 @@ def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
     shapes = _shapes(node)
     target: Any = node.target
     if not shapes:
+        # A number read off a tensor leaves the graph of tensors: whatever it was computed from is told apart.
+        for value in tensors_in(args) if "item" in str(target) or "scalar_dense" in str(target) else []:
+            book.pin(value)
+            book.neutral(value)
         return node.meta.get("val")
     name = target._schema.name.partition("::")[2] if hasattr(target, "_schema") else str(target)
     if target._schema.is_mutable if hasattr(target, "_schema") else False:
         name = name.removesuffix("_")
     used = frozenset(int(str(user.args[1])) for user in node.users if user.target is operator.getitem and user.users)
-    call = Call(name, target, args, kwargs, shapes, used)
     several = isinstance(node.meta["val"], list | tuple)
+    first = next(item for item in (node.meta["val"] if several else [node.meta["val"]]) if isinstance(item, Tensor))
+    call = Call(name, target, args, kwargs, shapes, used, first.is_floating_point() or first.is_complex())
     if args and isinstance(args[0], Stack) and stays_stacked(call, args[0]):
         return on_stack(book, call, args[0])
     call.args = args = tree_map_only(Stack, lambda stack: as_tensor(book, stack), args)
@@ -170,10 +180,14 @@ def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
     if RULES.get(name) in _REARRANGING and all(value.zero for value in call.tensors()):
         for value in tensors_in(result):
             value.zero = True
+    names = {id(value): key for key, value in tracing.parameters.items()} if call.variances else {}
     for variance, gain, eps in call.variances:
-        names = {id(value): key for key, value in tracing.parameters.items()}
-        if id(variance) in names:
+        alone = sum(len(user.users) for user in node.all_input_nodes if env.get(user) is variance) == 1
+        if id(variance) in names and alone:
             tracing.variances.append((names[id(variance)], names.get(id(gain)), eps))
+        else:
+            # var + ε is what scales: a variance that is computed, or read elsewhere too, has to stay what it is.
+            book.neutral(variance, sign=False)
     if isinstance(result, list):
         return result if several else result[0]
     return [result] if several else result

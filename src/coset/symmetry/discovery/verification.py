@@ -66,10 +66,12 @@ def evaluate(
     return [item for item in tree_leaves(outputs) if isinstance(item, Tensor)]
 
 
-def general_position(params: Mapping[str, Tensor], sym: Symmetry, generator: torch.Generator) -> dict[str, Tensor]:
+def general_position(
+    params: Mapping[str, Tensor], sym: Symmetry, generator: torch.Generator, scale: float = 1.0
+) -> dict[str, Tensor]:
     """Float64 parameters without the zeros and ones of an initialisation, which would hide a wrong group.
 
-    Each is multiplied by and moved by noise of its own size; variances stay positive.
+    Each is multiplied by and moved by noise of its own size (``scale`` times that); variances stay positive.
     """
     moved: dict[str, Tensor] = {}
     seen: dict[int, Tensor] = {}
@@ -83,7 +85,7 @@ def general_position(params: Mapping[str, Tensor], sym: Symmetry, generator: tor
             size = wide.abs().mean() if wide.numel() and bool(wide.any()) else wide.new_tensor(0.1)
             positive = bool(sym.parameters[name].shift)
             seen[id(tensor)] = (
-                wide * (0.5 + noise) if positive else wide * (0.75 + 0.5 * noise) + 0.3 * size * (noise - 0.5)
+                wide * (0.5 + noise) if positive else wide * (0.75 + 0.5 * noise) + 0.3 * scale * size * (noise - 0.5)
             )
         moved[name] = seen[id(tensor)]
     return moved
@@ -97,28 +99,71 @@ def verify(
     *,
     elements: int = 2,
     seed: int = 0,
-) -> float:
-    """The largest relative change of an output under random elements; raises above 1e-9, naming the class at fault.
+) -> bool:
+    """Raise if random elements change an output by more than 1e-9 of its size, naming the class at fault.
 
-    Elements act one after the other along one orbit, θ, g₁θ, g₂g₁θ, …, each on inputs of its own; every parameter is
-    replaced as it moves, so that there is never more than one copy of them in float64.
+    Returns whether the outputs notice the weights at all; where they do not (dead units), larger inputs and weights are
+    tried as well, and False says that nothing could be seen (outputs that are constant or whole numbers).
     """
     generator = torch.Generator().manual_seed(seed)
-    theta = general_position(params, sym, generator)
+    for size in (1.0, 10.0):
+        larger = [item * size if isinstance(item, Tensor) and item.is_floating_point() else item for item in inputs]
+        try:
+            if _verified(sym, program, params, larger, elements, generator, size):
+                return True
+        except (RuntimeError, IndexError) as error:
+            if size == 1.0:
+                raise InputError(f"the exported model cannot be run in float64: {error}") from error
+    return False
+
+
+def _verified(
+    sym: Symmetry,
+    program: torch.export.ExportedProgram,
+    params: Mapping[str, Tensor],
+    inputs: Sequence[Any],
+    elements: int,
+    generator: torch.Generator,
+    size: float,
+) -> bool:
+    """One round: elements act one after the other along one orbit, θ, g₁θ, g₂g₁θ, …, each on inputs of its own.
+
+    Every parameter is replaced as it moves, so that there is never more than one copy of them in float64.
+    """
+    theta = general_position(params, sym, generator, size)
     together = _moving_together(sym, params)
     worst, x = 0.0, list(inputs)
     before = evaluate(program, theta, x)
+    if difference(before, evaluate(program, theta, x)) > 0:
+        raise InputError("two runs of the model on one input differ: it is random, and has no function to preserve")
     for number in range(elements):
-        if number and any(isinstance(item, Tensor) and item.is_floating_point() for item in x):
-            x = [_perturbed(item, generator) for item in inputs]
-            before = evaluate(program, theta, x)
+        if number:
+            x, before = _other_inputs(program, theta, inputs, before, generator)
         _move(theta, sym, sym.random(generator), together)
         worst = max(worst, difference(before, evaluate(program, theta, x)))
     if worst > TOLERANCE:
         theta.clear()
-        theta = general_position(params, sym, generator)
+        theta = general_position(params, sym, generator, size)
         _blame(sym, program, theta, x, together, generator, worst)
-    return worst
+    return _is_seen(sym, program, theta, x, together, generator)
+
+
+def _is_seen(
+    sym: Symmetry,
+    program: torch.export.ExportedProgram,
+    theta: dict[str, Tensor],
+    inputs: Sequence[Any],
+    together: list[list[str]],
+    generator: torch.Generator,
+) -> bool:
+    """Move every other carrier alone, which no symmetry allows: do the outputs notice?"""
+    moving = [names for names in together if any(name in sym.structures for name in names)]
+    before = evaluate(program, theta, inputs)
+    for half in (moving[::2], moving[1::2]):
+        _move(theta, sym, sym.random(generator), half)
+        if difference(before, evaluate(program, theta, inputs)) > 1e-6:
+            return True
+    return len(moving) < 2  # what stands on one parameter alone cannot be moved by halves
 
 
 def _blame(
@@ -167,13 +212,35 @@ def _move(theta: dict[str, Tensor], sym: Symmetry, g: Element, together: list[li
         theta |= action({name: theta.pop(name) for name in names}, partial=True)
 
 
+def _other_inputs(
+    program: torch.export.ExportedProgram,
+    theta: Mapping[str, Tensor],
+    inputs: Sequence[Any],
+    before: list[Tensor],
+    generator: torch.Generator,
+) -> tuple[list[Any], list[Tensor]]:
+    """Inputs near the given ones and their outputs; the given ones where the model does not take others."""
+    others = [_perturbed(item, generator) for item in inputs]
+    try:
+        outputs = evaluate(program, theta, others)
+    except (RuntimeError, IndexError, ValueError):
+        # Floating numbers that stand for indices, say: what is near them is none.
+        return list(inputs), evaluate(program, theta, inputs)
+    pairs = zip(before, outputs, strict=True)
+    if any(bool((torch.isfinite(one) & ~torch.isfinite(two)).any()) for one, two in pairs if one.shape == two.shape):
+        return list(inputs), evaluate(program, theta, inputs)  # outside the domain of a logarithm or a root
+    return others, outputs
+
+
 def _perturbed(item: Any, generator: torch.Generator) -> Any:
-    """Another input of the same kind: floating tensors with noise of their own size, anything else as it is."""
+    """Another input of the same kind: finite fractions change a little, a constant tensor altogether."""
     if not isinstance(item, Tensor) or not item.is_floating_point() or not item.numel():
         return item
     wide = item.detach().double()
     noise = torch.randn(wide.shape, generator=generator, dtype=torch.float64).to(wide.device)
-    return wide + wide.abs().mean() * noise
+    if bool((wide == wide.flatten()[0]).all()) and bool(torch.isfinite(wide).all()):
+        return wide + noise
+    return torch.where(torch.isfinite(wide) & (wide != wide.round()), wide * (1 + 0.1 * noise), wide)
 
 
 def _through(sym: Symmetry, name: str) -> str:
@@ -187,7 +254,10 @@ def _through(sym: Symmetry, name: str) -> str:
 
 
 def difference(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
-    """Largest change of an output over its largest entry; NaN counts as any size."""
+    """Largest change of an entry over its size, or over the geometric mean of its tensor where it is smaller than that.
+
+    Entries that are infinite or NaN have to stay what they are.
+    """
     worst = 0.0
     for one, two in zip(before, after, strict=True):
         if one.numel() == 0:
@@ -195,8 +265,15 @@ def difference(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
         if not one.is_floating_point():
             worst = max(worst, 0.0 if torch.equal(one, two) else float("inf"))
             continue
-        size = float(one.abs().max())
-        change = float((one - two).abs().max())
-        ratio = change / size if size else change
-        worst = max(worst, ratio if ratio == ratio else float("inf"))
+        finite = torch.isfinite(one)
+        if not torch.equal(finite, torch.isfinite(two)) or not torch.equal(
+            one[~finite].nan_to_num(), two[~finite].nan_to_num()
+        ):
+            return float("inf")
+        if not bool(finite.any()):
+            continue
+        size, change = one[finite].abs(), (one - two)[finite].abs()
+        present = size[size > 0]
+        typical = float(present.log().mean().exp()) if len(present) else 1.0
+        worst = max(worst, float((change / size.clamp(min=typical)).max()))
     return worst
