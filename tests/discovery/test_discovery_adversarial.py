@@ -205,3 +205,10 @@ def test_extra_state_is_left_alone():
 
     model = nn.Sequential(Extra(3, 4), nn.ReLU(), nn.Linear(4, 2))
     assert coset.discover(model, torch.randn(2, 3)).scale_dimension == 4
+
+
+def test_parameters_without_entries_stay_fixed():
+    model = Functional(lambda x, a, b, e: F.relu(x @ a) @ b + e.sum(), a=(3, 4), b=(4, 2), e=(0, 5))
+    sym = coset.discover(model, torch.randn(5, 3, dtype=torch.float64))
+    assert sym.scale_dimension == 4
+    assert [item.size for item in sym.classes.values() if item.permutes and item.size != 5] == [4]

@@ -205,6 +205,16 @@ class Symmetry:
         """The number of free positive scales: the dimension of the continuous part."""
         return sum(math.prod(self.shape(self.families[key].owner)) for key in self.scaling)
 
+    def annotated(self, *, notes: tuple[str, ...] | None = None, pinned: tuple[str, ...] | None = None) -> "Symmetry":
+        """The same symmetry with other notes; nothing about the group is computed again."""
+        copy = object.__new__(Symmetry)
+        copy.__dict__.update(self.__dict__)
+        if notes is not None:
+            copy.__dict__["notes"] = notes
+        if pinned is not None:
+            copy.__dict__["pinned"] = pinned
+        return copy
+
     # As a value -----------------------------------------------------------------------------------------------------
 
     def to_json(self) -> str:

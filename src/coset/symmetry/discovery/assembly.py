@@ -36,7 +36,7 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> Symmetry:
     used = tracing.parameters
     charges = Charges(tracing.book)
     standing = dict.fromkeys(
-        atom for value in used.values() for dim in range(value.ndim) for atom in charges.leaves(value, dim)
+        atom for value in used.values() for dim in range(value.ndim) for atom in charges.leaves(value, dim) if atom.size
     )
     around = parents(companions(tracing.book, standing))
     free = gauges(charges, used, inside_out(standing, around), around)
@@ -44,7 +44,8 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> Symmetry:
     names = _names(kept, around, charges, used, free)
     # One tensor under several names is exported under one of them.
     owner = {id(movable[name]): name for name in used}
-    networked = {name for name, value in used.items() if _charges(whole(value), None, names, free)}
+    carried = _charges_by_place(free, names.families)
+    networked = {name for name, value in used.items() if whole(value) in carried}
     for variance, gain, _ in tracing.variances:
         # A gain takes up what its variance cannot: both carry the same classes.
         if gain is not None and {variance, gain} & networked:
@@ -53,7 +54,7 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> Symmetry:
     parameters = {}
     for name, tensor in movable.items():
         own = owner.get(id(tensor), name)
-        made = _parameter(own, tensor, used.get(own), names, free, tracing, networked)
+        made = _parameter(own, tensor, used.get(own), names, carried, tracing, networked)
         parameters[name] = replace(made, why=_why(used.get(own), tensor, passed))
     classes = {}
     for atom in outside_in(kept, around):
@@ -69,7 +70,7 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> Symmetry:
         families[family.key] = family
     sym = Symmetry(classes, families, parameters)
     by_class = {names.classes[atom]: places for atom, places in passed.items() if atom in names.classes}
-    return replace(sym, notes=remarks(sym, by_class, movable))
+    return sym.annotated(notes=remarks(sym, by_class, movable))
 
 
 def _operations(tracing: Tracing, standing: Mapping[Atom, None]) -> dict[Atom, dict[str, None]]:
@@ -159,32 +160,33 @@ def _parameter(
     tensor: Tensor,
     value: Value | None,
     names: _Names,
-    free: list[Gauge],
+    carried: Mapping[Place, tuple[Charge, ...]],
     tracing: Tracing,
     networked: set[str],
 ) -> Parameter:
     shape = tuple(tensor.shape)
     if value is None:
         return Parameter(shape, tuple(Fixed(n) for n in shape))
-    axes = [_axis(value, dim, names, free) for dim in range(value.ndim)]
+    axes = [_axis(value, dim, names, carried) for dim in range(value.ndim)]
     if axes and name in networked:
-        axes[0] = Product((axes[0], Units(NETWORK, _charges(whole(value), None, names, free))))
+        axes[0] = Product((axes[0], Units(NETWORK, carried.get(whole(value), ()))))
     for variance, gain, eps in tracing.variances:
         if variance == name and any(not isinstance(axis, Fixed) for axis in axes):
             return Parameter(shape, tuple(axes), eps, gain)
     return Parameter(shape, tuple(axes))
 
 
-def _charges(place: Place, atom: Atom | None, names: _Names, free: list[Gauge]) -> tuple[Charge, ...]:
-    found = [
-        Charge(names.families[number], gauge.scale.get(place, 0), gauge.sign.get(place, 0))
-        for number, gauge in enumerate(free)
-        if gauge.atom is atom and (place in gauge.scale or place in gauge.sign)
-    ]
-    return tuple(sorted(found, key=lambda charge: charge.family))
+def _charges_by_place(free: list[Gauge], families: Mapping[int, str]) -> dict[Place, tuple[Charge, ...]]:
+    """The charges of every place that carries a gauge, sorted by family."""
+    found: dict[Place, list[Charge]] = {}
+    for number, gauge in enumerate(free):
+        for place in dict.fromkeys((*gauge.scale, *gauge.sign)):
+            charge = Charge(families[number], gauge.scale.get(place, 0), gauge.sign.get(place, 0))
+            found.setdefault(place, []).append(charge)
+    return {place: tuple(sorted(charges, key=lambda charge: charge.family)) for place, charges in found.items()}
 
 
-def _axis(value: Value, dim: int, names: _Names, free: list[Gauge]) -> Node:
+def _axis(value: Value, dim: int, names: _Names, carried: Mapping[Place, tuple[Charge, ...]]) -> Node:
     counter = iter(range(10**9))
 
     def walk(term: Term) -> Node:
@@ -194,7 +196,7 @@ def _axis(value: Value, dim: int, names: _Names, free: list[Gauge]) -> Node:
             place = Place(id(value), dim, next(counter))
             if term not in names.classes:
                 return Fixed(term.size)
-            return Units(names.classes[term], _charges(place, term, names, free))
+            return Units(names.classes[term], carried.get(place, ()))
         if isinstance(term, Plus):
             return _merged([walk(segment) for segment in term.segments])
         assert isinstance(term, Times)

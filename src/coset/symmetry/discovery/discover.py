@@ -1,7 +1,6 @@
 """``discover``: trace, infer, verify."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -42,12 +41,12 @@ def discover(
         raise InputError("the model is on the meta device and has no values: nothing can be verified; use verify=False")
     program = export(model, inputs, kwargs or {})
     tracing = trace(program, movable)
-    sym = replace(assemble(tracing, movable), pinned=tuple(dict.fromkeys(tracing.pinned)))
+    sym = assemble(tracing, movable).annotated(pinned=tuple(dict.fromkeys(tracing.pinned)))
     if verify:
         leaves = torch.utils._pytree.tree_leaves((inputs, dict(kwargs or {})))
         if not verified(sym, program, movable, leaves):
             unseen = "the outputs on the example inputs do not notice the weights: verification proves nothing here"
-            return replace(sym, notes=(*sym.notes, unseen))
+            return sym.annotated(notes=(*sym.notes, unseen))
     return sym
 
 
