@@ -307,3 +307,10 @@ def test_axes_are_explained_in_words():
     assert sym.explain("4.bias") == "4.bias has shape (3,).\naxis 0: fixed, 3 positions (as declared)"
     with pytest.raises(InputError, match=r"'2.wieght' is not a parameter of this symmetry; did you mean '2.weight'\?"):
         sym.explain("2.wieght")
+
+
+def test_many_families_are_shortened():
+    _, sym, _ = made("resnet20, batch")
+    assert len(sym.families) > 20
+    assert f"and {len(sym.families) - 20} more; explain(name) tells what a parameter carries" in str(sym)
+    assert "fixed: " in str(sym)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from coset.symmetry.symmetry import Symmetry
 
 _SHOWN = 3
+_FAMILIES_SHOWN = 20
 
 
 def render(sym: "Symmetry") -> str:
@@ -29,8 +30,12 @@ def render(sym: "Symmetry") -> str:
     header = ("class", "size", "permutations", "scales", "signs", "carried by")
     lines += ["", text_table(header, [_row(sym, name) for name in sym.classes])]
     if sym.families:
-        rows = [_family_row(sym, key) for key in sym.families]
+        rows = [_family_row(sym, key) for key in list(sym.families)[:_FAMILIES_SHOWN]]
         lines += ["", text_table(("scales of", "free", "carried with powers of scale (and ± of sign) by"), rows)]
+        if len(sym.families) > _FAMILIES_SHOWN:
+            lines.append(
+                f"and {len(sym.families) - _FAMILIES_SHOWN} more; explain(name) tells what a parameter carries"
+            )
     fixed = [name for name, parameter in sym.parameters.items() if not parameter.moves]
     if fixed:
         lines += ["", f"fixed: {_shortened(fixed)}"]
