@@ -1,5 +1,7 @@
 """Functions made to mislead discovery: what comes out is sound and counted once, or one clear error."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -66,17 +68,35 @@ def test_units_that_meet_two_different_blocks_are_not_nested(name):
     assert jacobian_rank(sym, dict(model.state_dict())) == sym.scale_dimension
 
 
+def counts(sym):
+    """Permutations (their number), scales and signs."""
+    return (
+        round(math.exp(sym.log_permutations)),
+        sym.scale_dimension,
+        round((sym.log_order - sym.log_permutations) / math.log(2)),
+    )
+
+
 @pytest.mark.parametrize(
-    "function",
+    ("function", "expected"),
     [
-        lambda x, m, v, a, b: F.batch_norm(x @ a, m, v.view(-1).square(), None, None, False, 0.0, 1e-2) @ b,
-        lambda x, m, v, a, b: F.batch_norm(x @ a, m, v.abs().view(2, 2).view(-1), None, None, False, 0.0, 1e-2) @ b,
-        lambda x, m, v, a, b: (F.batch_norm(x @ a, m, v.abs(), None, None, False, 0.0, 1e-2) / v) @ b,
+        # No scale passes; signs of a, m and b together, and of v, which stands under a square or a modulus.
+        (
+            lambda x, m, v, a, b: F.batch_norm(x @ a, m, v.view(-1).square(), None, None, False, 0.0, 1e-2) @ b,
+            (24, 0, 8),
+        ),
+        # The detour over (2, 2) leaves blocks of two: 2!·(2!)² permutations.
+        (
+            lambda x, m, v, a, b: F.batch_norm(x @ a, m, v.abs().view(2, 2).view(-1), None, None, False, 0.0, 1e-2) @ b,
+            (8, 0, 8),
+        ),
+        # The sign of v now goes with b.
+        (lambda x, m, v, a, b: (F.batch_norm(x @ a, m, v.abs(), None, None, False, 0.0, 1e-2) / v) @ b, (24, 0, 8)),
     ],
 )
-def test_variances_that_are_computed_or_read_twice(function):
+def test_variances_that_are_computed_or_read_twice(function, expected):
     model = Functional(function, m=(4,), v=(4,), a=(3, 4), b=(4, 2))
-    coset.discover(model, torch.randn(5, 3, dtype=torch.float64))
+    assert counts(coset.discover(model, torch.randn(5, 3, dtype=torch.float64))) == expected
 
 
 def test_one_variance_under_two_epsilons():
@@ -86,27 +106,43 @@ def test_one_variance_under_two_epsilons():
 
     model = Functional(function, m=(4,), v=(4,), a=(3, 4), b=(4, 2))
     model.v.data = model.v.data.abs()
-    coset.discover(model, torch.randn(5, 3, dtype=torch.float64))
+    assert counts(coset.discover(model, torch.randn(5, 3, dtype=torch.float64))) == (24, 0, 4)
 
 
 @pytest.mark.parametrize(
-    "function",
+    ("function", "expected"),
     [
-        lambda x, a, b: F.relu(10 * (x @ a)).long().to(x.dtype) @ b,
-        lambda x, a, b: (x @ a > 0).to(x.dtype) @ b,
-        lambda x, a, b: F.relu(x @ a).bool().to(x.dtype) @ b,
-        lambda x, a, b: torch.linalg.vector_norm(F.relu(x @ a), ord=0, dim=-1, keepdim=True) * b.sum(),
-        lambda x, a, b: (x @ a) @ b * (x @ a).norm(p=0, dim=-1, keepdim=True),
+        (lambda x, a, b: F.relu(10 * (x @ a)).long().to(x.dtype) @ b, (24, 0, 0)),
+        # A sign does not see scales: those of a are free, and no other parameter takes them up.
+        (lambda x, a, b: (x @ a > 0).to(x.dtype) @ b, (24, 4, 0)),
+        (lambda x, a, b: F.relu(x @ a).bool().to(x.dtype) @ b, (24, 4, 0)),
+        # A count does not see scales either; those of a pass on to b.
+        (lambda x, a, b: (x @ a) @ b * (x @ a).norm(p=0, dim=-1, keepdim=True), (24, 4, 4)),
+        (
+            lambda x, a, b: F.relu(x @ a) @ b * torch.linalg.vector_norm(F.relu(x @ a), ord=0, dim=-1, keepdim=True),
+            (24, 4, 0),
+        ),
     ],
 )
-def test_casts_and_counts_let_no_scale_pass(function):
-    coset.discover(Functional(function, a=(3, 4), b=(4, 2)), torch.randn(5, 3, dtype=torch.float64))
+def test_casts_and_counts(function, expected):
+    model = Functional(function, a=(3, 4), b=(4, 2))
+    assert counts(coset.discover(model, torch.randn(5, 3, dtype=torch.float64))) == expected
 
 
-def test_weight_norm_of_the_whole_tensor():
-    for dim in (0, 1, None):
-        model = nn.Sequential(weight_norm(nn.Linear(3, 4), dim=dim), nn.ReLU(), nn.Linear(4, 2)).double()
-        coset.discover(model, torch.randn(5, 3, dtype=torch.float64))
+@pytest.mark.parametrize(
+    ("dim", "expected"),
+    [
+        # Norms of rows: v scales by row, g and the bias pass a positive scale on through ReLU, v and g flip together.
+        (0, (24, 8, 4)),
+        # Norms of columns: v scales and flips against g by column, and one scale of the whole layer passes on.
+        (1, (24, 4, 3)),
+        # One norm: v as a whole scales; g is a single number, which carries nothing.
+        (None, (24, 1, 0)),
+    ],
+)
+def test_weight_norm(dim, expected):
+    model = nn.Sequential(weight_norm(nn.Linear(3, 4), dim=dim), nn.ReLU(), nn.Linear(4, 2)).double()
+    assert counts(coset.discover(model, torch.randn(5, 3, dtype=torch.float64))) == expected
 
 
 NEVER_APART = {

@@ -78,7 +78,8 @@ def test_random_functions(function):
 
 
 def test_dropout_without_effect_is_no_randomness():
-    discover(nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.0), nn.Linear(4, 2)), X)
+    sym = discover(nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.0), nn.Linear(4, 2)), X)
+    assert sym.scale_dimension == 4
 
 
 def test_a_module_that_cannot_be_exported_is_named():

@@ -14,10 +14,10 @@ from coset.symmetry.discovery.rules import output, passed, rule, straight
     "lift_fresh_copy", "dropout", "feature_dropout", "alpha_dropout", "identity",
 )  # fmt: skip
 def same_values(book: Book, call: Call) -> Value:
-    """Casts, copies, and dropout in eval mode; a cast to whole numbers or truth values lets nothing pass."""
+    """Casts, copies, and dropout in eval mode; a cast to whole numbers or truth values is a function like any other."""
     x = call.args[0]
     if not call.floating and not x.inert:
-        return pointwise(book, call)
+        return unary(book, call) if len(call.tensors()) == 1 else pointwise(book, call)
     return passed(book, x, output(book, call, x), straight(x))
 
 

@@ -54,11 +54,12 @@ def reduced(book: Book, call: Call) -> Value:
         "norm": (1, 0),
     }
     scale, sign = power.get(call.name, (1, 1))
-    if call.name in ("linalg_vector_norm", "norm") and call.argument("ord", call.argument("p", 2)) == 0:
-        scale = 0  # the number of entries that are not zero
+    counted = call.name in ("linalg_vector_norm", "norm") and call.argument("ord", call.argument("p", 2)) == 0
+    if counted:
+        scale = 0  # the number of entries that are not zero, whatever their scales
     passed(book, x, result, places, scale=scale, sign=sign)
     blind = call.name in ("linalg_vector_norm", "norm")
-    book.neutral(x, dims=dims, sign=not blind)
+    book.neutral(x, dims=dims, scale=not counted, sign=not blind)
     if call.name == "logsumexp":
         book.neutral(x)
     if call.name in ("amax", "amin"):

@@ -97,7 +97,7 @@ def verify(
     params: Mapping[str, Tensor],
     inputs: Sequence[Any],
     *,
-    elements: int = 2,
+    elements: int = 3,
     seed: int = 0,
 ) -> bool:
     """Raise if random elements change an output by more than 1e-9 of its size, naming the class at fault.
@@ -233,9 +233,14 @@ def _other_inputs(
 
 
 def _perturbed(item: Any, generator: torch.Generator) -> Any:
-    """Another input of the same kind: finite fractions change a little, a constant tensor altogether."""
-    if not isinstance(item, Tensor) or not item.is_floating_point() or not item.numel():
+    """Another input of the same kind: finite fractions change a little, a constant tensor altogether, and whole numbers
+    (tokens, masks) change places, so that each stays one that the model knows.
+    """
+    if not isinstance(item, Tensor) or not item.numel() or item.is_complex():
         return item
+    if not item.is_floating_point():
+        order = torch.randperm(item.numel(), generator=generator).to(item.device)
+        return item.flatten()[order].reshape(item.shape)
     wide = item.detach().double()
     noise = torch.randn(wide.shape, generator=generator, dtype=torch.float64).to(wide.device)
     if bool((wide == wide.flatten()[0]).all()) and bool(torch.isfinite(wide).all()):
