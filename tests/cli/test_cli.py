@@ -129,6 +129,12 @@ def test_discover(here, tmp_path):
     assert here("discover", "mlp", "--input", "2,x")[0] == 2
 
 
+def test_a_wrong_shape_is_one_line():
+    done = coset("discover", "mlp", "--input", "2,5")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
 def test_an_interruption_is_one_line():
     lines = ["import coset.demo", "def stop(*a, **k): raise KeyboardInterrupt", "coset.demo.run_demo = stop"]
     probe = "\n".join([*lines, "from coset.cli import main", "main(['demo'])"])

@@ -143,3 +143,9 @@ def test_the_model_is_left_as_it_was():
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert not model.training
+
+
+def test_instance_norm_with_statistics_in_training_mode():
+    model = nn.Sequential(nn.Conv1d(3, 4, 1), nn.InstanceNorm1d(4, track_running_stats=True), nn.Conv1d(4, 2, 1))
+    with pytest.raises(InputError, match="'1' uses the statistics of the batch"):
+        discover(model, torch.randn(2, 3, 6))

@@ -1,7 +1,9 @@
 """A model as a graph of ATen operations, and what no graph can show."""
 
+import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -12,10 +14,22 @@ from torch.fx import GraphModule, Node
 from coset.errors import InputError
 
 
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Keep a logger of torch silent: what goes wrong is told once, by the error that is raised."""
+    logger = logging.getLogger(name)
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
 def export(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.export.ExportedProgram:
     """The model as a graph, with parameters and buffers as inputs and nothing written in place that others see."""
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _quiet("torch._subclasses.fake_tensor"):
             # Recurrent modules keep a list of their weights beside them; export sees it change and says so.
             warnings.filterwarnings("ignore", message="The tensor attribute")
             # What torch says to itself of its own internals.
