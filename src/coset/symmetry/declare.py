@@ -67,6 +67,7 @@ def from_axes(
             _filled(declared[name].axes, tensor) if name in declared else tuple(Fixed(n) for n in tensor.shape),
             declared[name].shift if name in declared else 0.0,
             declared[name].gain if name in declared else None,
+            buffer=isinstance(like, nn.Module) and not isinstance(tensor, nn.Parameter),
         )
         for name, tensor in tensors.items()
     }

@@ -54,6 +54,8 @@ def _parameter_row(item: "Parameter") -> dict[str, Any]:
         row["gain"] = item.gain
     if item.why:
         row["why"] = list(item.why)
+    if item.buffer:
+        row["buffer"] = True
     return row
 
 
@@ -125,7 +127,8 @@ def _parameter(row: Any, inside: dict[str, str | None], where: str) -> "Paramete
     shift = _field(row, "shift", (int, float), where) if "shift" in row else 0.0
     gain = _field(row, "gain", str, where) if "gain" in row else None
     why = _field(row, "why", list, where) if "why" in row else []
-    return Parameter(tuple(shape), tuple(axes), float(shift), gain, tuple(why))
+    buffer = _field(row, "buffer", bool, where) if "buffer" in row else False
+    return Parameter(tuple(shape), tuple(axes), float(shift), gain, tuple(why), buffer)
 
 
 def _format_of(data: Any) -> Any:

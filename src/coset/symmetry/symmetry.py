@@ -50,6 +50,7 @@ class Parameter:
     ``shift``: the value that is multiplied is x + shift (a running variance moves as var + ε).
     ``gain``: the parameter that takes up the difference where the shifted value would leave its domain.
     ``why``: for each axis, in words, why it is what it is; known of symmetries that were discovered.
+    ``buffer``: whether it is a buffer, not trained (False where the symmetry was declared from a plain state dict).
     """
 
     shape: tuple[int, ...]
@@ -57,6 +58,7 @@ class Parameter:
     shift: float = 0.0
     gain: str | None = None
     why: tuple[str, ...] = field(default=(), compare=False)
+    buffer: bool = field(default=False, compare=False)
 
     @property
     def moves(self) -> bool:
@@ -241,6 +243,7 @@ class Symmetry:
         content = {**json.loads(self.to_json()), "notes": [], "pinned": []}
         for row in content["parameters"].values():
             row.pop("why", None)
+            row.pop("buffer", None)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def __eq__(self, other: object) -> bool:

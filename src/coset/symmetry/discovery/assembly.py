@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from coset.symmetry.axes import Charge, Concat, Fixed, Node, Product, Units
 from coset.symmetry.discovery.charges import Charges, Place, whole
@@ -164,16 +164,16 @@ def _parameter(
     tracing: Tracing,
     networked: set[str],
 ) -> Parameter:
-    shape = tuple(tensor.shape)
+    shape, buffer = tuple(tensor.shape), not isinstance(tensor, nn.Parameter)
     if value is None:
-        return Parameter(shape, tuple(Fixed(n) for n in shape))
+        return Parameter(shape, tuple(Fixed(n) for n in shape), buffer=buffer)
     axes = [_axis(value, dim, names, carried) for dim in range(value.ndim)]
     if axes and name in networked:
         axes[0] = Product((axes[0], Units(NETWORK, carried.get(whole(value), ()))))
     for variance, gain, eps in tracing.variances:
         if variance == name and any(not isinstance(axis, Fixed) for axis in axes):
-            return Parameter(shape, tuple(axes), eps, gain)
-    return Parameter(shape, tuple(axes))
+            return Parameter(shape, tuple(axes), eps, gain, buffer=buffer)
+    return Parameter(shape, tuple(axes), buffer=buffer)
 
 
 def _charges_by_place(free: list[Gauge], families: Mapping[int, str]) -> dict[Place, tuple[Charge, ...]]:
