@@ -1,0 +1,68 @@
+"""Data in the forms people have it, as batches: tensors in memory, or any loader."""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+from torch import Tensor
+
+from coset.errors import InputError
+
+BATCH_SIZE = 500
+
+Inputs = Tensor | Iterable[Any]
+"""Inputs of a model: one tensor, or an iterable of batches, each a tensor or a sequence that begins with one."""
+
+Labelled = tuple[Tensor, Tensor] | Iterable[Any]
+"""Inputs with targets: a pair of tensors, or an iterable of batches (inputs, targets, …)."""
+
+
+def input_batches(data: Inputs, batch_size: int = BATCH_SIZE) -> Iterator[Tensor]:
+    """The inputs of a model, batch by batch; a tensor is cut into batches of ``batch_size``.
+
+    Of a loader's batches that are sequences (inputs, targets, …) the first part is taken. No data is an error.
+    """
+    _check_size(batch_size)
+    if isinstance(data, Tensor):
+        if data.ndim == 0 or len(data) == 0:
+            raise InputError(f"data is a tensor of shape {tuple(data.shape)}; expected at least one input")
+        yield from data.split(batch_size)
+        return
+    for number, batch in enumerate(_some(data)):
+        inputs = batch[0] if isinstance(batch, tuple | list) and len(batch) > 0 else batch
+        if not isinstance(inputs, Tensor):
+            raise InputError(f"batch {number} of data is a {type(batch).__name__}; expected a tensor of inputs first")
+        yield inputs
+
+
+def labelled_batches(data: Labelled, batch_size: int = BATCH_SIZE) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs with their targets, batch by batch; a pair of tensors is cut into batches of ``batch_size``."""
+    _check_size(batch_size)
+    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+        x, y = data
+        if x.ndim == 0 or y.ndim == 0 or len(x) != len(y) or len(x) == 0:
+            raise InputError(
+                f"data holds inputs of shape {tuple(x.shape)} and targets of shape {tuple(y.shape)}; expected as many "
+                f"of each, and at least one"
+            )
+        yield from zip(x.split(batch_size), y.split(batch_size), strict=True)
+        return
+    for number, batch in enumerate(_some(data)):
+        if not (isinstance(batch, tuple | list) and len(batch) > 1 and all(isinstance(p, Tensor) for p in batch[:2])):
+            raise InputError(f"batch {number} of data is a {type(batch).__name__}; expected tensors (inputs, targets)")
+        yield batch[0], batch[1]
+
+
+def _check_size(batch_size: int) -> None:
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise InputError(f"batch_size is {batch_size!r}; expected a whole number ≥ 1")
+
+
+def _some(data: Any) -> Iterable[Any]:
+    """The batches of a loader, of which there must be one."""
+    if not isinstance(data, Iterable):
+        raise InputError(f"data is a {type(data).__name__}; expected tensors or an iterable of batches")
+    batches = iter(data)
+    for first in batches:
+        return chain([first], batches)
+    raise InputError("data holds no batches; expected at least one")
