@@ -26,7 +26,7 @@ def input_batches(data: Inputs, batch_size: int = BATCH_SIZE) -> Iterator[Tensor
     if isinstance(data, Tensor):
         if data.ndim == 0 or len(data) == 0:
             raise InputError(f"data is a tensor of shape {tuple(data.shape)}; expected at least one input")
-        yield from data.split(batch_size)
+        yield from _cut(data, batch_size)
         return
     for number, batch in enumerate(_some(data)):
         inputs = batch[0] if isinstance(batch, tuple | list) and len(batch) > 0 else batch
@@ -45,12 +45,16 @@ def labelled_batches(data: Labelled, batch_size: int = BATCH_SIZE) -> Iterator[t
                 f"data holds inputs of shape {tuple(x.shape)} and targets of shape {tuple(y.shape)}; expected as many "
                 f"of each, and at least one"
             )
-        yield from zip(x.split(batch_size), y.split(batch_size), strict=True)
+        yield from zip(_cut(x, batch_size), _cut(y, batch_size), strict=True)
         return
     for number, batch in enumerate(_some(data)):
         if not (isinstance(batch, tuple | list) and len(batch) > 1 and all(isinstance(p, Tensor) for p in batch[:2])):
             raise InputError(f"batch {number} of data is a {type(batch).__name__}; expected tensors (inputs, targets)")
         yield batch[0], batch[1]
+
+
+def _cut(tensor: Tensor, batch_size: int) -> Iterator[Tensor]:
+    return (tensor[start : start + batch_size] for start in range(0, len(tensor), batch_size))
 
 
 def _check_size(batch_size: int) -> None:
