@@ -1,0 +1,173 @@
+"""Weights from files that others wrote, without running code that may be in them."""
+
+import hashlib
+import os
+import pickle
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from coset.errors import InputError
+from coset.values import Frozen
+
+USUAL_KEYS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "params", "weights")
+"""Under one of these people put a state dict beside what else they save."""
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """The weights of one file, on the CPU, dense and finite.
+
+    ``metadata`` are the texts in a safetensors header; ``where`` is the file and ``sha256`` that of its bytes.
+    ``prefix`` was taken off every name: in the file they are ``prefix + name``.
+    """
+
+    params: Mapping[str, Tensor]
+    metadata: Mapping[str, str]
+    where: Path
+    sha256: str
+    prefix: str = ""
+
+    def __post_init__(self) -> None:
+        for part in ("params", "metadata"):
+            object.__setattr__(self, part, Frozen(getattr(self, part)))
+
+
+def read_checkpoint(path: str | os.PathLike[str], *, key: str | None = None, strip_prefix: str = "") -> Checkpoint:
+    """Read a safetensors file, or a PyTorch file (zip or older) as ``torch.load`` with ``weights_only=True`` does.
+
+    Which of them it is is told by its content. A PyTorch file holds a state dict, or one under a usual name such as
+    "state_dict" or "model" beside other things; if several are there, ``key`` chooses. ``strip_prefix`` (such as
+    "module.") is taken off the names of a file if all of them have it; if only some have it that is an error.
+    """
+    where = Path(path)
+    _require_file(where)
+    try:
+        with where.open("rb") as file:
+            start = file.read(9)
+            file.seek(0)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{where} cannot be read: {error.strerror or error}") from error
+    found: Mapping[Any, Any]
+    metadata: dict[str, str] = {}
+    if start[8:] == b"{":  # a safetensors file: the length of its header in eight bytes, then JSON
+        if key is not None:
+            raise InputError(f"{where} is a safetensors file, which has no parts; '{key}' cannot be chosen there")
+        found, metadata = _read_safetensors(where)
+    elif start.startswith((b"PK\x03\x04", b"\x80")):  # a zip archive; a pickle
+        found = _state_dict(_read_pytorch(where), key, where)
+    else:
+        raise InputError(f"{where} is neither a safetensors nor a PyTorch file; it begins with {start[:8]!r}")
+    params = {name: _checked(name, value, where) for name, value in found.items()}
+    if not params:
+        raise InputError(f"{where} holds no tensors")
+    stripped = _stripped(params, strip_prefix, where)
+    return Checkpoint(stripped, metadata, where, digest, strip_prefix if stripped.keys() != params.keys() else "")
+
+
+def _require_file(where: Path) -> None:
+    if where.is_dir():
+        raise InputError(f"{where} is a folder; expected a file of weights")
+    if not where.exists():
+        raise InputError(f"{where} does not exist; expected a file of weights")
+    if not where.is_file():
+        raise InputError(f"{where} is not a regular file; expected a file of weights")
+
+
+def _read_safetensors(where: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    try:
+        with safe_open(where, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except SafetensorError as error:
+        raise InputError(f"{where} is not a whole safetensors file: {error}") from error
+
+
+def _read_pytorch(where: Path) -> Any:
+    try:
+        # From an open file: by name alone torch would take it for what its ending says. Its warnings about pickles of
+        # other protocols say nothing that a failure does not.
+        with where.open("rb") as file, warnings.catch_warnings(action="ignore"):
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        needed = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if needed is None:
+            raise InputError(f"{where} is not a PyTorch file of plain tensors, or is damaged") from error
+        raise InputError(
+            f"{where} holds pickled code (it asks for {needed[1]}), which is not run; expected a state dict of "
+            f"tensors, as torch.save(model.state_dict(), …) writes it"
+        ) from error
+    # Bytes that nobody vouches for can fail anywhere in the unpickler, with any exception.
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{where} is damaged or not a PyTorch file: {reason}") from error
+
+
+def _state_dict(content: Any, key: str | None, where: Path) -> Mapping[Any, Any]:
+    """The dict of tensors in what a PyTorch file holds: all of it, or the part that is meant."""
+    if not isinstance(content, Mapping):
+        raise InputError(f"{where} holds a {type(content).__name__}; expected a state dict of tensors")
+    if key is not None:
+        chosen = content.get(key)
+        if not isinstance(chosen, Mapping):
+            found = f"a {type(chosen).__name__} there" if key in content else f"only {_listed(content)}"
+            raise InputError(f"{where} has no state dict under '{key}', {found}")
+        return chosen
+    parts = [name for name, value in content.items() if _is_state_dict(value)]
+    if not parts:
+        return content
+    if len(parts) > 1 or parts[0] not in USUAL_KEYS:
+        raise InputError(f"{where} holds tensors under {_listed(parts)}; choose with key (--key) which are meant")
+    chosen = content[parts[0]]
+    assert isinstance(chosen, Mapping)
+    return chosen
+
+
+def _is_state_dict(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value) and all(isinstance(part, Tensor) for part in value.values())
+
+
+def _checked(name: Any, value: Any, where: Path) -> Tensor:
+    """The tensor without its history, if it is one that can be computed with."""
+    if not isinstance(name, str):
+        raise InputError(f"{where} holds something under {name!r}; expected names")
+    if not isinstance(value, Tensor):
+        raise InputError(f"'{name}' of {where} is a {type(value).__name__}; expected a tensor")
+    if value.layout is not torch.strided or value.is_meta or value.is_quantized or value.is_nested:
+        kind = "quantized" if value.is_quantized else "nested" if value.is_nested else value.layout
+        raise InputError(f"'{name}' of {where} is not a dense tensor with values ({kind} on {value.device})")
+    require_finite(name, value, str(where))
+    return value.detach()
+
+
+def require_finite(name: str, tensor: Tensor, where: str) -> None:
+    """Raise if a floating point tensor has entries that are not numbers."""
+    if tensor.is_floating_point() or tensor.is_complex():
+        # Numbers of eight bits know nothing but their conversion.
+        finite = torch.isfinite(tensor.float() if tensor.element_size() == 1 else tensor)
+        if not bool(finite.all()):
+            raise InputError(
+                f"'{name}' of {where} has {int((~finite).sum())} of {tensor.numel()} entries that are NaN or infinite"
+            )
+
+
+def _stripped(params: Mapping[str, Tensor], prefix: str, where: Path) -> dict[str, Tensor]:
+    having = [name for name in params if prefix and name.startswith(prefix) and name != prefix]
+    if not having:
+        return dict(params)
+    if len(having) < len(params):
+        other = next(name for name in params if name not in set(having))
+        raise InputError(f"'{prefix}' begins '{having[0]}' but not '{other}' of {where}; expected it on all names")
+    return {name.removeprefix(prefix): tensor for name, tensor in params.items()}
+
+
+def _listed(names: Any, limit: int = 4) -> str:
+    known = [f"'{name}'" for name in names]
+    return ", ".join(known[:limit]) + (f" and {len(known) - limit} more" if len(known) > limit else "")
