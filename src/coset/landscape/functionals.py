@@ -1,0 +1,181 @@
+"""Functionals: numbers that a point of weight space has, above all means over data."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from coset.batches import BATCH_SIZE, Labelled, labelled_batches
+from coset.errors import InputError
+from coset.landscape.criterion import Criterion, Mean, check_name, mean_accuracy, mean_loss
+from coset.landscape.network import bind
+from coset.landscape.path import params_of
+from coset.train.check import probe
+from coset.train.loss import LOSSES
+from coset.train.metrics import evaluation_mode
+
+Better = Literal["lower", "higher"]
+
+
+@dataclass(frozen=True, eq=False)
+class Functional:
+    """Any function ``of`` a point, under a ``name``; ``better`` says which values are good, ``unit`` what they are in.
+
+    Shares of a whole have the unit "fraction" and are shown in percent.
+    """
+
+    name: str
+    of: Callable[[Any], float | Tensor]
+    better: Better = "lower"
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        if self.better not in ("lower", "higher"):
+            raise InputError(f"better is {self.better!r} for '{self.name}'; expected 'lower' or 'higher'")
+
+    def __call__(self, point: Any) -> float:
+        """The value at a point."""
+        return float(self.of(point))
+
+
+@dataclass(frozen=True, eq=False)
+class DataFunctional:
+    """The mean over ``data`` of what ``mean`` makes of the outputs of ``model`` and the targets.
+
+    Batches weigh by their examples and are summed in float64. The model runs in evaluation mode, without gradients,
+    with the weights of the point and on their device; its own weights and its mode stay as they are.
+    """
+
+    name: str
+    model: nn.Module
+    data: Labelled
+    mean: Mean
+    batch_size: int = BATCH_SIZE
+    better: Better = "lower"
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.data, Iterator):
+            raise InputError(
+                f"the data of '{self.name}' is a {type(self.data).__name__}, which can be read only once; expected "
+                f"tensors, a list of batches or a loader"
+            )
+
+    def __call__(self, point: Any) -> float:
+        """The value at a point."""
+        return evaluate({self.name: self}, point)[self.name]
+
+    @property
+    def forward_pass(self) -> tuple[int, ...]:
+        """What tells whether two functionals can share their forward passes: the model, the data and the batches."""
+        parts = self.data if isinstance(self.data, tuple) else (self.data,)
+        return (id(self.model), self.batch_size, *(id(part) for part in parts))
+
+
+AnyFunctional = Functional | DataFunctional
+
+
+def loss(
+    model: nn.Module,
+    data: Labelled,
+    criterion: Criterion = "cross-entropy",
+    *,
+    name: str = "loss",
+    batch_size: int = BATCH_SIZE,
+) -> DataFunctional:
+    """The mean loss per data point on ``data``: tensors (x, y), or any loader of such batches.
+
+    ``criterion``: "cross-entropy" (nats), "mse", "binary-cross-entropy" (nats), computed in float64 from the outputs;
+    or a function of outputs and targets that gives their mean or one value each.
+    """
+    mean = mean_loss(criterion)
+    if callable(criterion):
+        return DataFunctional(name, model, data, mean, batch_size)
+    unit = "" if criterion == "mse" else "nats"
+    return DataFunctional(name, model, data, lambda f, y: mean(_float64(f), _float64(y)), batch_size, unit=unit)
+
+
+def error(
+    model: nn.Module,
+    data: Labelled,
+    criterion: str = "cross-entropy",
+    *,
+    name: str = "error",
+    batch_size: int = BATCH_SIZE,
+) -> DataFunctional:
+    """The share of wrong answers, from 0 to 1: of classes, or of bits where ``criterion`` is "binary-cross-entropy"."""
+    right = mean_accuracy(criterion)
+    return DataFunctional(name, model, data, lambda f, y: 1 - right(f, y), batch_size, unit="fraction")
+
+
+def accuracy(
+    model: nn.Module,
+    data: Labelled,
+    criterion: str = "cross-entropy",
+    *,
+    name: str = "accuracy",
+    batch_size: int = BATCH_SIZE,
+) -> DataFunctional:
+    """The share of right answers, from 0 to 1; the higher the better, so that its barrier is a drop."""
+    right = mean_accuracy(criterion)
+    return DataFunctional(name, model, data, right, batch_size, better="higher", unit="fraction")
+
+
+def on(
+    model: nn.Module, *, criterion: Criterion = "cross-entropy", batch_size: int = BATCH_SIZE, **splits: Labelled
+) -> dict[str, DataFunctional]:
+    """Loss and, of classifiers, error on each split: ``on(model, train=(x, y), test=loader)``.
+
+    Gives "train loss", "train error", "test loss", "test error". A ``criterion`` of one's own gives the losses only.
+    """
+    if not splits:
+        raise InputError("on has no data; expected some by name, as in on(model, train=(x, y), test=(x, y))")
+    classifies = not callable(criterion) and LOSSES[check_name(criterion)].measure == "accuracy"
+    found: dict[str, DataFunctional] = {}
+    for split, data in splits.items():
+        parts = {"loss": loss(model, data, criterion, name=f"{split} loss", batch_size=batch_size)}
+        if classifies:
+            parts["error"] = error(model, data, str(criterion), name=f"{split} error", batch_size=batch_size)
+        found |= {f"{split} {name}": functional for name, functional in parts.items()}
+    return found
+
+
+def evaluate(functionals: Mapping[str, AnyFunctional], point: Any) -> dict[str, float]:
+    """The values of several functionals at a point; those of one model on the same data share their forward passes."""
+    shared: dict[tuple[int, ...], dict[str, DataFunctional]] = {}
+    values = dict.fromkeys(functionals, 0.0)
+    for name, functional in functionals.items():
+        if isinstance(functional, DataFunctional):
+            shared.setdefault(functional.forward_pass, {})[name] = functional
+        else:
+            values[name] = functional(point)
+    for group in shared.values():
+        values |= _means(group, params_of(point, "the point"))
+    return values
+
+
+def _means(group: Mapping[str, DataFunctional], params: Mapping[str, Tensor]) -> dict[str, float]:
+    """The means over the data that all functionals of the group share."""
+    names, first = list(group), next(iter(group.values()))
+    network = bind(first.model, params)
+    device = next(iter(params.values())).device
+    totals = torch.zeros(len(group), dtype=torch.float64, device=device)
+    count = 0
+    try:
+        with torch.no_grad(), evaluation_mode(first.model):
+            for inputs, targets in labelled_batches(first.data, first.batch_size):
+                outputs, y = probe(network, inputs.to(device), "data"), targets.to(device)
+                totals += len(inputs) * torch.stack([f.mean(outputs, y).double() for f in group.values()])
+                count += len(inputs)
+    except InputError as problem:
+        # Which data it was, the batches do not know.
+        raise InputError(f"{names[0]}: {problem}") from problem
+    if count == 0:
+        raise InputError(f"{names[0]}: data holds no examples; expected at least one")
+    return dict(zip(names, (totals / count).tolist(), strict=True))
+
+
+def _float64(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor

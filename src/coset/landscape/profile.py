@@ -1,0 +1,123 @@
+"""The values of functionals along a path, and the barriers they show."""
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from coset.landscape.functionals import Better
+from coset.tables import text_table
+from coset.values import Frozen
+
+
+@dataclass(frozen=True)
+class Midpoint:
+    """The middle of a path, τ = 1/2: the ``value`` there, and by how much it is worse than the mean of the ends."""
+
+    value: float
+    excess: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A functional f along a path: ``values`` at ``taus``, from 0 to 1 and 1/2 among them.
+
+    ``better``: which values of f are good. Whatever it is, an excess above 0 is to the worse.
+    """
+
+    name: str
+    taus: tuple[float, ...]
+    values: tuple[float, ...]
+    better: Better = "lower"
+    unit: str = ""
+
+    @cached_property
+    def excess(self) -> tuple[float, ...]:
+        """f(τ) − ((1−τ)f(0) + τf(1)), how far f lies above the chord; below it, where higher values are better."""
+        first, last, sign = self.values[0], self.values[-1], self._sign
+        pairs = zip(self.taus, self.values, strict=True)
+        return tuple(sign * (value - ((1 - tau) * first + tau * last)) for tau, value in pairs)
+
+    @property
+    def barrier(self) -> float:
+        """max_τ of the excess (Entezari et al. 2022, definition 2.2): 0 where no point is worse than the chord."""
+        return max(self.excess)
+
+    @property
+    def argmax(self) -> float:
+        """The first τ at which the excess is largest."""
+        return self.taus[self.excess.index(self.barrier)]
+
+    @property
+    def instability(self) -> float:
+        """The worst value less the mean of both ends, max_τ f(τ) − (f(0) + f(1))/2 (Frankle et al. 2020, section 2)."""
+        sign = self._sign
+        return max(sign * value for value in self.values) - sign * (self.values[0] + self.values[-1]) / 2
+
+    @property
+    def midpoint(self) -> Midpoint:
+        """The value and the excess at τ = 1/2."""
+        at = self.taus.index(0.5)
+        return Midpoint(self.values[at], self.excess[at])
+
+    @property
+    def _sign(self) -> float:
+        return 1.0 if self.better == "lower" else -1.0
+
+    def to_dict(self) -> dict[str, object]:
+        """All numbers, ready for JSON."""
+        return {
+            "name": self.name,
+            "better": self.better,
+            "unit": self.unit,
+            "taus": list(self.taus),
+            "values": list(self.values),
+            "barrier": self.barrier,
+            "argmax": self.argmax,
+            "instability": self.instability,
+            "midpoint": {"value": self.midpoint.value, "excess": self.midpoint.excess},
+        }
+
+    def __str__(self) -> str:
+        return _table({self.name: self})
+
+
+class Profiles(Frozen[str, Profile]):
+    """Several functionals along one path, by name."""
+
+    __slots__ = ()
+
+    @property
+    def taus(self) -> tuple[float, ...]:
+        """The points of the path, the same for all."""
+        return next(iter(self.values())).taus
+
+    @property
+    def barriers(self) -> dict[str, float]:
+        """The barrier of each functional."""
+        return {name: profile.barrier for name, profile in self.items()}
+
+    def to_dict(self) -> dict[str, object]:
+        """All numbers, ready for JSON."""
+        return {name: profile.to_dict() for name, profile in self.items()}
+
+    def to_csv(self) -> str:
+        """A line for each τ, a column for each functional; numbers as exact as they are."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["tau", *self])
+        writer.writerows(zip(self.taus, *(profile.values for profile in self.values()), strict=True))
+        return text.getvalue()
+
+    def __str__(self) -> str:
+        return _table(self)
+
+
+def _table(profiles: Mapping[str, Profile]) -> str:
+    rows = []
+    for name, profile in profiles.items():
+        numbers = (profile.values[0], profile.midpoint.value, profile.values[-1], profile.barrier)
+        shown = [f"{100 * x:.2f} %" if profile.unit == "fraction" else f"{x:.4f}" for x in numbers]
+        rows.append([name, *shown, f"{profile.argmax:.3g}"])
+    return text_table(["", "τ = 0", "τ = 1/2", "τ = 1", "barrier", "at τ"], rows, right=range(1, 6))
