@@ -1,0 +1,5 @@
+"""``python -m coset.cli``."""
+
+from coset.cli import main
+
+main()

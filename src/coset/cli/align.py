@@ -1,0 +1,148 @@
+"""``coset align``."""
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import coset.cli.options as given
+from coset.cli.examples import choose
+from coset.cli.networks import Networks, Source, method_options, read_networks, written_by
+from coset.cli.printing import print_json, show_table
+
+if TYPE_CHECKING:
+    from coset.align import Alignment
+
+
+def align(
+    reference: Annotated[Path, typer.Argument(metavar="A", help="The weights that stay: safetensors or PyTorch.")],
+    other: Annotated[Path, typer.Argument(metavar="B", help="The weights to bring to A, of the same architecture.")],
+    model: given.Model,
+    out: given.OutFile,
+    option: given.FactoryOptions = None,
+    shapes: given.InputShapes = None,
+    symmetry: given.SymmetryFile = None,
+    method: Annotated[str, typer.Option(metavar="NAME", help="weights, activations, sinkhorn or ste.")] = "weights",
+    gauge: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Compare weights as given, or normalized: scales removed [default: given]."),
+    ] = None,
+    scales: Annotated[bool | None, typer.Option("--scales", help="Match scales and signs as well.")] = None,
+    objective: Annotated[str | None, typer.Option(metavar="NAME", help="What sinkhorn and ste minimise.")] = None,
+    data: given.DataName = None,
+    split: given.DataPart = "train",
+    limit: given.Limit = None,
+    mean: given.Mean = None,
+    std: given.Std = None,
+    seed: given.Seed = 0,
+    element: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the element g of the group to this file.")
+    ] = None,
+    key: given.Key = None,
+    strip_prefix: given.StripPrefix = "",
+    as_json: given.Json = False,
+) -> None:
+    """Bring network B to network A: the same function as B, its units in the order (and scale) of A's.
+
+    OUT has B's names and types, and in its header what was done. Code in pickles is never run.
+
+    \b
+    coset align a.safetensors b.safetensors --model resnet20 -o aligned.safetensors
+    coset align a.pt b.pt --model mlp --option widths=[64,64] --method activations --data mnist -o aligned.safetensors
+    coset align a.pt b.pt --model nets.py:make --input 2,3,32,32 --strip-prefix module. -o aligned.safetensors
+    """
+    from coset.align import align as align_networks
+    from coset.checkpoints import as_stored, output_file, write_checkpoint
+    from coset.files import atomic_path
+
+    choice = choose(data, split, limit, mean, std, seed)
+    chosen: dict[str, Any] = {"gauge": gauge, "scales": scales, "objective": objective}
+    known = method_options(method, {**chosen, "data": choice})
+    inputs = [reference, other, *([symmetry] if symmetry else [])]
+    with ExitStack() as stack:
+        stack.enter_context(output_file(out, inputs))
+        if element:
+            stack.enter_context(output_file(element, [*inputs, out]))
+        source = Source(model, option, shapes, symmetry, key, strip_prefix)
+        networks = read_networks([reference, other], source, choice)
+        settings = {name: value for name, value in chosen.items() if value is not None}
+        needed: dict[str, Any] = {"model": networks.model, "data": networks.batches, "seed": seed}
+        needed = {name: value for name, value in needed.items() if name in known and value is not None}
+        a, b = networks.params
+        result = align_networks(networks.symmetry, a, b, method, **settings, **needed)
+        told = _told(result, settings, str(choice) if choice else None, seed)
+        stored = as_stored(networks.checkpoints[1], result.params, f"the aligned {other}")
+        if element:
+            # It takes its place only when the weights have taken theirs.
+            result.element.save(stack.enter_context(atomic_path(element)))
+        write_checkpoint(out, stored, _metadata(networks, told))
+    if as_json:
+        print_json({"out": str(out), "element": str(element) if element else None, **told})
+        return
+    _show(told, out)
+
+
+def _told(result: "Alignment[Any]", settings: dict[str, Any], data: str | None, seed: int) -> dict[str, Any]:
+    """What came out, for people, machines and the header of the file alike."""
+    return {
+        "method": result.method,
+        "settings": settings,
+        "data": data,
+        "seed": seed,
+        "objective": {"before": result.history[0], "after": result.objective, "steps": len(result.history) - 1},
+        "classes": [
+            {
+                "class": name,
+                "units": p.numel(),
+                "moved": int((p.cpu() != _in_order(p.shape)).sum()),
+                "before": result.before.get(name),
+                "after": result.agreement.get(name),
+            }
+            for name, p in result.element.permutations.items()
+        ],
+        "scaled": [name for name, d in result.element.scales.items() if bool((d != 1).any())],
+        "flipped": [name for name, s in result.element.signs.items() if bool((s != 1).any())],
+        "seconds": dict(result.seconds),
+        "notes": list(result.notes),
+    }
+
+
+def _in_order(shape: tuple[int, ...]) -> Any:
+    import torch
+
+    return torch.arange(shape[-1]).expand(shape)
+
+
+def _metadata(networks: Networks, told: dict[str, Any]) -> dict[str, str]:
+    """B's own metadata, and what was done; without times, so that the same run writes the same file."""
+    moved = sum(row["moved"] for row in told["classes"])
+    units = sum(row["units"] for row in told["classes"])
+    entries = {
+        "method": told["method"],
+        "settings": json.dumps(told["settings"]),
+        "data": told["data"] or "none",
+        "seed": str(told["seed"]),
+        "objective.before": repr(told["objective"]["before"]),
+        "objective.after": repr(told["objective"]["after"]),
+        "done": f"brought to the first input: {moved} of {units} units moved, {len(told['scaled'])} families scaled, "
+        f"{len(told['flipped'])} flipped",
+        "notes": json.dumps(told["notes"], ensure_ascii=False),
+    }
+    kept = {name: text for name, text in networks.checkpoints[1].metadata.items() if not name.startswith("coset.")}
+    return {**kept, **written_by("align", networks, entries)}
+
+
+def _show(told: dict[str, Any], out: Path) -> None:
+    rows = [
+        [row["class"], str(row["units"]), str(row["moved"]), f"{row['before']:.4f}", f"{row['after']:.4f}"]
+        for row in told["classes"]
+    ]
+    show_table(["class", "units", "moved", "agreement before", "after"], rows, f"B brought to A by {told['method']}")
+    objective = told["objective"]
+    times = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in told["seconds"].items())
+    print(f"objective {objective['before']:.6g} → {objective['after']:.6g} in {objective['steps']} steps ({times})")
+    for note in told["notes"]:
+        print(f"note: {note}")
+    print(f"weights: {out}")

@@ -1,0 +1,112 @@
+"""``coset merge``."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import coset.cli.options as given
+from coset.cli.examples import choose, numbers
+from coset.cli.networks import Networks, Source, method_options, read_networks, written_by
+from coset.cli.printing import print_json, show_table
+from coset.errors import InputError
+
+
+def merge(
+    files: Annotated[list[Path], typer.Argument(metavar="A B [C …]", help="Weights of one architecture, two or more.")],
+    model: given.Model,
+    out: given.OutFile,
+    option: given.FactoryOptions = None,
+    shapes: given.InputShapes = None,
+    symmetry: given.SymmetryFile = None,
+    weights: Annotated[
+        str | None, typer.Option(metavar="NUMBERS", help="One number per network, e.g. 0.5,0.3,0.2 [default: equal].")
+    ] = None,
+    average: Annotated[str, typer.Option(metavar="NAME", help="mean or spherical.")] = "mean",
+    no_align: Annotated[bool, typer.Option("--no-align", help="Average the weights as they are.")] = False,
+    method: Annotated[
+        str, typer.Option(metavar="NAME", help="How to align first: weights, activations, sinkhorn or ste.")
+    ] = "weights",
+    renormalize: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Statistics repaired afterwards: none, refresh, repair, rescale or data-free."
+        ),
+    ] = "none",
+    data: given.DataName = None,
+    split: given.DataPart = "train",
+    limit: given.Limit = None,
+    mean: given.Mean = None,
+    std: given.Std = None,
+    seed: given.Seed = 0,
+    key: given.Key = None,
+    strip_prefix: given.StripPrefix = "",
+    as_json: given.Json = False,
+) -> None:
+    """Average networks modulo their symmetries: aligned first, so that unit meets unit.
+
+    OUT is again a network of the same architecture, with the names and types of A.
+
+    \b
+    coset merge a.safetensors b.safetensors c.safetensors --model mlp -o merged.safetensors
+    coset merge a.pt b.pt --model resnet20 --renormalize refresh --data cifar10 --limit 5000 -o merged.safetensors
+    """
+    from coset.align.merge import merge as merge_networks
+    from coset.checkpoints import as_stored, output_file, write_checkpoint
+
+    choice = choose(data, split, limit, mean, std, seed)
+    shares = _shares(files, weights)
+    if not no_align:
+        method_options(method, {"data": choice})
+    inputs = [*files, *([symmetry] if symmetry else [])]
+    with output_file(out, inputs):
+        source = Source(model, option, shapes, symmetry, key, strip_prefix)
+        networks = read_networks(files, source, choice)
+        merged = merge_networks(
+            networks.symmetry,
+            networks.params,
+            weights=shares,
+            average=average,
+            align=not no_align,
+            method=method,
+            renormalize=renormalize,
+            model=networks.model,
+            data=networks.batches,
+            seed=seed,
+        )
+        told = {
+            "average": average,
+            "weights": shares,
+            "method": "none" if no_align else method,
+            "renormalize": renormalize,
+            "data": str(choice) if choice else None,
+            "seed": seed,
+            "notes": list(merged.notes),
+        }
+        stored = as_stored(networks.checkpoints[0], merged.params, "the merged network")
+        write_checkpoint(out, stored, _metadata(networks, told))
+    if as_json:
+        print_json({"out": str(out), "inputs": [str(file) for file in files], **told})
+        return
+    rows = [[str(file), f"{share:.4g}"] for file, share in zip(files, shares, strict=True)]
+    aligned = "as they are" if no_align else f"aligned by {method}"
+    show_table(["network", "weight"], rows, f"{average} of {len(files)} networks, {aligned}; {renormalize}")
+    for note in merged.notes:
+        print(f"note: {note}")
+    print(f"weights: {out}")
+
+
+def _shares(files: list[Path], weights: str | None) -> list[float]:
+    """The weights of the networks with sum 1, checked before anything is read."""
+    from coset.align.averages import normalized_weights
+
+    if len(files) < 2:
+        raise InputError(f"there is one network to merge, {files[0]}; expected two or more")
+    return normalized_weights(None if weights is None else numbers("--weights", weights), len(files))
+
+
+def _metadata(networks: Networks, told: dict[str, Any]) -> dict[str, str]:
+    """What was done, as texts; what the inputs say of themselves need not hold for their average."""
+    entries = {name: value if isinstance(value, str) else json.dumps(value) for name, value in told.items()}
+    return written_by("merge", networks, entries)

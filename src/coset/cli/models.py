@@ -1,0 +1,56 @@
+"""The model a command is about, from its name and options; and inputs to run it on."""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from coset.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def build_model(
+    name: str, options: Sequence[str] | None, shapes: Sequence[str] | None
+) -> tuple["nn.Module", tuple["Tensor", ...]]:
+    """The model in evaluation mode, and random inputs: of the ``shapes``, or of the one the model is made for."""
+    from coset.models import build, example_input
+
+    inputs = tuple(_example(shape) for shape in shapes or ())
+    model = build(name, seed=0, **_options(options or ())).eval()
+    if not inputs and getattr(model, "input_shape", None) is None:
+        raise InputError(f"the model {name} has no attribute input_shape; give the shape of its inputs with --input")
+    return model, inputs or (example_input(model),)
+
+
+def _options(pairs: Sequence[str]) -> dict[str, Any]:
+    """NAME=VALUE, the value read as JSON where it is JSON and as text otherwise."""
+    result: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise InputError(f"--option takes NAME=VALUE, found '{pair}'")
+        try:
+            result[name] = json.loads(text)
+        except json.JSONDecodeError:
+            result[name] = text
+    return result
+
+
+def _example(text: str) -> "Tensor":
+    """A random tensor of a shape written as 2,3,32,32, or of whole numbers as i:2,16:1000."""
+    import torch
+
+    whole = text.startswith("i:")
+    words, _, limit = text.removeprefix("i:").partition(":")
+    try:
+        shape = [int(word) for word in words.split(",")]
+        high = int(limit) if limit else 2
+        if min(shape) < 1 or high < 1:
+            raise ValueError(text)
+    except ValueError as error:
+        raise InputError(f"--input takes a shape such as 2,3,32,32 or i:2,16:1000, found '{text}'") from error
+    generator = torch.Generator().manual_seed(0)
+    if whole:
+        return torch.randint(0, high, shape, generator=generator)
+    return torch.randn(shape, generator=generator)

@@ -1,0 +1,107 @@
+"""What alignment and merging begin with: files, model, symmetry and data that fit each other."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coset.cli.examples import Choice, load_batches
+from coset.cli.models import build_model
+from coset.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from coset.checkpoints import Checkpoint
+    from coset.symmetry import Symmetry
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the command line says about the architecture and about the form of the files."""
+
+    model: str
+    options: Sequence[str] | None
+    shapes: Sequence[str] | None
+    symmetry: Path | None
+    key: str | None
+    strip_prefix: str
+
+
+@dataclass(frozen=True, eq=False)
+class Networks:
+    """Networks of one architecture: the files, and their weights under the model's names, in one floating point type.
+
+    ``model`` is of that type, too, in evaluation mode; ``batches`` of data (inputs, targets) are None without data.
+    """
+
+    checkpoints: tuple["Checkpoint", ...]
+    params: tuple[dict[str, "Tensor"], ...]
+    model: "nn.Module"
+    symmetry: "Symmetry"
+    batches: list[tuple["Tensor", "Tensor"]] | None
+
+
+def read_networks(files: Sequence[Path], source: Source, choice: Choice | None) -> Networks:
+    """Read and check everything before anything long is computed; the symmetry is discovered last.
+
+    Computed with float64 if one of the files has it, else with float32: half precision is for storing.
+    """
+    import torch
+
+    from coset.align.inputs import check_network
+    from coset.checkpoints import match_checkpoint, read_checkpoint
+    from coset.symmetry import Symmetry, discover
+
+    known = None if source.symmetry is None else Symmetry.load(source.symmetry)
+    checkpoints = tuple(read_checkpoint(file, key=source.key, strip_prefix=source.strip_prefix) for file in files)
+    model, inputs = build_model(source.model, source.options, source.shapes)
+    state = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, torch.Tensor)}
+    matched = [match_checkpoint(checkpoint, state, f"the model {source.model}") for checkpoint in checkpoints]
+    types = {tensor.dtype for params in matched for tensor in params.values()}
+    dtype = torch.float64 if torch.float64 in types else torch.float32
+    params = tuple(_converted(tensors, dtype) for tensors in matched)
+    if known is not None:
+        for tensors in params:
+            check_network(known, tensors, f"the model {source.model}")
+    batches = None if choice is None else load_batches(choice, inputs, dtype)
+    sym = discover(model, inputs) if known is None else known
+    return Networks(checkpoints, params, model.to(dtype), sym, batches)
+
+
+def _converted(params: Mapping[str, "Tensor"], dtype: "torch.dtype") -> dict[str, "Tensor"]:
+    """Floating point tensors in ``dtype``; names that share a tensor share it again."""
+    made = {id(tensor): tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in params.values()}
+    return {name: made[id(tensor)] for name, tensor in params.items()}
+
+
+def method_options(method: str, given: Mapping[str, Any]) -> dict[str, inspect.Parameter]:
+    """The options of a method of alignment; those ``given`` (None: not given) must be among them."""
+    from coset.align import METHODS
+
+    if method not in METHODS:
+        raise InputError(f"--method is '{method}', expected one of {', '.join(METHODS)}")
+    parameters = inspect.signature(METHODS[method]).parameters
+    known = {name: part for name, part in parameters.items() if part.kind is part.KEYWORD_ONLY}
+    for name, value in given.items():
+        if value is not None and name not in known:
+            raise InputError(f"--{name} is not an option of the method {method}")
+    if "data" in known and known["data"].default is inspect.Parameter.empty and given.get("data") is None:
+        raise InputError(f"the method {method} runs the networks on inputs: say on which with --data")
+    return known
+
+
+def written_by(command: str, networks: Networks, entries: Mapping[str, str]) -> dict[str, str]:
+    """The metadata of a file that a command writes: how it came about, and from which files."""
+    files = networks.checkpoints
+    return {
+        "coset.version": version("coset"),
+        "coset.command": command,
+        "coset.inputs": ", ".join(checkpoint.where.name for checkpoint in files),
+        "coset.inputs.sha256": ", ".join(checkpoint.sha256 for checkpoint in files),
+        "coset.symmetry": networks.symmetry.fingerprint,
+        **{f"coset.{name}": text for name, text in entries.items()},
+    }

@@ -1,0 +1,64 @@
+"""Options that several commands have, each described once."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
+Seed = Annotated[int, typer.Option(help="Seed of all randomness: same seed, same result.")]
+StoreFolder = Annotated[
+    Path | None, typer.Option("--store", help="Folder of the store [default: COSET_STORE or the user's cache].")
+]
+
+MODEL_HELP = "MODULE:FACTORY, FILE.py:FACTORY, or a built-in model such as resnet20."
+Model = Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)]
+FactoryOptions = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="An option of the factory as NAME=VALUE; may be repeated."),
+]
+InputShapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        metavar="SHAPE",
+        help="Shape of an input, e.g. 2,3,32,32; once per input; i:2,16:1000 for whole numbers < 1000.",
+    ),
+]
+SymmetryFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--symmetry", metavar="FILE", help="The symmetry as `coset discover -o` wrote it [default: discover it]."
+    ),
+]
+Key = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Where in a PyTorch file the state dict is [default: the usual names]."),
+]
+StripPrefix = Annotated[
+    str, typer.Option(metavar="PREFIX", help="Take this off the names in the files, e.g. 'module.'; OUT has it again.")
+]
+OutFile = Annotated[
+    Path, typer.Option("-o", "--out", metavar="OUT", help="Write the weights to this safetensors file.")
+]
+
+DataName = Annotated[
+    str | None,
+    typer.Option(
+        "--data", metavar="NAME", help="A name from `coset data list`, for what compares or counts activations."
+    ),
+]
+DataPart = Annotated[str, typer.Option("--split", metavar="PART", help="Which part of the data: train or test.")]
+Limit = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Take so many examples, chosen by the seed [default: all].")
+]
+Mean = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NUMBERS",
+        help="Subtract from each channel of the data, e.g. 0.5,0.5,0.5; with --std [default: its own mean].",
+    ),
+]
+Std = Annotated[
+    str | None, typer.Option(metavar="NUMBERS", help="Divide each channel by this, after --mean [default: its own].")
+]

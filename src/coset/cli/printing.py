@@ -1,0 +1,30 @@
+"""What commands print: JSON for machines, plain tables for people."""
+
+import json
+import math
+from typing import Any
+
+from coset.tables import text_table
+
+
+def print_json(content: Any) -> None:
+    """Print ``content`` as JSON that every reader of JSON takes."""
+    print(json.dumps(_plain(content), ensure_ascii=False, indent=1, allow_nan=False, default=str))
+
+
+def _plain(content: Any) -> Any:
+    """``content`` with null for NaN and infinities, which JSON does not have."""
+    if isinstance(content, float):
+        return content if math.isfinite(content) else None
+    if isinstance(content, dict):
+        return {name: _plain(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_plain(value) for value in content]
+    return content
+
+
+def show_table(columns: list[str], rows: list[list[str]], title: str = "") -> None:
+    """Print a table, under a title if there is one."""
+    if title:
+        print(f"\n{title}")
+    print(text_table(columns, rows))

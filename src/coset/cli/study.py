@@ -1,0 +1,65 @@
+"""``coset study``: list, run, show."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coset.cli.options import Json, Seed, StoreFolder
+from coset.cli.printing import print_json, show_table
+
+study_app = typer.Typer(help="Studies: figures and tables of the papers, one command each.", no_args_is_help=True)
+
+
+@study_app.command("list")
+def study_list(as_json: Json = False) -> None:
+    """List the studies."""
+    from coset.studies import studies
+
+    known = studies()
+    if as_json:
+        print_json([{"name": s.name, "title": s.title, "reference": s.reference} for s in known.values()])
+        return
+    show_table(["study", "title", "reference"], [[s.name, s.title, s.reference] for s in known.values()])
+
+
+@study_app.command("run")
+def study_run(
+    name: Annotated[str, typer.Argument(help="A name from `coset study list`.")],
+    preset: Annotated[
+        str,
+        typer.Option(help="quick: seconds, embedded data; small: up to 30 minutes on two cores; paper: as published."),
+    ] = "quick",
+    out: Annotated[Path, typer.Option(help="Folder for results, tables, figure and page.")] = Path("coset-study"),
+    seed: Seed = 0,
+    device: Annotated[
+        str | None, typer.Option(help="Device, e.g. cpu or cuda [default: cuda for paper if any].")
+    ] = None,
+    store: StoreFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Run a study; an interrupted one goes on where it stopped, and a second run trains nothing."""
+    from coset.store import Store
+    from coset.studies import run_study
+
+    run = run_study(name, preset, out, seed=seed, device=device, store=Store(store) if store else None)
+    if as_json:
+        print_json(run.results())
+    else:
+        print(run)
+
+
+@study_app.command("show")
+def studyshow_table(
+    name: Annotated[str, typer.Argument(help="A name from `coset study list`.")],
+    out: Annotated[Path, typer.Option(help="Folder of an earlier run.")] = Path("coset-study"),
+    as_json: Json = False,
+) -> None:
+    """Show what an earlier run of a study found."""
+    from coset.studies import show_study
+
+    run = show_study(name, out)
+    if as_json:
+        print_json(run.results())
+    else:
+        print(run)
