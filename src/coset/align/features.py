@@ -1,0 +1,227 @@
+"""Where the units of every class can be seen in the activations of a network, for any model and any symmetry.
+
+Features are what contractions read: the arguments of linear maps, convolutions and matrix products. No type of module
+is known here. Which axis of a feature carries which class is decided by experiment: the network is moved by random
+elements g of its group, in float64, and a feature carries a class if in g·θ it is the feature of θ, re-ordered.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from coset.align.feature_calls import Watch, fitted, run
+from coset.align.feature_layouts import fits, structure
+from coset.align.feature_search import Search, describe, enough_elements
+from coset.align.feature_signs import enough_elements as enough_signs
+from coset.align.feature_signs import shown_families
+from coset.errors import InputError
+from coset.symmetry import Element, Symmetry
+from coset.symmetry.axes import Node
+from coset.symmetry.discovery.verification import general_position
+from coset.symmetry.structure import Stretch, ancestors
+from coset.values import Frozen
+
+Key = tuple[int, int]
+"""The number of a call, in the order of execution, and of its argument."""
+
+_ENTRIES = 16384
+"""Experiments run on as many inputs as have so many entries, at least 2 and at most 8."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A tensor that a contraction reads: the argument ``argument`` of the ``call``-th contraction, an ``operation``.
+
+    ``axes``: what stands on each; ``Fixed(0)`` are samples, as many as there are.
+    """
+
+    call: int
+    argument: int
+    operation: str
+    axes: tuple[Node, ...]
+
+    @property
+    def key(self) -> Key:
+        """Which argument of which call it is."""
+        return self.call, self.argument
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One appearance of the class ``owner`` at a site: dimensions ``stretch`` of its structure, and which of the
+    classes there (``member``, −1 where there is one alone). ``flips``: the families of signs that it shows.
+    """
+
+    owner: str
+    site: Site
+    stretch: int
+    member: int
+    flips: frozenset[str] = frozenset()
+
+
+def find_features(
+    sym: Symmetry, model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor, *, seed: int = 0
+) -> Mapping[str, tuple[Placement, ...]]:
+    """For each class that permutes, where its units are seen; an empty tuple where they are seen nowhere.
+
+    ``params``: any network of this architecture, of which a neighbour in general position is used; ``inputs``: some
+    inputs of the model. A placement of a class counts only where all other entries are samples, alike in all networks
+    of the orbit: no other class, but the ones around it, may move or scale them.
+    """
+    check_model(sym, model)
+    generator = torch.Generator().manual_seed(seed)
+    own = dict(model.named_parameters()) | dict(model.named_buffers())
+    still = {name: tensor.detach().double() for name, tensor in own.items() if tensor.is_floating_point()}
+    theta = general_position(fitted(model, params), sym, generator)
+    few = inputs[: min(8, max(2, _ENTRIES // max(1, inputs[0].numel())))]
+
+    def seen(network: Mapping[str, Tensor], x: Tensor, wanted: Mapping[Key, Tensor] | None) -> dict[Key, Tensor]:
+        return _seen(model, fitted(model, still | dict(network)), x, wanted, names)
+
+    names: dict[Key, str] = {}
+    before = seen(theta, few, None)
+    before = _distinct(before, seen(theta, few.flip(*range(few.ndim)), before))
+    orders = sym.restrict(scales=False, signs=False)
+    elements = tuple(orders.random(generator) for _ in range(enough_elements(sym)))
+    after = [seen(orders.act(g, theta), few, before) for g in elements]
+    search = Search(sym, elements)
+    sites: list[tuple[Site, Tensor]] = []
+    for key, tensor in before.items():
+        axes = describe(search, tensor, [run_[key] for run_ in after])
+        if axes is not None:
+            sites.append((Site(*key, names[key], axes), tensor))
+    del after
+    placed = [(place, tensor) for site, tensor in sites for place in _placements(sym, site, tuple(tensor.shape))]
+    factors = sym.restrict(permutations=False)
+    if factors.families and placed:
+        flips = [factors.random(generator) for _ in range(enough_signs(sym))]
+        scaled = [seen(factors.act(g, theta), few, before) for g in flips]
+        placed = list(_with_signs(sym, placed, scaled, flips))
+    return Frozen({name: tuple(p for p, _ in placed if p.owner == name) for name in sym.permuting})
+
+
+def units_by_samples(sym: Symmetry, place: Placement, feature: Tensor) -> Tensor:
+    """The units of a class, seen at one place: (units over all blocks, samples); a copy."""
+    classes = tuple(sym.classes.values())
+    if not fits(place.site.axes, feature.shape, {item.name: item.size for item in classes}):
+        raise InputError(
+            f"call {place.site.call} ({place.site.operation}) reads a feature of shape {tuple(feature.shape)}, in "
+            f"which the units of '{place.owner}' have no place: the model's shapes change with its inputs"
+        )
+    parts = structure(place.site.axes, tuple(feature.shape), classes)
+    stretch = parts.stretches[place.stretch]
+    apart = feature.reshape(parts.sizes).movedim(stretch.dims, tuple(range(len(stretch.dims))))
+    rows = apart.reshape(stretch.size, -1)
+    count = math.prod(sym.shape(place.owner))
+    if place.member < 0:
+        return rows.clone(memory_format=torch.contiguous_format)
+    return rows[_positions(stretch, place.member).to(rows.device)].reshape(count, -1)
+
+
+def check_model(sym: Symmetry, model: nn.Module) -> None:
+    """Raise unless ``model`` has the parameters and buffers of ``sym``, of the same shapes."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is a {type(model).__name__}; expected the torch.nn.Module whose weights are aligned")
+    own = model.state_dict()
+    for name, parameter in sym.parameters.items():
+        if name not in own:
+            raise InputError(f"the symmetry knows '{name}', which model ({type(model).__name__}) has not")
+        if tuple(own[name].shape) != parameter.shape:
+            raise InputError(
+                f"'{name}' of model ({type(model).__name__}) has shape {tuple(own[name].shape)}; the symmetry expects "
+                f"{parameter.shape}"
+            )
+    if unknown := [name for name in own if name not in sym.parameters]:
+        raise InputError(f"model ({type(model).__name__}) has '{unknown[0]}', which the symmetry does not know")
+
+
+def _seen(
+    model: nn.Module,
+    params: Mapping[str, Tensor],
+    inputs: Tensor,
+    wanted: Mapping[Key, Tensor] | None,
+    names: dict[Key, str],
+) -> dict[Key, Tensor]:
+    """What contractions read, in float64, while the model runs: copies, since models write in place."""
+    found: dict[Key, Tensor] = {}
+
+    def see(call: int, argument: int, name: str, tensor: Tensor) -> None:
+        key = (call, argument)
+        if wanted is None or key in wanted:
+            found[key] = tensor.detach().to(device="cpu", dtype=torch.float64, copy=True)
+            names.setdefault(key, name)
+
+    wide = inputs.double() if inputs.is_floating_point() else inputs
+    run(model, params, wide, Watch(see, widen=True))
+    if wanted is not None and (
+        found.keys() != wanted.keys() or any(found[key].shape != wanted[key].shape for key in wanted)
+    ):
+        raise InputError(f"{type(model).__name__} calls other operations, or of other shapes, from run to run")
+    return found
+
+
+def _distinct(features: Mapping[Key, Tensor], others: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
+    """The features that depend on the input, which weights do not, and of equal ones the first."""
+    kept: dict[Key, Tensor] = {}
+    alike: dict[tuple[object, ...], list[Tensor]] = {}
+    for key, tensor in features.items():
+        if tensor.ndim == 0 or torch.equal(tensor, others[key]):
+            continue
+        same = alike.setdefault((tensor.shape, float(tensor.sum())), [])
+        if not any(torch.equal(tensor, other) for other in same):
+            same.append(tensor)
+            kept[key] = tensor
+    return kept
+
+
+def _placements(sym: Symmetry, site: Site, shape: tuple[int, ...]) -> Iterator[Placement]:
+    """The appearances of classes at a site where everything beside them is samples."""
+    parts = structure(site.axes, shape, tuple(sym.classes.values()))
+    for number, stretch in enumerate(parts.stretches):
+        elsewhere = [name for at, other in enumerate(parts.stretches) if at != number for name in _names(other)]
+        if any(_mixes(sym, name) for name in elsewhere):
+            continue
+        if stretch.plain is not None:
+            if sym.classes[stretch.plain.name].permutes:
+                yield Placement(stretch.plain.name, site, number, -1)
+            continue
+        for index, member in enumerate(stretch.members):
+            chain = {member.name, *ancestors(member.name, sym.classes)}
+            here = member.unit >= 0
+            beside = [m for m in stretch.members if m is not member and bool((m.unit[here] >= 0).any())]
+            mixed = any(_mixes(sym, m.name) for m in beside if m.name not in chain)
+            twice = any(m.name in chain for m in beside if sum(o.name == m.name for o in (member, *beside)) > 1)
+            if sym.classes[member.name].permutes and not mixed and not twice:
+                yield Placement(member.name, site, number, index)
+
+
+def _names(stretch: Stretch) -> list[str]:
+    return [stretch.plain.name] if stretch.plain is not None else [member.name for member in stretch.members]
+
+
+def _mixes(sym: Symmetry, name: str) -> bool:
+    return sym.classes[name].permutes and sym.classes[name].size > 1
+
+
+def _positions(stretch: Stretch, member: int) -> Tensor:
+    """The positions of a class along a stretch, unit by unit."""
+    unit = stretch.members[member].unit
+    order = unit.argsort(stable=True)
+    return order[unit[order] >= 0]
+
+
+def _with_signs(
+    sym: Symmetry,
+    placed: list[tuple[Placement, Tensor]],
+    scaled: list[dict[Key, Tensor]],
+    elements: list[Element],
+) -> Iterator[tuple[Placement, Tensor]]:
+    """The placements whose units are multiplied as a whole by scales and signs, with the families of signs shown."""
+    for place, tensor in placed:
+        after = [units_by_samples(sym, place, run_[place.site.key]) for run_ in scaled]
+        shown = shown_families(sym, place.owner, units_by_samples(sym, place, tensor), after, elements)
+        if shown is not None:
+            yield replace(place, flips=shown), tensor
