@@ -12,6 +12,7 @@ import pytest
 import safetensors.torch
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import nn
 
 import coset.checkpoints.writing as writing
@@ -305,10 +306,17 @@ def test_an_interrupted_write_leaves_what_was_there(tmp_path, monkeypatch, stop)
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_header_is_plain_safetensors(tmp_path):
-    write_checkpoint(tmp_path / "w", {"w": torch.ones(1)}, {"format": "mine", "notes": json.dumps(["ü"])})
+def test_the_header_is_plain_safetensors_and_the_same_content_the_same_bytes(tmp_path):
+    odd = "".join(map(chr, [*range(1, 0x80), 0xFC, 0x2028, 0x1F600]))
+    texts = {"format": "mine", "notes": json.dumps(["ü"]), odd: odd, **{f"text {n}": str(n) for n in range(9)}}
+    contents = set()
+    for _ in range(4):
+        write_checkpoint(tmp_path / "w", weights(), texts)
+        contents.add((tmp_path / "w").read_bytes())
+    assert len(contents) == 1
     with safe_open(tmp_path / "w", "pt") as file:
-        assert file.metadata() == {"format": "mine", "notes": json.dumps(["ü"])}
+        assert file.metadata() == texts
+    same(load_file(tmp_path / "w"), weights())
 
 
 def test_an_output_is_tried_before_the_work(tmp_path):

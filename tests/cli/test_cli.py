@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from coset.cli import main
 from coset.store import Store
 
 
@@ -21,27 +20,10 @@ def coset(*arguments, cwd=None, **environment):
     )  # fmt: skip
 
 
-@pytest.fixture
-def here(capsys, monkeypatch, tmp_path):
-    """Run ``coset`` in this process, in a folder of its own; returns code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COSET_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("COSET_DATA", raising=False)
-    monkeypatch.delenv("COSET_STORE", raising=False)
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return stop.value.code or 0, out, err
-
-    return run
-
-
 def test_help_teaches_and_does_not_wait_for_torch():
     result = coset("--help")
     assert result.returncode == 0
-    for command in ("demo", "study", "store", "data", "version"):
+    for command in ("demo", "discover", "align", "merge", "study", "store", "data", "version"):
         assert command in result.stdout
     probe = "import sys, coset.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0

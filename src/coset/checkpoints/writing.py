@@ -1,5 +1,6 @@
 """Weights into files: whole or not at all, and never onto what they were made from."""
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ AnyPath = str | os.PathLike[str]
 
 
 def write_checkpoint(path: AnyPath, params: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file atomically; names, dtypes and values are kept.
+    """Write a safetensors file atomically; names, dtypes and values are kept, and the same content is the same bytes.
 
     Tensors that share memory are written once under each of their names. ``metadata``: texts for the header; "format"
     is "pt" unless it says otherwise, as other libraries expect. Entries that are NaN or infinite are refused.
@@ -35,9 +36,22 @@ def write_checkpoint(path: AnyPath, params: Mapping[str, Tensor], metadata: Mapp
     try:
         with atomic_path(path) as part:
             save_file(copies, part, texts)
+            _sort_metadata(part)
     except (OSError, SafetensorError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error)
         raise InputError(f"{path} cannot be written: {reason}") from error
+
+
+def _sort_metadata(path: Path) -> None:
+    """Give the texts in the header a fixed order; safetensors writes them in a random one."""
+    with path.open("rb+") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode().ljust(size)
+        assert len(text) == size, "the same texts, escaped alike, take the same space"
+        file.seek(8)
+        file.write(text)
 
 
 @contextmanager

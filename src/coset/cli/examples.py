@@ -38,6 +38,9 @@ def choose(
     name: str | None, part: str, limit: int | None, mean: str | None, std: str | None, seed: int
 ) -> Choice | None:
     """The choice of data, checked as far as it can be before anything is read; None without a name."""
+    from coset.data.splitting import check_seed
+
+    check_seed(seed)
     if part not in ("train", "test"):
         raise InputError(f"--split is '{part}', expected train or test")
     if name is None:

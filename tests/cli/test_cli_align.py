@@ -1,0 +1,406 @@
+"""``coset align``: files in, files out; what does not fit is refused before anything is computed."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import coset
+from coset import Element
+from coset.align import METHODS, Alignment
+from coset.align.agreement import agreement
+from coset.models import MLP, build
+
+MLP_OPTIONS = ["--model", "mlp", "--option", "in_features=6", "--option", "widths=[5,4]", "--option", "out_features=3"]
+MINE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.embed = nn.Embedding(7, width)
+        self.inner = nn.Linear(width, 5)
+        self.outer = nn.Linear(5, width)
+        self.head = nn.Linear(width, 7, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x):
+        h = self.embed(x)
+        return self.head(h + self.outer(torch.relu(self.inner(h))))
+
+def make(width=4):
+    return Net(width)
+"""
+
+
+def shuffled(sym, reference, other, *, seed=0, gauge="given"):
+    """A method whose result is known: some element, moved by it."""
+    g = sym.restrict(scales=gauge == "normalized").random(torch.Generator().manual_seed(seed))
+    g = sym.element(g.permutations, g.scales, g.signs)
+    aligned = sym.act(g, other)
+    before, after = agreement(sym, reference, other), agreement(sym, reference, aligned)
+    times = {"cost": 0.25, "assignment": 0.5}
+    return Alignment(sym, "shuffled", g, aligned, 2.5, (1.5, 2.0, 2.5), after, before, times, notes=("a note",))
+
+
+def looking(sym, reference, other, *, model, data, seed=0):
+    """A method that runs the networks: its objective is the sum of A's outputs on the data."""
+    with torch.no_grad():
+        outputs = [torch.func.functional_call(model, reference, (x,)) for x, _ in data]
+    total = float(sum(y.sum() for y in outputs))
+    same = agreement(sym, reference, other)
+    return Alignment(sym, "looking", sym.identity(), dict(other), total, (total,), same, same, {"all": 0.0})
+
+
+@pytest.fixture
+def methods(monkeypatch):
+    monkeypatch.setitem(METHODS, "shuffled", shuffled)
+    monkeypatch.setitem(METHODS, "looking", looking)
+
+
+def model():
+    return MLP(6, [5, 4], 3)
+
+
+def network(seed, dtype=torch.float32, make=model):
+    """Random weights in general position."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.randn(tensor.shape, generator=generator).to(dtype) if tensor.is_floating_point() else tensor.clone()
+        for name, tensor in make().state_dict().items()
+    }
+
+
+@pytest.fixture
+def ab(tmp_path):
+    """A and B on disk, in the folder where ``here`` runs."""
+    a, b = network(1), network(2)
+    save_file(a, tmp_path / "a.safetensors")
+    torch.save({"epoch": 1, "state_dict": b}, tmp_path / "b.pt")
+    return a, b
+
+
+def metadata(path):
+    with safe_open(path, "pt") as file:
+        return file.metadata()
+
+
+def align(*more, a="a.safetensors", b="b.pt", out="out.safetensors", method="shuffled"):
+    return ["align", a, b, *MLP_OPTIONS, "--method", method, "-o", out, *more]
+
+
+# What comes out -----------------------------------------------------------------------------------------------------
+
+
+def test_the_file_holds_what_the_method_found_and_how(here, ab, methods):
+    a, b = ab
+    code, out, err = here(*align("--seed", 3, "--gauge", "normalized", "--element", "new/g.safetensors"))
+    assert (code, err) == (0, "")
+    sym = coset.discover(model().eval(), torch.randn(2, 6))
+    g = Element.load("new/g.safetensors")
+    assert g == shuffled(sym, a, b, seed=3, gauge="normalized").element
+    found, expected = load_file("out.safetensors"), sym.act(g, b)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    told = metadata("out.safetensors")
+    assert told["coset.version"] == coset.__version__
+    assert told["coset.command"] == "align"
+    assert told["coset.method"] == "shuffled"
+    assert json.loads(told["coset.settings"]) == {"gauge": "normalized"}
+    assert told["coset.seed"] == "3"
+    digests = [hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in ("a.safetensors", "b.pt")]
+    assert told["coset.inputs"] == "a.safetensors, b.pt"
+    assert told["coset.inputs.sha256"] == ", ".join(digests)
+    assert told["coset.symmetry"] == sym.fingerprint
+    assert (told["coset.objective.before"], told["coset.objective.after"]) == ("1.5", "2.5")
+    assert " of 9 units moved, 2 families scaled" in told["coset.done"]
+    assert json.loads(told["coset.notes"]) == ["a note"]
+    assert told["format"] == "pt"
+    moved = {name: int((p != torch.arange(len(p))).sum()) for name, p in g.permutations.items()}
+    for name, count in moved.items():
+        row = next(line.split() for line in out.splitlines() if line.startswith(name))
+        assert row[1:3] == [str(len(g.permutations[name])), str(count)]
+    assert "objective 1.5 → 2.5 in 2 steps (cost 0.25 s, assignment 0.50 s)" in out
+    assert "note: a note" in out
+
+
+def test_json_for_machines(here, ab, methods):
+    code, out, _ = here(*align("--json"))
+    assert code == 0
+    told = json.loads(out)
+    assert told["out"] == "out.safetensors"
+    assert told["objective"] == {"before": 1.5, "after": 2.5, "steps": 2}
+    assert [row["units"] for row in told["classes"]] == [5, 4]
+    assert all(-1 <= row["after"] <= 1 for row in told["classes"])
+    assert told["seconds"] == {"cost": 0.25, "assignment": 0.5}
+
+
+def test_the_same_run_writes_the_same_bytes_and_keeps_what_the_file_said(here, ab, methods, tmp_path):
+    save_file(ab[1], tmp_path / "b.safetensors", {"recipe": "mine", "coset.seed": "99"})
+    contents = []
+    for _ in range(2):
+        assert here(*align(b="b.safetensors"))[0] == 0
+        contents.append(Path("out.safetensors").read_bytes())
+    assert contents[0] == contents[1]
+    told = metadata("out.safetensors")
+    assert (told["recipe"], told["coset.seed"]) == ("mine", "0")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_dtype_and_names_are_kept(here, methods, tmp_path, dtype):
+    """A permutation moves numbers and changes none: exact in every type."""
+    a, b = network(1), network(2, dtype)
+    torch.save(a, tmp_path / "a.pt")
+    save_file({f"module.{name}": tensor for name, tensor in b.items()}, tmp_path / "b.safetensors")
+    arguments = align(a="a.pt", b="b.safetensors")
+    code, _, err = here(*arguments)
+    assert code == 2
+    assert "--strip-prefix module." in err
+    code, _, err = here(*arguments, "--strip-prefix", "module.", "--element", "g")
+    assert code == 0, err
+    sym = coset.discover(model().eval(), torch.randn(2, 6))
+    expected = sym.act(Element.load("g"), b)
+    found = load_file("out.safetensors")
+    assert {name: tensor.dtype for name, tensor in found.items()} == {f"module.{name}": dtype for name in b}
+    assert all(torch.equal(found[f"module.{name}"], tensor) for name, tensor in expected.items())
+
+
+def test_a_model_of_ones_own_with_tied_weights(here, methods, tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    make = lambda: build(f"{tmp_path}/mine.py:make", seed=0, width=6)  # noqa: E731
+    tied = {name: network(1, make=make)[name] for name in make().state_dict()}
+    tied["head.weight"] = tied["embed.weight"]
+    torch.save(tied, tmp_path / "a.pt")
+    torch.save({name: tensor for name, tensor in tied.items() if name != "head.weight"}, tmp_path / "b.pt")
+    arguments = ["--model", "mine.py:make", "--option", "width=6", "--method", "shuffled", "-o", "out"]
+    code, _, err = here("align", "a.pt", "b.pt", *arguments)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "the model mine.py:make has no attribute input_shape; give the shape of its inputs with --input" in err
+    for first, second in (("b.pt", "a.pt"), ("a.pt", "b.pt")):
+        code, _, err = here("align", first, second, *arguments, "--input", "i:2,4:7", "--seed", 1)
+        assert code == 0, err
+        found = load_file("out")
+        assert found.keys() == torch.load(second).keys()
+        if "head.weight" in found:
+            assert torch.equal(found["head.weight"], found["embed.weight"])
+        assert not torch.equal(found["embed.weight"], tied["embed.weight"])
+        outputs = []
+        for params in (found, tied):
+            once = {name: tensor.double() for name, tensor in params.items() if name != "head.weight"}
+            outputs.append(torch.func.functional_call(make().double(), once, (torch.arange(6)[None],)))
+        torch.testing.assert_close(*outputs, rtol=1e-5, atol=1e-5)
+
+
+def test_the_symmetry_may_come_from_a_file(here, ab, methods, tmp_path):
+    sym = coset.discover(model().eval(), torch.randn(2, 6)).restrict(["layers.0"])
+    sym.save(tmp_path / "sym.json")
+    code, _, err = here(*align("--symmetry", "sym.json", "--element", "g"))
+    assert code == 0, err
+    assert list(Element.load("g").permutations) == ["layers.0"]
+    assert metadata("out.safetensors")["coset.symmetry"] == sym.fingerprint
+    content = Path("sym.json").read_text()
+    assert "sym.json is one of the inputs" in here(*align("--symmetry", "sym.json", out="sym.json"))[2]
+    assert Path("sym.json").read_text() == content
+
+
+# Data ---------------------------------------------------------------------------------------------------------------
+
+
+def digits_network(tmp_path, dtype=torch.float32):
+    params = network(1, dtype, lambda: MLP(64, [5], 10))
+    save_file(params, tmp_path / "d.safetensors")
+    torch.save(params, tmp_path / "e.pt")
+    return params
+
+
+DIGITS = ["--model", "mlp", "--option", "in_features=64", "--option", "widths=[5]", "--method", "looking", "-o", "out"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_methods_that_look_at_data_get_it_in_the_shape_and_type_of_the_model(here, methods, tmp_path, dtype):
+    params = digits_network(tmp_path, dtype)
+    data = coset.data.load("digits", flatten=True, dtype=dtype)
+    net = MLP(64, [5], 10).to(dtype)
+    outputs = torch.func.functional_call(net, params, (data.test.x,))
+    code, out, err = here("align", "d.safetensors", "e.pt", *DIGITS, "--data", "digits", "--split", "test", "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert told["objective"]["after"] == pytest.approx(float(outputs.sum()), rel=1e-4)
+    assert told["data"] == "digits, test part, all, normalized"
+    plain = coset.data.load("digits", flatten=True, dtype=dtype, normalize=False).train
+    chosen = torch.randperm(len(plain), generator=torch.Generator().manual_seed(4))[:50]
+    outputs = torch.func.functional_call(net, params, ((plain.x[chosen] - 0.25) / 0.5,))
+    more = ["--data", "digits", "--limit", 50, "--seed", 4, "--mean", "0.25", "--std", "0.5", "--json"]
+    told = json.loads(here("align", "d.safetensors", "e.pt", *DIGITS, *more)[1])
+    assert told["objective"]["after"] == pytest.approx(float(outputs.sum()), rel=1e-4)
+    assert metadata("out")["coset.data"] == "digits, train part, at most 50, seed 4, mean 0.25, std 0.5"
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ([], "the method looking runs the networks on inputs: say on which with --data"),
+        (["--data", "nothing"], "dataset is 'nothing', expected one of digits"),
+        (["--data", "breast-cancer"], "--data breast-cancer has inputs of shape (30,); the model takes (64,)"),
+        (["--data", "mnist"], "--data mnist has inputs of shape (1, 28, 28); the model takes (64,)"),
+        (["--data", "digits", "--split", "middle"], "--split is 'middle', expected train or test"),
+        (["--data", "digits", "--limit", "0"], "Invalid value for '--limit'"),
+        (["--data", "digits", "--mean", "0.1"], "--mean and --std belong together; one of them is missing"),
+        (["--data", "digits", "--mean", "0.1", "--std", "0"], "expected as many of each, --std above 0"),
+        (["--data", "digits", "--mean", "a", "--std", "1"], "--mean takes numbers separated by commas, found 'a'"),
+        (["--data", "digits", "--mean", "nan", "--std", "1"], "--mean takes finite numbers, found 'nan'"),
+        (["--data", "digits", "--mean", "0,0", "--std", "1,1"], "--mean has 2 numbers; digits has 1 channels"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused(here, methods, tmp_path, more, message):
+    digits_network(tmp_path)
+    code, out, err = here("align", "d.safetensors", "e.pt", *DIGITS, *more)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert message in err
+    assert not Path("out").exists()
+
+
+# Refusals -----------------------------------------------------------------------------------------------------------
+
+
+def nan(params):
+    return {**params, "layers.1.weight": params["layers.1.weight"] * float("nan")}
+
+
+def without(params):
+    return {name: tensor for name, tensor in params.items() if name != "layers.0.bias"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (nan, "'layers.1.weight' of c.pt has 20 of 20 entries that are NaN or infinite"),
+        (without, "c.pt does not fit the model mlp: it lacks 'layers.0.bias'"),
+        (lambda p: {**p, "x": torch.ones(1)}, "c.pt does not fit the model mlp: the model mlp does not have its 'x'"),
+        (lambda p: {**p, "layers.0.bias": torch.ones(7)}, "'layers.0.bias' is (7,) where (5,) is expected"),
+        (lambda p: nn.Linear(2, 2), "c.pt holds pickled code (it asks for torch.nn.modules.linear.Linear)"),
+    ],
+    ids=["nan", "missing", "unexpected", "shape", "code"],
+)  # fmt: skip
+@pytest.mark.parametrize("place", ["a", "b"])
+def test_networks_that_do_not_fit_are_refused_by_name(here, ab, methods, change, message, place):
+    torch.save(change(ab[0]), "c.pt")
+    code, out, err = here(*align(**{place: "c.pt"}))
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert message in err
+    assert not Path("out.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (align(a="gone.pt"), "gone.pt does not exist; expected a file of weights"),
+        (align(a="."), ". is a folder; expected a file of weights"),
+        (align(out="a.safetensors"), "a.safetensors is one of the inputs; expected another file to write"),
+        (align(out="x/../b.pt"), "b.pt is one of the inputs"),
+        (align(out="."), ". is a folder; expected a file to write"),
+        (align(out="b.pt/out"), "out must be a folder, found the file b.pt"),
+        (align(out="/proc/coset/out"), "/proc/coset cannot be written to"),
+        (align("--element", "out.safetensors"), "out.safetensors is one of the inputs"),
+        (align("--element", "b.pt"), "b.pt is one of the inputs"),
+        (align("--element", "."), ". is a folder"),
+        (align(method="magic"), "--method is 'magic', expected one of"),
+        (align("--scales"), "--scales is not an option of the method shuffled"),
+        (align("--objective", "l2"), "--objective is not an option of the method shuffled"),
+        (align("--data", "digits"), "--data is not an option of the method shuffled"),
+        (align("--seed", "-1"), "seed is -1, expected an integer from 0 to 2^63 - 1"),
+        (align("--limit", 3), "--limit, --mean and --std say which data are used; they need --data"),
+        (align("--option", "colour=3"), "model 'mlp' has no option 'colour'"),
+        (align("--input", "2,7"), "cannot be called with these example inputs"),
+        (align("--symmetry", "gone.json"), "gone.json does not exist; expected a symmetry"),
+        (align("--key", "model"), "a.safetensors is a safetensors file, which has no parts"),
+        (["align", "a.safetensors", "b.pt", "--model", "mlp"], "Missing option '-o'"),
+        (["align", "a.safetensors", *MLP_OPTIONS, "-o", "out"], "Missing argument 'B'"),
+    ],
+)
+def test_bad_arguments_get_one_line_and_leave_nothing(here, ab, methods, arguments, message):
+    before = sorted(Path().rglob("*"))
+    code, out, err = here(*arguments)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert message in err
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_a_symmetry_of_another_model_is_refused(here, ab, methods):
+    coset.discover(MLP(6, [5, 5], 3).eval(), torch.randn(2, 6)).save("other.json")
+    code, _, err = here(*align("--symmetry", "other.json"))
+    assert code == 2
+    assert "'layers.1.weight' of the model mlp has shape (4, 5); this symmetry expects (5, 5)" in err
+    assert not Path("out.safetensors").exists()
+
+
+def test_what_is_refused_is_refused_before_the_symmetry_is_sought(here, ab, methods, monkeypatch):
+    monkeypatch.setattr("coset.symmetry.discover", lambda *a, **k: pytest.fail("looked for a symmetry"))
+    torch.save(without(ab[0]), "c.pt")
+    for arguments in (align(a="c.pt"), align(out="a.safetensors"), align("--data", "digits")):
+        assert here(*arguments)[0] == 2
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, MemoryError])
+def test_an_interruption_leaves_nothing(here, ab, methods, monkeypatch, stop):
+    import coset.checkpoints.writing as writing
+
+    def half(tensors, target, texts):
+        Path(target).write_bytes(b"half")
+        raise stop
+
+    before = sorted(Path().rglob("*"))
+    monkeypatch.setattr(writing, "save_file", half)
+    arguments = align("--element", "deep/g", out="new/out")
+    if stop is KeyboardInterrupt:
+        assert here(*arguments) == (130, "", "coset: interrupted\n")
+    else:
+        from coset.cli import main
+
+        with pytest.raises(MemoryError):
+            main([str(argument) for argument in arguments])
+    assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+def test_ctrl_c_while_it_computes_leaves_nothing(ab, tmp_path):
+    probe = (
+        "import sys, time, coset.align\n"
+        "def slow(sym, reference, other, *, seed=0):\n"
+        "    print('computing', flush=True); time.sleep(60)\n"
+        "coset.align.METHODS['slow'] = slow\n"
+        "from coset.cli import main\n"
+        "main(sys.argv[1:])\n"
+    )
+    arguments = align("--element", "g", method="slow", out="new/out")
+    before = sorted(tmp_path.rglob("*"))
+    process = subprocess.Popen(
+        [sys.executable, "-c", probe, *arguments],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "computing\n"
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "coset: interrupted\n")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_help_shows_examples(here):
+    code, out, _ = here("align", "--help")
+    assert code == 0
+    assert "  coset align a.safetensors b.safetensors --model resnet20 -o aligned.safetensors\n" in out
