@@ -1,7 +1,6 @@
 """What a model reads while it runs: every contraction, in the order of execution, shows its arguments."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from coset.errors import InputError
+from coset.train.metrics import evaluation_mode
 
 CONTRACTIONS = frozenset(
     {"linear", "bilinear", "einsum", "tensordot", "scaled_dot_product_attention", "inner", "dot", "vdot", "vecdot"}
@@ -81,7 +81,7 @@ def _wide(item: Any) -> Any:
 
 def run(model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor, watch: Watch) -> None:
     """Run ``model`` with ``params`` in evaluation mode, without derivatives, while ``watch`` looks on."""
-    with _evaluating(model), torch.no_grad(), watch:
+    with evaluation_mode(model), torch.no_grad(), watch:
         try:
             functional_call(model, dict(params), (inputs,))
         except InputError:
@@ -92,18 +92,6 @@ def run(model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor, watch: W
                 f"{type(model).__name__} cannot be run on data of shape {tuple(inputs.shape)} and type {inputs.dtype}: "
                 f"{reason}"
             ) from error
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Every module in evaluation mode, and afterwards as it was."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def fitted(model: nn.Module, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
