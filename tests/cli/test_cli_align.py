@@ -136,10 +136,11 @@ def test_the_file_holds_what_the_method_found_and_how(here, ab, methods):
 
 
 def test_json_for_machines(here, ab, methods):
-    code, out, _ = here(*align("--json"))
+    code, out, _ = here(*align("--json", "--setting", "gauge=normalized"))
     assert code == 0
     told = json.loads(out)
     assert told["out"] == "out.safetensors"
+    assert told["settings"] == {"gauge": "normalized"}
     assert told["objective"] == {"before": 1.5, "after": 2.5, "steps": 2}
     assert [row["units"] for row in told["classes"]] == [5, 4]
     assert all(-1 <= row["after"] <= 1 for row in told["classes"])
@@ -316,9 +317,11 @@ def test_networks_that_do_not_fit_are_refused_by_name(here, ab, methods, change,
         (align("--element", "b.pt"), "b.pt is one of the inputs"),
         (align("--element", "."), ". is a folder"),
         (align(method="magic"), "--method is 'magic', expected one of"),
-        (align("--scales"), "--scales is not an option of the method shuffled"),
-        (align("--objective", "l2"), "--objective is not an option of the method shuffled"),
-        (align("--data", "digits"), "--data is not an option of the method shuffled"),
+        (align("--scales"), "the method shuffled has no setting 'scales'; it has gauge"),
+        (align("--objective", "l2"), "the method shuffled has no setting 'objective'"),
+        (align("--data", "digits"), "the method shuffled looks at weights only; leave --data out"),
+        (align("--setting", "seed=3"), "the method shuffled has no setting 'seed'; it has gauge"),
+        (align("--setting", "seed"), "--setting takes NAME=VALUE, found 'seed'"),
         (align("--seed", "-1"), "seed is -1, expected an integer from 0 to 2^63 - 1"),
         (align("--limit", 3), "--limit, --mean and --std say which data are used; they need --data"),
         (align("--option", "colour=3"), "model 'mlp' has no option 'colour'"),
@@ -341,7 +344,10 @@ def test_a_symmetry_of_another_model_is_refused(here, ab, methods):
     coset.discover(MLP(6, [5, 5], 3).eval(), torch.randn(2, 6)).save("other.json")
     code, _, err = here(*align("--symmetry", "other.json"))
     assert code == 2
-    assert "'layers.1.weight' of the model mlp has shape (4, 5); this symmetry expects (5, 5)" in err
+    assert (
+        "other.json does not fit: 'layers.1.weight' of the model mlp has shape (4, 5); this symmetry expects (5, 5)"
+        in err
+    )
     assert not Path("out.safetensors").exists()
 
 

@@ -9,8 +9,10 @@ import typer
 
 import coset.cli.options as given
 from coset.cli.examples import choose
+from coset.cli.models import parse_pairs
 from coset.cli.networks import Networks, Source, method_options, read_networks, written_by
 from coset.cli.printing import print_json, show_table
+from coset.errors import InputError
 
 if TYPE_CHECKING:
     from coset.align import Alignment
@@ -30,6 +32,10 @@ def align(
         typer.Option(metavar="NAME", help="Compare weights as given, or normalized: scales removed [default: given]."),
     ] = None,
     scales: Annotated[bool | None, typer.Option("--scales", help="Match scales and signs as well.")] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Any other option of the method, as in Python; may be repeated."),
+    ] = None,
     objective: Annotated[str | None, typer.Option(metavar="NAME", help="What sinkhorn and ste minimise.")] = None,
     data: given.DataName = None,
     split: given.DataPart = "train",
@@ -58,8 +64,11 @@ def align(
     from coset.files import atomic_path
 
     choice = choose(data, split, limit, mean, std, seed)
-    chosen: dict[str, Any] = {"gauge": gauge, "scales": scales, "objective": objective}
-    known = method_options(method, {**chosen, "data": choice})
+    named = {"gauge": gauge, "scales": scales, "objective": objective}
+    settings = {name: value for name, value in named.items() if value is not None} | parse_pairs("--setting", setting)
+    known = method_options(method, settings, choice)
+    if choice is not None and "data" not in known:
+        raise InputError(f"the method {method} looks at weights only; leave --data out")
     inputs = [reference, other, *([symmetry] if symmetry else [])]
     with ExitStack() as stack:
         stack.enter_context(output_file(out, inputs))
@@ -67,8 +76,8 @@ def align(
             stack.enter_context(output_file(element, [*inputs, out]))
         source = Source(model, option, shapes, symmetry, key, strip_prefix)
         networks = read_networks([reference, other], source, choice)
-        settings = {name: value for name, value in chosen.items() if value is not None}
         needed: dict[str, Any] = {"model": networks.model, "data": networks.batches, "seed": seed}
+        needed["criterion"] = choice.criterion if choice else None
         needed = {name: value for name, value in needed.items() if name in known and value is not None}
         a, b = networks.params
         result = align_networks(networks.symmetry, a, b, method, **settings, **needed)

@@ -28,6 +28,13 @@ class Choice:
     std: str | None = None
     seed: int = 0
 
+    @property
+    def criterion(self) -> str:
+        """What the outputs of a network cost on these data."""
+        from coset.data.catalog import lookup
+
+        return "mse" if lookup(self.name).task == "regression" else "cross_entropy"
+
     def __str__(self) -> str:
         amount = "all" if self.limit is None else f"at most {self.limit}, seed {self.seed}"
         scale = "normalized" if self.mean is None else f"mean {self.mean}, std {self.std}"

@@ -58,7 +58,7 @@ def merge(
     choice = choose(data, split, limit, mean, std, seed)
     shares = _shares(files, weights)
     if not no_align:
-        method_options(method, {"data": choice})
+        method_options(method, {}, choice)
     inputs = [*files, *([symmetry] if symmetry else [])]
     with output_file(out, inputs):
         source = Source(model, option, shapes, symmetry, key, strip_prefix)

@@ -17,19 +17,19 @@ def build_model(
     from coset.models import build, example_input
 
     inputs = tuple(_example(shape) for shape in shapes or ())
-    model = build(name, seed=0, **_options(options or ())).eval()
+    model = build(name, seed=0, **parse_pairs("--option", options)).eval()
     if not inputs and getattr(model, "input_shape", None) is None:
         raise InputError(f"the model {name} has no attribute input_shape; give the shape of its inputs with --input")
     return model, inputs or (example_input(model),)
 
 
-def _options(pairs: Sequence[str]) -> dict[str, Any]:
+def parse_pairs(option: str, pairs: Sequence[str] | None) -> dict[str, Any]:
     """NAME=VALUE, the value read as JSON where it is JSON and as text otherwise."""
     result: dict[str, Any] = {}
-    for pair in pairs:
+    for pair in pairs or ():
         name, equals, text = pair.partition("=")
         if not equals or not name.isidentifier():
-            raise InputError(f"--option takes NAME=VALUE, found '{pair}'")
+            raise InputError(f"{option} takes NAME=VALUE, found '{pair}'")
         try:
             result[name] = json.loads(text)
         except json.JSONDecodeError:

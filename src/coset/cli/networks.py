@@ -65,8 +65,10 @@ def read_networks(files: Sequence[Path], source: Source, choice: Choice | None) 
     dtype = torch.float64 if torch.float64 in types else torch.float32
     params = tuple(_converted(tensors, dtype) for tensors in matched)
     if known is not None:
-        for tensors in params:
-            check_network(known, tensors, f"the model {source.model}")
+        try:
+            check_network(known, params[0], f"the model {source.model}")
+        except InputError as error:
+            raise InputError(f"{source.symmetry} does not fit: {error}") from error
     batches = None if choice is None else load_batches(choice, inputs, dtype)
     sym = discover(model, inputs) if known is None else known
     return Networks(checkpoints, params, model.to(dtype), sym, batches)
@@ -78,18 +80,23 @@ def _converted(params: Mapping[str, "Tensor"], dtype: "torch.dtype") -> dict[str
     return {name: made[id(tensor)] for name, tensor in params.items()}
 
 
-def method_options(method: str, given: Mapping[str, Any]) -> dict[str, inspect.Parameter]:
-    """The options of a method of alignment; those ``given`` (None: not given) must be among them."""
+GIVEN_OTHERWISE = frozenset({"model", "data", "criterion", "seed", "callback", "show"})
+"""Options of methods that have a place of their own on the command line, or none."""
+
+
+def method_options(method: str, settings: Mapping[str, Any], choice: Choice | None) -> set[str]:
+    """The options that a method of alignment has; ``settings`` must be among them, and data if it needs them."""
     from coset.align import METHODS
 
     if method not in METHODS:
         raise InputError(f"--method is '{method}', expected one of {', '.join(METHODS)}")
     parameters = inspect.signature(METHODS[method]).parameters
-    known = {name: part for name, part in parameters.items() if part.kind is part.KEYWORD_ONLY}
-    for name, value in given.items():
-        if value is not None and name not in known:
-            raise InputError(f"--{name} is not an option of the method {method}")
-    if "data" in known and known["data"].default is inspect.Parameter.empty and given.get("data") is None:
+    known = {name for name, part in parameters.items() if part.kind is part.KEYWORD_ONLY}
+    for name in settings:
+        if name not in known - GIVEN_OTHERWISE:
+            had = ", ".join(sorted(known - GIVEN_OTHERWISE)) or "none"
+            raise InputError(f"the method {method} has no setting '{name}'; it has {had}")
+    if "data" in known and choice is None and parameters["data"].default is inspect.Parameter.empty:
         raise InputError(f"the method {method} runs the networks on inputs: say on which with --data")
     return known
 
