@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from coset.align.agreement import agreement
 from coset.align.feature_assignment import Scores, assign, objective, seen
 from coset.align.feature_calls import Watch, fitted, run
+from coset.align.feature_hidden_signs import settle_signs
 from coset.align.feature_moments import STATISTICS, Moments, merged, moments
 from coset.align.features import Key, Placement, find_features, units_by_samples
 from coset.align.inputs import check_pair
@@ -182,20 +183,26 @@ def _on_weights(
     unseen = [name for name in sym.permuting if name not in visible and sym.classes[name].size > 1]
     shown = {key for place in chain(*places.values()) for key in place.flips}
     hidden = [key for key in sym.flipping if key not in shown]
-    if not unseen and not hidden:
-        return g, ()
-    from coset.align.weights import ascend_classes
-
-    classes = {name: replace(item, permutes=name in unseen) for name, item in sym.classes.items()}
-    families = {key: replace(sym.families[key], scales=False) for key in hidden}
-    left = replace(sym, classes=classes, families=families)
-    names = {*unseen, *(sym.families[key].owner for key in hidden)}
-    h = ascend_classes(left, networks[0], sym.act(g, networks[1]), left.identity(), names, seed)
     notes = [f"no contraction shows the units of '{name}': they were matched on the weights" for name in unseen]
+    if unseen:
+        g = sym.compose(_matched_on_weights(sym, networks[0], sym.act(g, networks[1]), unseen, seed), g)
     if hidden:
         listed = ", ".join(f"'{key}'" for key in hidden)
         notes.append(f"features do not show the signs of {listed}: they were chosen on the weights")
-    return sym.compose(sym.element(h.permutations, signs=h.signs), g), tuple(notes)
+    products = {name: {place.flips for place in found} for name, found in places.items() if found}
+    h = settle_signs(sym, networks[0], sym.act(g, networks[1]), products)
+    return sym.compose(h, g), tuple(notes)
+
+
+def _matched_on_weights(sym: Symmetry, reference: Params, other: Params, names: list[str], seed: int) -> Element:
+    """The permutations and signs of some classes that bring the weights closest, all others left as they are."""
+    from coset.align.weights import ascend_classes
+
+    classes = {name: replace(item, permutes=name in names) for name, item in sym.classes.items()}
+    families = {key: replace(sym.families[key], scales=False) for key in sym.flipping}
+    part = replace(sym, classes=classes, families={k: item for k, item in families.items() if item.owner in names})
+    h = ascend_classes(part, reference, other, part.identity(), names, seed)
+    return sym.element(h.permutations, signs=h.signs)
 
 
 def _checked(batch: Tensor, number: int) -> Tensor:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from coset.align.feature_signs import signs_at, solve
+from coset.align.feature_signs import common_families, signs_at, solve
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.group import full_map
 from coset.symmetry.structure import ancestors
@@ -39,14 +39,32 @@ def objective(sym: Symmetry, scores: Scores, g: Element) -> float:
 def assign(sym: Symmetry, scores: Scores) -> Iterator[tuple[str, Element]]:
     """Match the outermost classes one after the other, each with all that is nested in it.
 
-    After each: its name and the element so far. With no class around them classes do not depend on one another, so the
-    last element maximises ``objective``.
+    After each: its name and the element so far. Outermost classes depend on one another only by single signs that they
+    share: these are chosen first, so the last element maximises ``objective``.
     """
     matching = _Matching(sym, scores)
-    for name, item in sym.classes.items():
-        if item.parent is None and matching.is_scored(name):
-            matching.settle(name, 0, 0, {})
-            yield name, matching.element()
+    roots = [name for name, item in sym.classes.items() if item.parent is None and matching.is_scored(name)]
+    common = dict.fromkeys(common_families(sym), 1)
+    for keys, names in _components({name: matching.binding(name) for name in roots}):
+        if keys:
+            choices = [dict(zip(keys, signs, strict=True)) for signs in product((1, -1), repeat=len(keys))]
+            totals = [sum(matching.total(name, 0, 0, common | choice) for name in names) for choice in choices]
+            common |= choices[int(np.argmax(totals))]
+    for key, sign in common.items():
+        matching.signs[key].fill_(sign)
+    for name in roots:
+        matching.settle(name, 0, 0, common)
+        yield name, matching.element()
+
+
+def _components(binding: Mapping[str, frozenset[str]]) -> list[tuple[list[str], list[str]]]:
+    """Classes that depend on one another, with the single signs by which they do."""
+    found: list[tuple[frozenset[str], list[str]]] = []
+    for name, keys in binding.items():
+        joined = [part for part in found if part[0] & keys]
+        found = [part for part in found if not part[0] & keys]
+        found.append((keys.union(*(part[0] for part in joined)), [*(n for part in joined for n in part[1]), name]))
+    return [(sorted(keys), names) for keys, names in found]
 
 
 @dataclass(frozen=True)
@@ -76,6 +94,15 @@ class _Matching:
     def _children(self, name: str) -> list[str]:
         return [child for child, item in self.sym.classes.items() if item.parent == name and self.is_scored(child)]
 
+    def binding(self, name: str) -> frozenset[str]:
+        """The single signs that matter to a class or to what is nested in it: not where own signs make up for them."""
+        common = frozenset(common_families(self.sym))
+        shown = list(self.scores.get(name, {}))
+        children = self._children(name)
+        free = not children and _are_independent([self._own(name, flips) for flips in shown])
+        mine = (flips & common for flips in shown if not (free and self._own(name, flips)))
+        return frozenset().union(*mine, *(self.binding(child) for child in children))
+
     def _own(self, name: str, flips: frozenset[str]) -> frozenset[str]:
         return frozenset(key for key in flips if self.sym.families[key].owner == name)
 
@@ -97,9 +124,11 @@ class _Matching:
         """The best score of every pair of units of two blocks, over signs and over what is nested in the units."""
         parts = self.parts(name, a, b, around)
         if not self._children(name) and _are_independent(list(parts)):
-            return np.add.reduce([np.abs(part) if own else part for own, part in parts.items()])
+            total: Matrix = np.add.reduce([np.abs(part) if own else part for own, part in parts.items()])
+            return total
         every = [self._with(name, a, b, around, choice, parts) for choice in self._choices(name)]
-        return np.maximum.reduce(every)
+        best: Matrix = np.maximum.reduce(every)
+        return best
 
     def _choices(self, name: str) -> list[dict[str, int]]:
         """All signs of a unit in the families that it, or what is nested in it, shows."""
@@ -123,9 +152,13 @@ class _Matching:
             total += math.prod(choice[key] for key in own) * part
         for child in self._children(name):
             for u, v in product(range(size), repeat=2):
-                inner = self.values(child, a * size + u, b * size + v, {**around, **choice})
-                total[u, v] += inner[np.arange(len(inner)), self.best(child, inner)].sum()
+                total[u, v] += self.total(child, a * size + u, b * size + v, {**around, **choice})
         return total
+
+    def total(self, name: str, a: int, b: int, around: Mapping[str, int]) -> float:
+        """The best score of two blocks."""
+        values = self.values(name, a, b, around)
+        return float(values[np.arange(len(values)), self.best(name, values)].sum())
 
     def best(self, name: str, values: Matrix) -> NDArray[np.int64]:
         """For each unit of the reference, the other network's."""

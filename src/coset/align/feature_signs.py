@@ -15,13 +15,19 @@ from coset.symmetry.structure import ancestors
 Bits = NDArray[np.bool_]
 
 
+def common_families(sym: Symmetry) -> tuple[str, ...]:
+    """The families of a single sign, which may belong to everything: the sign of a whole stream before its norm."""
+    return tuple(key for key in sym.flipping if math.prod(sym.shape(sym.families[key].owner)) == 1)
+
+
 def families_around(sym: Symmetry, owner: str) -> tuple[str, ...]:
-    """The families of signs of a class and of the classes around it."""
+    """The families of signs of a class and of the classes around it, one sign a unit or a block."""
     chain = {owner, *ancestors(owner, sym.classes)}
-    return tuple(key for key in sym.flipping if sym.families[key].owner in chain)
+    common = common_families(sym)
+    return tuple(key for key in sym.flipping if sym.families[key].owner in chain and key not in common)
 
 
-def enough_elements(sym: Symmetry) -> int:
+def enough_signs(sym: Symmetry) -> int:
     """How many random signs tell the families of every class apart, but for one chance in a thousand."""
     counts = [
         (len(families_around(sym, name)) + 10) / math.prod(sym.shape(name))
@@ -37,23 +43,28 @@ def signs_at(sym: Symmetry, g: Element, key: str, owner: str) -> Tensor:
     return own.repeat_interleave(units // len(own))
 
 
-def shown_families(
-    sym: Symmetry, owner: str, before: Tensor, after: Sequence[Tensor], elements: Sequence[Element]
-) -> frozenset[str] | None:
-    """The families whose product of signs a feature carries; None where elements do more than multiply its units.
+def factors_of_units(before: Tensor, after: Tensor) -> Tensor | None:
+    """The number d of each unit with after = d·before, (units,); 0 for units that are always 0.
 
-    ``before``, ``after``: the feature, (units, samples), of the network and of the network that each element, without
-    permutations, has moved. Per unit after = factor·before; the signs of the factors are solved for over GF(2).
+    ``before``, ``after``: (units, samples). None where there is no such number for some unit.
+    """
+    lengths = before.square().sum(1)
+    factor = (before * after).sum(1) / torch.where(lengths > 0, lengths, 1)
+    rest = (after - factor[:, None] * before).abs().amax(1)
+    return None if bool((rest > TOLERANCE * after.abs().amax(1)).any()) else factor
+
+
+def shown_families(
+    sym: Symmetry, owner: str, factors: Sequence[Tensor], elements: Sequence[Element]
+) -> frozenset[str] | None:
+    """The families of a class and those around it whose product of signs a feature carries, solved for over GF(2).
+
+    ``factors``: by what each element has multiplied each unit of the feature. None where no product explains them.
     """
     keys = families_around(sym, owner)
-    lengths = before.square().sum(1)
-    alive = lengths > 0
     rows, values = [], []
-    for part, g in zip(after, elements, strict=True):
-        factor = torch.where(alive, (before * part).sum(1) / torch.where(alive, lengths, 1), 1.0)
-        rest = (part - factor[:, None] * before).abs().amax(1)
-        if bool((rest > TOLERANCE * part.abs().amax(1)).any()):
-            return None
+    for factor, g in zip(factors, elements, strict=True):
+        alive = factor != 0
         signs = torch.stack([signs_at(sym, g, key, owner) for key in keys]) if keys else torch.ones(0, len(factor))
         rows.append((signs < 0).T[alive].numpy())
         values.append((factor < 0)[alive].numpy())

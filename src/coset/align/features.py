@@ -6,7 +6,7 @@ elements g of its group, in float64, and a feature carries a class if in g·θ i
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from coset.align.feature_calls import Watch, fitted, run
 from coset.align.feature_layouts import fits, structure
 from coset.align.feature_search import Search, describe, enough_elements
-from coset.align.feature_signs import enough_elements as enough_signs
-from coset.align.feature_signs import shown_families
+from coset.align.feature_signs import common_families, enough_signs, factors_of_units, shown_families
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.axes import Node
@@ -95,12 +94,9 @@ def find_features(
             sites.append((Site(*key, names[key], axes), tensor))
     del after
     placed = [(place, tensor) for site, tensor in sites for place in _placements(sym, site, tuple(tensor.shape))]
-    factors = sym.restrict(permutations=False)
-    if factors.families and placed:
-        flips = [factors.random(generator) for _ in range(enough_signs(sym))]
-        scaled = [seen(factors.act(g, theta), few, before) for g in flips]
-        placed = list(_with_signs(sym, placed, scaled, flips))
-    return Frozen({name: tuple(p for p, _ in placed if p.owner == name) for name in sym.permuting})
+    experiment = _Experiment(sym, placed, lambda g: seen(sym.act(g, theta), few, before))
+    places = [place for place, _ in _with_common_signs(_with_own_signs(experiment, generator))]
+    return Frozen({name: tuple(place for place in places if place.owner == name) for name in sym.permuting})
 
 
 def units_by_samples(sym: Symmetry, place: Placement, feature: Tensor) -> Tensor:
@@ -185,7 +181,7 @@ def _placements(sym: Symmetry, site: Site, shape: tuple[int, ...]) -> Iterator[P
         if any(_mixes(sym, name) for name in elsewhere):
             continue
         if stretch.plain is not None:
-            if sym.classes[stretch.plain.name].permutes:
+            if sym.classes[stretch.plain.name].permutes and stretch.size > 1:
                 yield Placement(stretch.plain.name, site, number, -1)
             continue
         for index, member in enumerate(stretch.members):
@@ -213,15 +209,57 @@ def _positions(stretch: Stretch, member: int) -> Tensor:
     return order[unit[order] >= 0]
 
 
-def _with_signs(
-    sym: Symmetry,
-    placed: list[tuple[Placement, Tensor]],
-    scaled: list[dict[Key, Tensor]],
-    elements: list[Element],
-) -> Iterator[tuple[Placement, Tensor]]:
-    """The placements whose units are multiplied as a whole by scales and signs, with the families of signs shown."""
-    for place, tensor in placed:
-        after = [units_by_samples(sym, place, run_[place.site.key]) for run_ in scaled]
-        shown = shown_families(sym, place.owner, units_by_samples(sym, place, tensor), after, elements)
+@dataclass(frozen=True)
+class _Experiment:
+    """Placements with their features, and how features look after an element has moved the network."""
+
+    sym: Symmetry
+    placed: list[tuple[Placement, Tensor]]
+    after: Callable[[Element], dict[Key, Tensor]]
+
+    def factors(self, g: Element) -> list[Tensor | None]:
+        """By what ``g``, without permutations, multiplies the units of each placement."""
+        found = self.after(g)
+        return [
+            factors_of_units(
+                units_by_samples(self.sym, place, tensor), units_by_samples(self.sym, place, found[place.site.key])
+            )
+            for place, tensor in self.placed
+        ]
+
+
+def _with_own_signs(experiment: _Experiment, generator: torch.Generator) -> _Experiment:
+    """The placements that all scales and signs multiply unit by unit, with the families of their own that they show."""
+    sym = experiment.sym
+    part = sym.restrict(permutations=False)
+    if not part.families or not experiment.placed:
+        return experiment
+    elements = []
+    for _ in range(enough_signs(sym)):
+        g = part.random(generator)
+        own = {key: sign for key, sign in g.signs.items() if key not in common_families(sym)}
+        elements.append(sym.element(scales=g.scales, signs=own))
+    columns = [experiment.factors(g) for g in elements]
+    kept = []
+    for number, (place, tensor) in enumerate(experiment.placed):
+        factors = [column[number] for column in columns]
+        known = [factor for factor in factors if factor is not None]
+        shown = shown_families(sym, place.owner, known, elements) if len(known) == len(factors) else None
         if shown is not None:
-            yield replace(place, flips=shown), tensor
+            kept.append((replace(place, flips=shown), tensor))
+    return replace(experiment, placed=kept)
+
+
+def _with_common_signs(experiment: _Experiment) -> list[tuple[Placement, Tensor]]:
+    """The placements, with the single signs that multiply all of their units; one experiment for each such sign."""
+    for key in common_families(experiment.sym) if experiment.placed else ():
+        sign = -torch.ones(experiment.sym.shape(experiment.sym.families[key].owner), dtype=torch.int8)
+        kept = []
+        factors = experiment.factors(experiment.sym.element(signs={key: sign}))
+        for (place, tensor), factor in zip(experiment.placed, factors, strict=True):
+            if factor is not None and bool((factor >= 0).all()):
+                kept.append((place, tensor))
+            elif factor is not None and bool((factor <= 0).all()):
+                kept.append((replace(place, flips=place.flips | {key}), tensor))
+        experiment = replace(experiment, placed=kept)
+    return experiment.placed
