@@ -1,0 +1,50 @@
+"""``"ste"``: the straight-through estimator (Ainsworth et al. 2023, "Git Re-Basin", algorithm 3)."""
+
+from torch import Tensor, nn
+
+from coset.align.descent import Options, descend
+from coset.align.losses import Criterion, Loss
+from coset.align.result import Alignment, Callback, T
+from coset.align.sinkhorn_operator import matrix_of, permutation_of
+from coset.batches import Labelled
+from coset.symmetry import Element, Symmetry
+
+
+def match_straight_through(
+    sym: Symmetry,
+    reference: T,
+    other: T,
+    *,
+    objective: str | Loss = "midpoint",
+    model: nn.Module | None = None,
+    data: Labelled | None = None,
+    criterion: str | Criterion = "cross_entropy",
+    scales: bool = True,
+    steps: int = 1000,
+    learning_rate: float = 0.01,
+    scale_rate: float = 0.02,
+    batch_size: int = 250,
+    every: int = 25,
+    examples: int = 1000,
+    start: Element | None = None,
+    seed: int = 0,
+    callback: Callback | None = None,
+    show: bool | None = None,
+) -> Alignment[T]:
+    """Free matrices, used forward through their nearest permutations and backward as if they were these.
+
+    ``objective``: "midpoint" or "random" (the loss ``criterion`` of ``model`` on ``data``, halfway or at a random point
+    of the segment), "l2" (distance between the parameters), or any function loss(reference, permuted, batch). See
+    ``Options`` for the rest, and ``descend`` for what is guaranteed.
+    """
+    options = Options(
+        objective, model, data, criterion, scales, steps, learning_rate, scale_rate, batch_size, every, examples,
+        start, seed, callback, show,
+    )  # fmt: skip
+    return descend(sym, reference, other, "ste", _straight_through, options)
+
+
+def _straight_through(matrix: Tensor) -> Tensor:
+    """The nearest permutation matrix, with the derivative of the identity."""
+    hard = matrix_of(permutation_of(matrix), matrix.dtype)
+    return hard + (matrix - matrix.detach())
