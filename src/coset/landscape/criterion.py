@@ -1,5 +1,6 @@
 """What is averaged over data: losses by name or the user's own, and the classifications that are wrong."""
 
+import math
 from collections.abc import Callable
 
 from torch import Tensor
@@ -23,15 +24,25 @@ def mean_loss(criterion: Criterion) -> Mean:
     return lambda outputs, targets: loss.mean(outputs, loss.fit_targets(targets, outputs, "targets"), 0.0)
 
 
+RIGHT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cross-entropy": lambda outputs, labels: outputs.argmax(1) == labels,
+    "binary-cross-entropy": lambda outputs, bits: (outputs > 0) == (bits > 0.5),
+}
+"""Losses of classifiers: (outputs, targets) → which answers are right, (n,) or (n, …)."""
+
+
 def mean_accuracy(criterion: str) -> Mean:
     """The share of right answers, in float64: of classes, or of bits for "binary-cross-entropy"."""
-    loss = LOSSES[check_name(criterion)]
-    if loss.measure != "accuracy":
-        classifying = [name for name, other in LOSSES.items() if other.measure == "accuracy"]
-        raise InputError(f"criterion is {criterion!r}, which classifies nothing; expected {' or '.join(classifying)}")
-    return lambda outputs, targets: (
-        loss.score(outputs, loss.fit_targets(targets, outputs, "targets")).double() / len(outputs)
-    )
+    if check_name(criterion) not in RIGHT:
+        raise InputError(f"criterion is {criterion!r}, which classifies nothing; expected {' or '.join(RIGHT)}")
+    right, fit_targets = RIGHT[criterion], LOSSES[criterion].fit_targets
+
+    def mean(outputs: Tensor, targets: Tensor) -> Tensor:
+        answers = right(outputs, fit_targets(targets, outputs, "targets")).double()
+        # NaN has an argmax, too, but no answer.
+        return answers.mean() if bool(outputs.isfinite().all()) else answers.new_tensor(math.nan)
+
+    return mean
 
 
 def check_name(criterion: object) -> str:

@@ -13,7 +13,7 @@ from coset.batches import Labelled, labelled_batches
 from coset.errors import InputError
 from coset.landscape.criterion import Criterion, Mean, mean_loss
 from coset.landscape.curves import KINDS, Bezier, PolygonalChain
-from coset.landscape.network import bind, check_params, owners
+from coset.landscape.network import Network, owners, whole_weights, with_weights
 from coset.landscape.path import Point, between, check_alike, params_of
 from coset.progress import progress
 from coset.train.check import probe
@@ -131,15 +131,13 @@ class _Fit:
         weight_decay: float,
     ) -> None:
         check_alike(ends, ("a", "b"))
-        for end in ends:
-            check_params(model, end)
         self.model, self.mean, self.weight_decay, self.kind = model, mean, weight_decay, kind
         self.ends = [{name: tensor.detach() for name, tensor in end.items()} for end in ends]
         self.owner, self.device = owners(model), next(iter(ends[0].values())).device
         self.trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         if not self.trained:
             raise InputError("model has no parameter that requires gradients; expected at least one that may bend")
-        a, b = ({self.owner[name]: tensor for name, tensor in end.items()} for end in self.ends)
+        a, b = (whole_weights(model, end) for end in self.ends)
         line = [between(a, b, number / (bends + 1)) for number in range(1, bends + 1)]
         # Copies: names that share memory in both ends by chance, not in the model, must be free to move apart.
         self.bends = [{name: tensor.clone() for name, tensor in point.items()} for point in line]
@@ -149,15 +147,18 @@ class _Fit:
 
     def check(self, inputs: Tensor) -> None:
         """Raise if the model cannot take the inputs."""
-        probe(bind(self.model, self.ends[0]), inputs[:2].to(self.device), "data")
+        with_weights(self.model, self.curve(0), lambda network: probe(network, inputs[:2].to(self.device), "data"))
 
     def step(self, tau: float, inputs: Tensor, targets: Tensor, rate: float) -> float:
         """One step at τ on a batch; the loss before it."""
         point = {name: tensor.detach() for name, tensor in self.curve(tau).items()}
         leaves = [point[name].requires_grad_() for name in self.trained]
+
+        def batch_loss(network: Network) -> Tensor:
+            return self.mean(network(inputs.to(self.device)), targets.to(self.device))
+
         with torch.enable_grad():
-            outputs = bind(self.model, point)(inputs.to(self.device))
-            loss = self.mean(outputs, targets.to(self.device))
+            loss = with_weights(self.model, point, batch_loss)
             gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
         # θ(τ) = Σ_k w_k P_k, so the gradient of P_k is w_k times that of θ(τ): the curve needs no graph of its own.
         for bend, weight in zip(self.bends, self.curve.weights(tau)[1:-1], strict=True):

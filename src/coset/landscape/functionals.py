@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from coset.batches import BATCH_SIZE, Labelled, labelled_batches
 from coset.errors import InputError
-from coset.landscape.criterion import Criterion, Mean, check_name, mean_accuracy, mean_loss
-from coset.landscape.network import bind
+from coset.landscape.criterion import RIGHT, Criterion, Mean, check_name, mean_accuracy, mean_loss
+from coset.landscape.network import Network, whole_weights, with_weights
 from coset.landscape.path import params_of
 from coset.train.check import probe
-from coset.train.loss import LOSSES
 from coset.train.metrics import evaluation_mode
 
 Better = Literal["lower", "higher"]
@@ -132,7 +131,7 @@ def on(
     """
     if not splits:
         raise InputError("on has no data; expected some by name, as in on(model, train=(x, y), test=(x, y))")
-    classifies = not callable(criterion) and LOSSES[check_name(criterion)].measure == "accuracy"
+    classifies = not callable(criterion) and check_name(criterion) in RIGHT
     found: dict[str, DataFunctional] = {}
     for split, data in splits.items():
         parts = {"loss": loss(model, data, criterion, name=f"{split} loss", batch_size=batch_size)}
@@ -159,16 +158,26 @@ def evaluate(functionals: Mapping[str, AnyFunctional], point: Any) -> dict[str, 
 def _means(group: Mapping[str, DataFunctional], params: Mapping[str, Tensor]) -> dict[str, float]:
     """The means over the data that all functionals of the group share."""
     names, first = list(group), next(iter(group.values()))
-    network = bind(first.model, params)
     device = next(iter(params.values())).device
-    totals = torch.zeros(len(group), dtype=torch.float64, device=device)
-    count = 0
+
+    def task(network: Network) -> tuple[Tensor, int]:
+        totals, count = torch.zeros(len(group), dtype=torch.float64, device=device), 0
+        for inputs, targets in labelled_batches(first.data, first.batch_size):
+            if inputs.ndim == 0 or inputs.shape[:1] != targets.shape[:1]:
+                raise InputError(
+                    f"a batch of data holds inputs of shape {tuple(inputs.shape)} and targets of shape "
+                    f"{tuple(targets.shape)}; expected as many of each"
+                )
+            if len(inputs) == 0:
+                continue
+            outputs, y = probe(network, inputs.to(device), "data"), targets.to(device)
+            totals += len(inputs) * torch.stack([f.mean(outputs, y).double() for f in group.values()])
+            count += len(inputs)
+        return totals, count
+
     try:
         with torch.no_grad(), evaluation_mode(first.model):
-            for inputs, targets in labelled_batches(first.data, first.batch_size):
-                outputs, y = probe(network, inputs.to(device), "data"), targets.to(device)
-                totals += len(inputs) * torch.stack([f.mean(outputs, y).double() for f in group.values()])
-                count += len(inputs)
+            totals, count = with_weights(first.model, whole_weights(first.model, params), task)
     except InputError as problem:
         # Which data it was, the batches do not know.
         raise InputError(f"{names[0]}: {problem}") from problem

@@ -1,6 +1,7 @@
 """A model run with given weights, itself unchanged."""
 
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -8,6 +9,10 @@ from torch.func import functional_call
 
 from coset.errors import InputError
 from coset.symmetry.action import memory_of
+
+Network = Callable[[Tensor], Tensor]
+
+T = TypeVar("T")
 
 
 def owners(model: nn.Module) -> dict[str, str]:
@@ -17,49 +22,59 @@ def owners(model: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(tensor), name) for name, tensor in named}
 
 
-def bind(model: nn.Module, params: Mapping[str, Tensor]) -> Callable[[Tensor], Tensor]:
-    """x ↦ f(x; θ): ``model`` with ``params`` in place of its own weights.
+def whole_weights(model: nn.Module, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """All that ``model`` holds, each tensor under its first name, with ``params`` in place of its own.
 
-    Buffers are copied, so that a forward pass that writes to them changes neither the model nor ``params``; those that
-    ``params`` leaves out (counters, constants that are not saved) are the model's. Of tied weights one is used, and
-    they must be equal.
+    Buffers that ``params`` leaves out (counters, constants that are not saved) are the model's, on the device of
+    ``params``. Raises unless ``params`` are weights of this model: no other names, none missing, its shapes, ties kept.
     """
     owner = owners(model)
-    check_params(model, params)
-    given = {owner[name]: tensor for name, tensor in params.items()}
-    device = next(iter(given.values())).device
-    buffers = dict(model.named_buffers())
-    written = {name: given.get(name, own).detach().to(device, copy=True) for name, own in buffers.items()}
-    weights = {**given, **written}
-
-    def network(inputs: Tensor) -> Tensor:
-        output: Tensor = functional_call(model, weights, (inputs,))
-        return output
-
-    return network
-
-
-def check_params(model: nn.Module, params: Mapping[str, Tensor]) -> None:
-    """Raise unless ``params`` are weights of ``model``: no other names, none missing, its shapes, ties kept."""
-    owner = owners(model)
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    given: dict[str, str] = {}
+    given: dict[str, Tensor] = {}
     for name, tensor in params.items():
         if name not in owner:
             raise InputError(f"'{name}' is not a parameter of the model; expected names as in its state_dict()")
         expected = own[owner[name]].shape
         if tensor.shape != expected:
             raise InputError(f"'{name}' has shape {tuple(tensor.shape)}; the model expects {tuple(expected)}")
-        tied = given.setdefault(owner[name], name)
-        if tied != name and not _equal(params[tied], tensor):
+        if not _equal(given.setdefault(owner[name], tensor), tensor):
             raise InputError(
-                f"'{tied}' and '{name}' are one tensor in the model and differ here; expected equal values"
+                f"'{name}' and '{owner[name]}' are one tensor in the model and differ here; expected equal values"
             )
     for name in model.state_dict():
-        missing = name in owner and owner[name] not in given
-        if missing and (own[owner[name]].is_floating_point() or own[owner[name]].is_complex()):
+        if name in owner and owner[name] not in given and _is_real_or_complex(own[owner[name]]):
             raise InputError(f"'{name}' of the model is not among the parameters; expected all that it has")
+    device = next(iter(params.values())).device
+    return {name: given[name] if name in given else tensor.detach().to(device) for name, tensor in own.items()}
+
+
+def with_weights(model: nn.Module, weights: Mapping[str, Tensor], task: Callable[[Network], T]) -> T:
+    """The result of ``task``, which is given x ↦ f(x; θ) with ``weights`` as ``whole_weights`` gives them.
+
+    Buffers are copied: a forward pass that writes to them changes neither the model nor the weights. Many batches in
+    one task are faster than one each: weights are put in place once.
+    """
+    bound = {f"model.{name}": tensor for name, tensor in weights.items()}
+    for name, _ in model.named_buffers():
+        bound[f"model.{name}"] = weights[name].detach().clone()
+    result: T = functional_call(_Task(model), bound, (task,))
+    return result
+
+
+class _Task(nn.Module):
+    """A module whose forward pass is a task for another: ``functional_call`` holds the weights for the length of it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, task: Callable[[Network], T]) -> T:
+        return task(self.model)
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
     return memory_of(a) == memory_of(b) or torch.equal(a, b)
+
+
+def _is_real_or_complex(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()

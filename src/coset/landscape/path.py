@@ -11,6 +11,7 @@ from torch import Tensor
 from coset.distribution import Delta
 from coset.errors import InputError
 from coset.symmetry.action import memory_of
+from coset.symmetry.gather import transformed_by_functorch
 from coset.values import Frozen
 
 Point = Mapping[str, Tensor] | Delta
@@ -101,7 +102,7 @@ def check_tau(tau: object) -> float:
 
 
 def check_alike(points: Sequence[Mapping[str, Tensor]], labels: Sequence[str]) -> None:
-    """Raise unless all points have the same names, and each name one shape, type and device."""
+    """Raise unless all points have the same names, each name one shape, type and device, and all values are finite."""
     first = points[0]
     if not first:
         raise InputError(f"{labels[0]} has no parameters; expected at least one")
@@ -117,6 +118,12 @@ def check_alike(points: Sequence[Mapping[str, Tensor]], labels: Sequence[str]) -
                         f"'{name}' has {what} {_shown(mine)} in {labels[0]} and {_shown(theirs)} in {label}; expected "
                         f"the same in both"
                     )
+    for point, label in zip(points, labels, strict=True):
+        for name, tensor in point.items():
+            # Inside vmap and grad values cannot be looked at.
+            if not transformed_by_functorch(tensor) and not bool(tensor.isfinite().all()):
+                bad = int(tensor.isfinite().logical_not().sum())
+                raise InputError(f"'{name}' of {label} has entries that are NaN or infinite ({bad}); expected none")
 
 
 def _shown(value: object) -> str:

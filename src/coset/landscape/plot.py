@@ -39,7 +39,7 @@ def plot_barriers(profiles: Mapping[str, Profile | Profiles]) -> "Figure":
         # A reader's own matplotlibrc must not change the figures.
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)
-        figure = new_figure(0.4 + 2.9 * columns, 2.7 * rows)
+        figure = new_figure(0.4 + 2.6 * columns, 3.1 * rows)
         for number, (name, lines) in enumerate(panels.items()):
             axes = figure.add_subplot(rows, columns, number + 1)
             for label, profile in lines.items():
@@ -52,7 +52,7 @@ def plot_barriers(profiles: Mapping[str, Profile | Profiles]) -> "Figure":
 def _draw(axes: "Axes", label: str, profile: Profile, number: int) -> None:
     from coset.figures import PALETTE
 
-    factor, unit = _shown_in(profile.unit)
+    factor, _ = _shown_in(profile.unit)
     colour = PALETTE[number % len(PALETTE)]
     values = [factor * value for value in profile.values]
     axes.plot([0, 1], [values[0], values[-1]], color=colour, lw=0.8, alpha=0.5)
@@ -63,7 +63,7 @@ def _draw(axes: "Axes", label: str, profile: Profile, number: int) -> None:
         ls=LINES[number // len(PALETTE) % len(LINES)],
         marker=MARKERS[number % len(MARKERS)],
         markevery=max(1, len(values) // 8),
-        label=f"{label}: {factor * profile.barrier:.3g}{unit and ' '}{unit}",
+        label=f"{label}: {factor * profile.barrier:.{2 if factor == 100 else 3}f}",
     )
 
 
@@ -72,7 +72,9 @@ def _name_axes(axes: "Axes", name: str, unit: str) -> None:
     axes.set_xlabel("τ")
     axes.set_ylabel(f"{name.rpartition(' ')[2]} ({shown})" if shown else name.rpartition(" ")[2])
     axes.set_xlim(-0.02, 1.02)
-    axes.legend(title="barrier", title_fontsize=8.0)
+    # Below the panel, for lines may go anywhere in it.
+    title = f"barrier ({shown})" if shown else "barrier"
+    axes.legend(title=title, title_fontsize=8.0, loc="upper center", bbox_to_anchor=(0.5, -0.22))
 
 
 def _shown_in(unit: str) -> tuple[float, str]:
