@@ -9,8 +9,8 @@ import typer
 
 import coset.cli.options as given
 from coset.cli.examples import choose
-from coset.cli.models import parse_pairs
-from coset.cli.networks import Networks, Source, method_options, read_networks, written_by
+from coset.cli.models import gathered
+from coset.cli.networks import Networks, Source, method_options, moved_units, read_networks, written_by
 from coset.cli.printing import print_json, show_table
 from coset.errors import InputError
 
@@ -27,16 +27,10 @@ def align(
     shapes: given.InputShapes = None,
     symmetry: given.SymmetryFile = None,
     method: Annotated[str, typer.Option(metavar="NAME", help="weights, activations, sinkhorn or ste.")] = "weights",
-    gauge: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Compare weights as given, or normalized: scales removed [default: given]."),
-    ] = None,
-    scales: Annotated[bool | None, typer.Option("--scales", help="Match scales and signs as well.")] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Any other option of the method, as in Python; may be repeated."),
-    ] = None,
-    objective: Annotated[str | None, typer.Option(metavar="NAME", help="What sinkhorn and ste minimise.")] = None,
+    gauge: given.Gauge = None,
+    scales: given.Scales = None,
+    objective: given.Objective = None,
+    setting: given.Settings = None,
     data: given.DataName = None,
     split: given.DataPart = "train",
     limit: given.Limit = None,
@@ -64,8 +58,7 @@ def align(
     from coset.files import atomic_path
 
     choice = choose(data, split, limit, mean, std, seed)
-    named = {"gauge": gauge, "scales": scales, "objective": objective}
-    settings = {name: value for name, value in named.items() if value is not None} | parse_pairs("--setting", setting)
+    settings = gathered(setting, gauge=gauge, scales=scales, objective=objective)
     known = method_options(method, settings, choice)
     if choice is not None and "data" not in known:
         raise InputError(f"the method {method} looks at weights only; leave --data out")
@@ -95,6 +88,7 @@ def align(
 
 def _told(result: "Alignment[Any]", settings: dict[str, Any], data: str | None, seed: int) -> dict[str, Any]:
     """What came out, for people, machines and the header of the file alike."""
+    moved = moved_units(result.element)
     return {
         "method": result.method,
         "settings": settings,
@@ -105,7 +99,7 @@ def _told(result: "Alignment[Any]", settings: dict[str, Any], data: str | None, 
             {
                 "class": name,
                 "units": p.numel(),
-                "moved": int((p.cpu() != _in_order(p.shape)).sum()),
+                "moved": moved[name],
                 "before": result.before.get(name),
                 "after": result.agreement.get(name),
             }
@@ -116,12 +110,6 @@ def _told(result: "Alignment[Any]", settings: dict[str, Any], data: str | None, 
         "seconds": dict(result.seconds),
         "notes": list(result.notes),
     }
-
-
-def _in_order(shape: tuple[int, ...]) -> Any:
-    import torch
-
-    return torch.arange(shape[-1]).expand(shape)
 
 
 def _metadata(networks: Networks, told: dict[str, Any]) -> dict[str, str]:

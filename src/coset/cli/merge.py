@@ -2,15 +2,19 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import coset.cli.options as given
-from coset.cli.examples import choose, numbers
-from coset.cli.networks import Networks, Source, method_options, read_networks, written_by
+from coset.cli.examples import Choice, choose, numbers
+from coset.cli.models import gathered
+from coset.cli.networks import Networks, Source, method_options, moved_units, read_networks, written_by
 from coset.cli.printing import print_json, show_table
 from coset.errors import InputError
+
+if TYPE_CHECKING:
+    from coset.align.merge import Merged
 
 
 def merge(
@@ -34,6 +38,10 @@ def merge(
             metavar="NAME", help="Statistics repaired afterwards: none, refresh, repair, rescale or data-free."
         ),
     ] = "none",
+    gauge: given.Gauge = None,
+    scales: given.Scales = None,
+    objective: given.Objective = None,
+    setting: given.Settings = None,
     data: given.DataName = None,
     split: given.DataPart = "train",
     limit: given.Limit = None,
@@ -57,8 +65,9 @@ def merge(
 
     choice = choose(data, split, limit, mean, std, seed)
     shares = _shares(files, weights)
-    if not no_align:
-        method_options(method, {}, choice)
+    settings = gathered(setting, gauge=gauge, scales=scales, objective=objective)
+    known = set() if no_align else method_options(method, settings, choice, many=len(files) > 2)
+    _check_names(average, renormalize, choice, "data" in known)
     inputs = [*files, *([symmetry] if symmetry else [])]
     with output_file(out, inputs):
         source = Source(model, option, shapes, symmetry, key, strip_prefix)
@@ -74,27 +83,23 @@ def merge(
             model=networks.model,
             data=networks.batches,
             seed=seed,
+            options=settings | ({"criterion": choice.criterion} if choice and "criterion" in known else {}),
         )
         told = {
             "average": average,
-            "weights": shares,
             "method": "none" if no_align else method,
+            "settings": settings,
             "renormalize": renormalize,
-            "data": str(choice) if choice else None,
+            "data": str(choice) if choice else "none",
             "seed": seed,
-            "notes": list(merged.notes),
+            **_found(merged),
         }
         stored = as_stored(networks.checkpoints[0], merged.params, "the merged network")
         write_checkpoint(out, stored, _metadata(networks, told))
     if as_json:
         print_json({"out": str(out), "inputs": [str(file) for file in files], **told})
-        return
-    rows = [[str(file), f"{share:.4g}"] for file, share in zip(files, shares, strict=True)]
-    aligned = "as they are" if no_align else f"aligned by {method}"
-    show_table(["network", "weight"], rows, f"{average} of {len(files)} networks, {aligned}; {renormalize}")
-    for note in merged.notes:
-        print(f"note: {note}")
-    print(f"weights: {out}")
+    else:
+        _show(told, files, out)
 
 
 def _shares(files: list[Path], weights: str | None) -> list[float]:
@@ -106,7 +111,45 @@ def _shares(files: list[Path], weights: str | None) -> list[float]:
     return normalized_weights(None if weights is None else numbers("--weights", weights), len(files))
 
 
+def _found(merged: "Merged[Any]") -> dict[str, Any]:
+    return {
+        "weights": list(merged.weights),
+        "moved": [sum(moved_units(g).values()) for g in merged.elements],
+        "objective": [{"before": course[0], "after": course[-1]} for course in merged.histories],
+        "notes": list(merged.notes),
+    }
+
+
+def _check_names(average: str, renormalize: str, choice: Choice | None, aligned_on_data: bool) -> None:
+    """Refuse what is not there, data that are missing, and data for nothing."""
+    from coset.align.averages import AVERAGES
+    from coset.align.renormalize import RENORMALIZATIONS, options_of
+
+    if average not in AVERAGES:
+        raise InputError(f"--average is '{average}', expected one of {', '.join(AVERAGES)}")
+    if renormalize not in RENORMALIZATIONS:
+        raise InputError(f"--renormalize is '{renormalize}', expected one of {', '.join(RENORMALIZATIONS)}")
+    measures = "data" in options_of(renormalize)
+    if measures and choice is None:
+        raise InputError(f"--renormalize {renormalize} measures units on inputs: say on which with --data")
+    if choice is not None and not measures and not aligned_on_data:
+        raise InputError(f"neither the alignment nor --renormalize {renormalize} looks at data; leave --data out")
+
+
 def _metadata(networks: Networks, told: dict[str, Any]) -> dict[str, str]:
     """What was done, as texts; what the inputs say of themselves need not hold for their average."""
     entries = {name: value if isinstance(value, str) else json.dumps(value) for name, value in told.items()}
     return written_by("merge", networks, entries)
+
+
+def _show(told: dict[str, Any], files: list[Path], out: Path) -> None:
+    rows = [
+        [str(file), f"{share:.4g}", str(moved)]
+        for file, share, moved in zip(files, told["weights"], told["moved"], strict=True)
+    ]
+    how = "as they are" if told["method"] == "none" else f"aligned by {told['method']}"
+    title = f"{told['average']} of {len(files)} networks, {how}; renormalised: {told['renormalize']}"
+    show_table(["network", "weight", "units moved"], rows, title)
+    for note in told["notes"]:
+        print(f"note: {note}")
+    print(f"weights: {out}")

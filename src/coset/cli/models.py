@@ -37,6 +37,11 @@ def parse_pairs(option: str, pairs: Sequence[str] | None) -> dict[str, Any]:
     return result
 
 
+def gathered(pairs: Sequence[str] | None, **named: Any) -> dict[str, Any]:
+    """The settings of a method: those that have options of their own, if given, and NAME=VALUE for others."""
+    return {name: value for name, value in named.items() if value is not None} | parse_pairs("--setting", pairs)
+
+
 def _example(text: str) -> "Tensor":
     """A random tensor of a shape written as 2,3,32,32, or of whole numbers as i:2,16:1000."""
     import torch

@@ -1,7 +1,7 @@
 """What alignment and merging begin with: files, model, symmetry and data that fit each other."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from coset.checkpoints import Checkpoint
-    from coset.symmetry import Symmetry
+    from coset.symmetry import Element, Symmetry
 
 
 @dataclass(frozen=True)
@@ -80,25 +80,41 @@ def _converted(params: Mapping[str, "Tensor"], dtype: "torch.dtype") -> dict[str
     return {name: made[id(tensor)] for name, tensor in params.items()}
 
 
-GIVEN_OTHERWISE = frozenset({"model", "data", "criterion", "seed", "callback", "show"})
+_GIVEN_OTHERWISE = frozenset({"model", "data", "criterion", "seed", "callback", "show", "start"})
 """Options of methods that have a place of their own on the command line, or none."""
 
 
-def method_options(method: str, settings: Mapping[str, Any], choice: Choice | None) -> set[str]:
-    """The options that a method of alignment has; ``settings`` must be among them, and data if it needs them."""
+def method_options(method: str, settings: Mapping[str, Any], choice: Choice | None, *, many: bool = False) -> set[str]:
+    """The options that a method of alignment has; ``settings`` must be among them, and data if it needs them.
+
+    ``many``: of aligning more than two networks at once, which is the method "weights" in another form.
+    """
     from coset.align import METHODS
 
     if method not in METHODS:
         raise InputError(f"--method is '{method}', expected one of {', '.join(METHODS)}")
-    parameters = inspect.signature(METHODS[method]).parameters
+    function: Callable[..., Any] = METHODS[method]
+    if many and method == "weights":
+        from coset.align.many import align_many
+
+        function = align_many
+    parameters = inspect.signature(function).parameters
     known = {name for name, part in parameters.items() if part.kind is part.KEYWORD_ONLY}
     for name in settings:
-        if name not in known - GIVEN_OTHERWISE:
-            had = ", ".join(sorted(known - GIVEN_OTHERWISE)) or "none"
-            raise InputError(f"the method {method} has no setting '{name}'; it has {had}")
+        if name not in known - _GIVEN_OTHERWISE:
+            had = ", ".join(sorted(known - _GIVEN_OTHERWISE)) or "none"
+            whom = f"the method {method}{' for more than two networks' if many else ''}"
+            raise InputError(f"{whom} has no setting '{name}'; it has {had}")
     if "data" in known and choice is None and parameters["data"].default is inspect.Parameter.empty:
         raise InputError(f"the method {method} runs the networks on inputs: say on which with --data")
     return known
+
+
+def moved_units(g: "Element") -> dict[str, int]:
+    """For every class that permutes, how many of its units are not where they were."""
+    import torch
+
+    return {name: int((p != torch.arange(p.shape[-1], device=p.device)).sum()) for name, p in g.permutations.items()}
 
 
 def written_by(command: str, networks: Networks, entries: Mapping[str, str]) -> dict[str, str]:

@@ -62,3 +62,16 @@ Mean = Annotated[
 Std = Annotated[
     str | None, typer.Option(metavar="NUMBERS", help="Divide each channel by this, after --mean [default: its own].")
 ]
+
+Gauge = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Compare weights as given, or normalized: scales removed [default: given]."),
+]
+Scales = Annotated[bool | None, typer.Option("--scales", help="Match scales and signs as well.")]
+Objective = Annotated[str | None, typer.Option(metavar="NAME", help="What sinkhorn and ste minimise.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--setting", metavar="NAME=VALUE", help="Any other option of the method, as in Python; may be repeated."
+    ),
+]
