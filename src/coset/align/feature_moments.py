@@ -32,7 +32,9 @@ def moments(x: Tensor, y: Tensor) -> Moments:
     piece = max(1, _ENTRIES // units)
     total: Moments | None = None
     for start in range(0, samples, piece):
-        part = torch.stack([x[:, start : start + piece].double(), y[:, start : start + piece].double()])
+        part = x.new_empty((2, units, min(piece, samples - start)), dtype=torch.float64)
+        part[0] = x[:, start : start + piece]
+        part[1] = y[:, start : start + piece]
         mean = part.mean(2)
         part -= mean[:, :, None]
         found = Moments(part.shape[2], mean, part.square().sum(2), part[0] @ part[1].T, rounding)

@@ -113,7 +113,8 @@ def units_by_samples(sym: Symmetry, place: Placement, feature: Tensor) -> Tensor
     rows = apart.reshape(stretch.size, -1)
     count = math.prod(sym.shape(place.owner))
     if place.member < 0:
-        return rows.clone(memory_format=torch.contiguous_format)
+        shared = rows.untyped_storage().data_ptr() == feature.untyped_storage().data_ptr()
+        return rows.clone(memory_format=torch.contiguous_format) if shared else rows
     return rows[_positions(stretch, place.member).to(rows.device)].reshape(count, -1)
 
 
