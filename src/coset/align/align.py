@@ -6,10 +6,11 @@ from typing import Any
 
 from coset.align.inputs import check_pair
 from coset.align.result import Alignment, T
+from coset.align.weights import match_weights
 from coset.errors import InputError
 from coset.symmetry import Symmetry
 
-METHODS: dict[str, Callable[..., Alignment[Any]]] = {}
+METHODS: dict[str, Callable[..., Alignment[Any]]] = {"weights": match_weights}
 
 
 def align(sym: Symmetry, reference: T, other: T, method: str = "weights", **options: Any) -> Alignment[T]:

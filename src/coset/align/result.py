@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from torch import Tensor
 
@@ -71,3 +71,9 @@ class Alignment(Generic[T]):
 def points(network: Network) -> Mapping[str, Tensor]:
     """The weights themselves; of a posterior, its means."""
     return network if isinstance(network, Mapping) else network.mean
+
+
+def carried(sym: Symmetry, g: Element, network: T) -> T:
+    """g·network, of the network's own type."""
+    moved: Any = network
+    return cast(T, sym.act(g, moved))

@@ -95,7 +95,7 @@ class Action:
 
     def _moved(self, name: str, tensor: Tensor, *, magnitude: bool = False) -> Tensor:
         structure = self.sym.structures.get(name)
-        moves = [(stretch, self._move(stretch)) for stretch in structure.stretches] if structure else []
+        moves = [(stretch, self.move(stretch)) for stretch in structure.stretches] if structure else []
         steps = [(stretch, move.index, move.magnitude if magnitude else move.factor) for stretch, move in moves]
         steps = [step for step in steps if step[1] is not None or step[2] is not None]
         if structure is None or not steps:
@@ -126,7 +126,8 @@ class Action:
             self._maps[name] = full_map(self.sym, self.g, name)
         return self._maps[name]
 
-    def _move(self, stretch: Stretch) -> Move:
+    def move(self, stretch: Stretch) -> Move:
+        """Index and factor along a stretch; computed once."""
         key = id(stretch)
         if key not in self._moves:
             self._moves[key] = self._plain(stretch) if stretch.plain is not None else self._joint(stretch)

@@ -1,0 +1,177 @@
+"""Where the units of a class stand in the parameters, and which classes must be assigned together."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from coset.symmetry import Symmetry
+from coset.symmetry.axes import Charge
+from coset.symmetry.structure import Member, Stretch, ancestors
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Entries of a parameter that a class moves, and no class inside it.
+
+    ``positions`` (N, R): along the stretch, by unit over all blocks; None for "unit i stands at position i".
+    ``parity``: the sign families of the class, and of those around it, that flip these entries. ``beside``: members of
+    the stretch at the same positions that are neither the class nor around it.
+    """
+
+    owner: str
+    parameter: str
+    stretch: int
+    positions: Tensor | None
+    parity: frozenset[str]
+    beside: tuple[Member, ...] = ()
+
+
+@dataclass(frozen=True)
+class Move:
+    """Classes assigned in one step: a tree of blocks from its ``root``, with the insides of the ``active`` classes.
+
+    Classes of the tree that are not active keep the order inside their blocks.
+    """
+
+    root: str
+    active: frozenset[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Everything about a symmetry that matching needs and that does not depend on weights."""
+
+    sym: Symmetry
+    places: Mapping[str, tuple[Place, ...]]
+
+    @cached_property
+    def children(self) -> Mapping[str, tuple[str, ...]]:
+        """Class → classes directly inside it."""
+        return {
+            name: tuple(inner for inner, item in self.sym.classes.items() if item.parent == name)
+            for name in self.sym.classes
+        }
+
+    @cached_property
+    def chains(self) -> Mapping[str, tuple[str, ...]]:
+        """Class → the classes around it, outermost first, then itself."""
+        return {name: (*ancestors(name, self.sym.classes), name) for name in self.sym.classes}
+
+    @cached_property
+    def flips(self) -> Mapping[str, tuple[str, ...]]:
+        """Class → its families of free signs."""
+        owners = {key: self.sym.families[key].owner for key in self.sym.flipping}
+        return {name: tuple(key for key, owner in owners.items() if owner == name) for name in self.sym.classes}
+
+    def tree(self, root: str) -> tuple[str, ...]:
+        """A class and all that are inside it, outer ones first."""
+        return (root, *(name for child in self.children[root] for name in self.tree(child)))
+
+    @cached_property
+    def moves(self) -> tuple[Move, ...]:
+        """The steps of a sweep: every class that can do anything is active in one of them.
+
+        Two classes of a tree that stand at the same entries (the inputs and outputs of a group) are not assigned in one
+        step: each is, given the other.
+        """
+        found: list[Move] = []
+        for root, item in self.sym.classes.items():
+            if item.parent is not None:
+                continue
+            waiting = [name for name in self.tree(root) if self.sym.classes[name].permutes or self.flips[name]]
+            while waiting:
+                active: list[str] = []
+                for name in waiting:
+                    if not any(self._coupled(name, other) for other in active):
+                        active.append(name)
+                found.append(Move(root, frozenset(active)))
+                waiting = [name for name in waiting if name not in active]
+        return tuple(found)
+
+    def _coupled(self, a: str, b: str) -> bool:
+        return any(member.name == b for place in self.places[a] for member in place.beside)
+
+    @cached_property
+    def quadratic(self) -> frozenset[str]:
+        """Roots whose tree stands twice in one parameter: there the objective is not linear in the step."""
+        roots = set()
+        for root, item in self.sym.classes.items():
+            if item.parent is None:
+                mine = set(self.tree(root))
+                for structure in self.sym.structures.values():
+                    carried = [bool(mine & _names(stretch)) for stretch in structure.stretches]
+                    repeated = any(_stands_twice(stretch, mine) for stretch in structure.stretches)
+                    if sum(carried) > 1 or repeated:
+                        roots.add(root)
+        return frozenset(roots)
+
+
+def layout_of(sym: Symmetry) -> Layout:
+    """Find every place of every class."""
+    places: dict[str, list[Place]] = {name: [] for name in sym.classes}
+    for name, structure in sym.structures.items():
+        for number, stretch in enumerate(structure.stretches):
+            for place in _places(sym, name, number, stretch):
+                places[place.owner].append(place)
+    return Layout(sym, {name: tuple(found) for name, found in places.items()})
+
+
+def _places(sym: Symmetry, parameter: str, number: int, stretch: Stretch) -> list[Place]:
+    if stretch.plain is not None:
+        parity = _flipped(sym, [(stretch.plain.name, stretch.plain.charges)])
+        return [Place(stretch.plain.name, parameter, number, None, parity)]
+    present = torch.stack([member.unit >= 0 for member in stretch.members])
+    kinds, which = torch.unique(present, dim=1, return_inverse=True)
+    found = []
+    for kind in range(kinds.shape[1]):
+        members = [member for row, member in enumerate(stretch.members) if bool(kinds[row, kind])]
+        at = torch.nonzero(which == kind).flatten()
+        for member in members:
+            if any(member.name in ancestors(other.name, sym.classes) for other in members):
+                continue
+            around = ancestors(member.name, sym.classes)
+            chain = [other for other in members if other is member or other.name in around]
+            beside = tuple(other for other in members if not any(other is part for part in chain))
+            parity = _flipped(sym, [(part.name, part.charges) for part in chain])
+            units = member.unit[at]
+            # Sorted by unit and, within it, in order: the rest of the coordinates come in the same order for each.
+            positions = at[units.argsort(stable=True)].reshape(sym_units(sym, member.name), -1)
+            found.append(Place(member.name, parameter, number, positions, parity, beside))
+    return found
+
+
+def sym_units(sym: Symmetry, name: str) -> int:
+    """The number of units of a class over all blocks."""
+    total = 1
+    for size in sym.shape(name):
+        total *= size
+    return total
+
+
+def _flipped(sym: Symmetry, parts: list[tuple[str, tuple[Charge, ...]]]) -> frozenset[str]:
+    """The free sign families that flip entries with these charges; twice is not at all."""
+    odd: set[str] = set()
+    for name, charges in parts:
+        for charge in charges:
+            key = f"{name}:{charge.family}" if charge.family else name
+            if charge.sign and key in sym.flipping:
+                odd ^= {key}
+    return frozenset(odd)
+
+
+def _names(stretch: Stretch) -> set[str]:
+    return {stretch.plain.name} if stretch.plain is not None else {member.name for member in stretch.members}
+
+
+def _stands_twice(stretch: Stretch, tree: set[str]) -> bool:
+    """Whether some position is moved by two members of one class."""
+    named = [member for member in stretch.members if member.name in tree]
+    return any(
+        bool(((a.unit >= 0) & (b.unit >= 0)).any())
+        for number, a in enumerate(named)
+        for b in named[:number]
+        if a.name == b.name
+    )
