@@ -193,7 +193,12 @@ def test_a_callback_stops_the_fit():
         ({"data": []}, "data holds no batches"),
         ({"data": iter([(X, LABELS)])}, "data is a list_iterator, which can be read only once"),
         ({"data": (X[:, :3], LABELS)}, "data: the model cannot take inputs of shape"),
-        ({"b": {}}, "a has '0.weight' and b has not"),
+        (
+            {"data": (X[:5], LABELS[:5]), "batch_size": 4, "mode": "train"},
+            "the model cannot take a batch of 1: Expected mo",
+        ),
+        ({"b": {}}, "b has no parameters; expected at least one"),
+        ({"b": {"0.weight": X}}, "a has '0.bias' and b has not"),
     ],
 )
 def test_bad_input_is_refused(options, message):

@@ -166,7 +166,7 @@ def test_ends_of_different_architectures_are_refused_by_name():
         linear(a, [b])
     with pytest.raises(InputError, match="'w' of a is a float; expected a tensor"):
         linear(a | {"w": 1.0}, b)
-    with pytest.raises(InputError, match="the start has no parameters"):
+    with pytest.raises(InputError, match="a has no parameters; expected at least one"):
         linear({}, {})
 
 

@@ -155,7 +155,12 @@ class _Fit:
         leaves = [point[name].requires_grad_() for name in self.trained]
 
         def batch_loss(network: Network) -> Tensor:
-            return self.mean(network(inputs.to(self.device)), targets.to(self.device))
+            try:
+                outputs = network(inputs.to(self.device))
+            except ValueError as problem:
+                # As batch norm in training mode, which needs more than one example.
+                raise InputError(f"the model cannot take a batch of {len(inputs)}: {problem}") from problem
+            return self.mean(outputs, targets.to(self.device))
 
         with torch.enable_grad():
             loss = with_weights(self.model, point, batch_loss)

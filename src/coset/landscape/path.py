@@ -88,6 +88,8 @@ def params_of(point: object, what: str) -> Mapping[str, Tensor]:
     params = point.params if isinstance(point, Delta) else point
     if not isinstance(params, Mapping):
         raise InputError(f"{what} is a {type(point).__name__}; expected a dict of parameters or a Delta")
+    if not params:
+        raise InputError(f"{what} has no parameters; expected at least one")
     for name, tensor in params.items():
         if not isinstance(tensor, Tensor):
             raise InputError(f"'{name}' of {what} is a {type(tensor).__name__}; expected a tensor")
@@ -104,8 +106,6 @@ def check_tau(tau: object) -> float:
 def check_alike(points: Sequence[Mapping[str, Tensor]], labels: Sequence[str]) -> None:
     """Raise unless all points have the same names, each name one shape, type and device, and all values are finite."""
     first = points[0]
-    if not first:
-        raise InputError(f"{labels[0]} has no parameters; expected at least one")
     for other, label in zip(points[1:], labels[1:], strict=True):
         if odd := [name for name in (*first, *other) if name not in first or name not in other]:
             has, lacks = (labels[0], label) if odd[0] in first else (label, labels[0])

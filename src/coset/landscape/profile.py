@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from coset.errors import InputError
 from coset.landscape.functionals import Better
 from coset.tables import text_table
 from coset.values import Frozen
@@ -31,6 +32,12 @@ class Profile:
     values: tuple[float, ...]
     better: Better = "lower"
     unit: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.taus) != len(self.values):
+            raise InputError(f"'{self.name}' has {len(self.values)} values at {len(self.taus)} τ; expected one each")
+        if list(self.taus) != sorted({*self.taus, 0.0, 0.5, 1.0}) or self.taus[0] < 0 or self.taus[-1] > 1:
+            raise InputError(f"taus of '{self.name}' are {self.taus}; expected them to rise from 0 over 1/2 to 1")
 
     @cached_property
     def excess(self) -> tuple[float, ...]:
