@@ -120,8 +120,8 @@ def test_the_file_holds_what_the_method_found_and_how(here, ab, methods):
     assert json.loads(told["coset.settings"]) == {"gauge": "normalized"}
     assert told["coset.seed"] == "3"
     digests = [hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in ("a.safetensors", "b.pt")]
-    assert told["coset.inputs"] == "a.safetensors, b.pt"
-    assert told["coset.inputs.sha256"] == ", ".join(digests)
+    assert json.loads(told["coset.inputs"]) == ["a.safetensors", "b.pt"]
+    assert json.loads(told["coset.inputs.sha256"]) == digests
     assert told["coset.symmetry"] == sym.fingerprint
     assert (told["coset.objective.before"], told["coset.objective.after"]) == ("1.5", "2.5")
     assert " of 9 units moved, 2 families scaled" in told["coset.done"]
@@ -133,6 +133,37 @@ def test_the_file_holds_what_the_method_found_and_how(here, ab, methods):
         assert row[1:3] == [str(len(g.permutations[name])), str(count)]
     assert "objective 1.5 → 2.5 in 2 steps (cost 0.25 s, assignment 0.50 s)" in out
     assert "note: a note" in out
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_a_network_moved_along_its_orbit_comes_back(here, tmp_path, dtype):
+    """B = g·A on disk, with permutations alone: aligned on the weights it is A again, bit by bit."""
+    a = network(1, dtype)
+    sym = coset.discover(model().eval(), torch.randn(2, 6))
+    g = sym.restrict(scales=False, signs=False).random(torch.Generator().manual_seed(5))
+    save_file(a, tmp_path / "a.safetensors")
+    torch.save(sym.act(sym.element(g.permutations), a), tmp_path / "b.pt")
+    code, out, err = here(*align("--element", "back", "--json", method="weights"))
+    assert code == 0, err
+    found = load_file("out.safetensors")
+    assert all(torch.equal(found[name], tensor) for name, tensor in a.items())
+    back = Element.load("back").permutations
+    undone = sym.inverse(sym.element(g.permutations)).permutations
+    assert all(torch.equal(back[name], p) for name, p in undone.items())
+    assert [row["after"] for row in json.loads(out)["classes"]] == pytest.approx([1, 1])
+
+
+def test_scales_come_back_as_well(here, tmp_path):
+    """B = g·A with scales: the weights agree with A to rounding only if scales are matched, too."""
+    a = network(1, torch.float64)
+    sym = coset.discover(model().eval(), torch.randn(2, 6))
+    save_file(a, tmp_path / "a.safetensors")
+    torch.save(sym.act(sym.random(torch.Generator().manual_seed(5)), a), tmp_path / "b.pt")
+    code, _, err = here(*align("--gauge", "normalized", "--scales", method="weights"))
+    assert code == 0, err
+    found = load_file("out.safetensors")
+    for name, tensor in a.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-9, atol=1e-9)
 
 
 def test_json_for_machines(here, ab, methods):
@@ -211,7 +242,7 @@ def test_the_symmetry_may_come_from_a_file(here, ab, methods, tmp_path):
     assert list(Element.load("g").permutations) == ["layers.0"]
     assert metadata("out.safetensors")["coset.symmetry"] == sym.fingerprint
     content = Path("sym.json").read_text()
-    assert "sym.json is one of the inputs" in here(*align("--symmetry", "sym.json", out="sym.json"))[2]
+    assert "sym.json would overwrite sym.json" in here(*align("--symmetry", "sym.json", out="sym.json"))[2]
     assert Path("sym.json").read_text() == content
 
 
@@ -308,13 +339,13 @@ def test_networks_that_do_not_fit_are_refused_by_name(here, ab, methods, change,
     [
         (align(a="gone.pt"), "gone.pt does not exist; expected a file of weights"),
         (align(a="."), ". is a folder; expected a file of weights"),
-        (align(out="a.safetensors"), "a.safetensors is one of the inputs; expected another file to write"),
-        (align(out="x/../b.pt"), "b.pt is one of the inputs"),
+        (align(out="a.safetensors"), "a.safetensors would overwrite a.safetensors; expected another file to write"),
+        (align(out="x/../b.pt"), "b.pt would overwrite b.pt"),
         (align(out="."), ". is a folder; expected a file to write"),
         (align(out="b.pt/out"), "out must be a folder, found the file b.pt"),
         (align(out="/proc/coset/out"), "/proc/coset cannot be written to"),
-        (align("--element", "out.safetensors"), "out.safetensors is one of the inputs"),
-        (align("--element", "b.pt"), "b.pt is one of the inputs"),
+        (align("--element", "out.safetensors"), "out.safetensors would overwrite out.safetensors"),
+        (align("--element", "b.pt"), "b.pt would overwrite b.pt"),
         (align("--element", "."), ". is a folder"),
         (align(method="magic"), "--method is 'magic', expected one of"),
         (align("--scales"), "the method shuffled has no setting 'scales'; it has gauge"),
@@ -323,7 +354,7 @@ def test_networks_that_do_not_fit_are_refused_by_name(here, ab, methods, change,
         (align("--setting", "seed=3"), "the method shuffled has no setting 'seed'; it has gauge"),
         (align("--setting", "seed"), "--setting takes NAME=VALUE, found 'seed'"),
         (align("--seed", "-1"), "seed is -1, expected an integer from 0 to 2^63 - 1"),
-        (align("--limit", 3), "--limit, --mean and --std say which data are used; they need --data"),
+        (align("--limit", 3), "--split, --limit, --mean and --std say which data are used; they need --data"),
         (align("--option", "colour=3"), "model 'mlp' has no option 'colour'"),
         (align("--input", "2,7"), "cannot be called with these example inputs"),
         (align("--symmetry", "gone.json"), "gone.json does not exist; expected a symmetry"),

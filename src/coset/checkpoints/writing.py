@@ -55,18 +55,19 @@ def _sort_metadata(path: Path) -> None:
 
 
 @contextmanager
-def output_file(path: AnyPath, inputs: Sequence[AnyPath] = ()) -> Iterator[Path]:
+def output_file(path: AnyPath, others: Sequence[AnyPath] = ()) -> Iterator[Path]:
     """A path to write a file to, checked before any work is done: its folder is made and can be written to.
 
-    A folder, a device, or one of the ``inputs`` is refused. If the block fails, folders made for it go again.
+    A folder, a device, or one of the ``others``, by whatever path, is refused. If the block fails, folders made for it
+    go again.
     """
     target = Path(path)
     if target.is_dir():
         raise InputError(f"{target} is a folder; expected a file to write")
     if target.exists() and not target.is_file():
         raise InputError(f"{target} is not a regular file; expected a file to write")
-    for source in map(Path, inputs):
+    for source in map(Path, others):
         if target.resolve() == source.resolve() or (target.exists() and source.exists() and target.samefile(source)):
-            raise InputError(f"{target} is one of the inputs; expected another file to write")
+            raise InputError(f"{target} would overwrite {source}; expected another file to write")
     with output_folder(target.parent):
         yield target

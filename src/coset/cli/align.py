@@ -69,11 +69,12 @@ def align(
             stack.enter_context(output_file(element, [*inputs, out]))
         source = Source(model, option, shapes, symmetry, key, strip_prefix)
         networks = read_networks([reference, other], source, choice)
-        needed: dict[str, Any] = {"model": networks.model, "data": networks.batches, "seed": seed}
-        needed["criterion"] = choice.criterion if choice else None
-        needed = {name: value for name, value in needed.items() if name in known and value is not None}
+        needed: dict[str, Any] = {"model": networks.model, "seed": seed}
+        if choice is not None:
+            needed |= {"data": networks.batches, "criterion": choice.criterion}
+        options = {name: value for name, value in needed.items() if name in known} | settings
         a, b = networks.params
-        result = align_networks(networks.symmetry, a, b, method, **settings, **needed)
+        result = align_networks(networks.symmetry, a, b, method, **options)
         told = _told(result, settings, str(choice) if choice else None, seed)
         stored = as_stored(networks.checkpoints[1], result.params, f"the aligned {other}")
         if element:
@@ -100,8 +101,8 @@ def _told(result: "Alignment[Any]", settings: dict[str, Any], data: str | None, 
                 "class": name,
                 "units": p.numel(),
                 "moved": moved[name],
-                "before": result.before.get(name),
-                "after": result.agreement.get(name),
+                "before": result.before[name],
+                "after": result.agreement[name],
             }
             for name, p in result.element.permutations.items()
         ],

@@ -51,8 +51,8 @@ def choose(
     if part not in ("train", "test"):
         raise InputError(f"--split is '{part}', expected train or test")
     if name is None:
-        if limit is not None or mean is not None or std is not None:
-            raise InputError("--limit, --mean and --std say which data are used; they need --data")
+        if part != "train" or limit is not None or mean is not None or std is not None:
+            raise InputError("--split, --limit, --mean and --std say which data are used; they need --data")
         return None
     choice = Choice(name, part, limit, mean, std, seed)
     _normalization(choice)

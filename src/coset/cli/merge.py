@@ -66,7 +66,7 @@ def merge(
     choice = choose(data, split, limit, mean, std, seed)
     shares = _shares(files, weights)
     settings = gathered(setting, gauge=gauge, scales=scales, objective=objective)
-    known = set() if no_align else method_options(method, settings, choice, many=len(files) > 2)
+    known = _method(method, settings, choice, len(files), no_align)
     _check_names(average, renormalize, choice, "data" in known)
     inputs = [*files, *([symmetry] if symmetry else [])]
     with output_file(out, inputs):
@@ -83,7 +83,7 @@ def merge(
             model=networks.model,
             data=networks.batches,
             seed=seed,
-            options=settings | ({"criterion": choice.criterion} if choice and "criterion" in known else {}),
+            options=({"criterion": choice.criterion} if choice and {"data", "criterion"} <= known else {}) | settings,
         )
         told = {
             "average": average,
@@ -109,6 +109,15 @@ def _shares(files: list[Path], weights: str | None) -> list[float]:
     if len(files) < 2:
         raise InputError(f"there is one network to merge, {files[0]}; expected two or more")
     return normalized_weights(None if weights is None else numbers("--weights", weights), len(files))
+
+
+def _method(method: str, settings: dict[str, Any], choice: Choice | None, count: int, no_align: bool) -> set[str]:
+    """The options of the alignment, of which there are none where there is no alignment."""
+    if not no_align:
+        return method_options(method, settings, choice, many=count > 2)
+    if settings:
+        raise InputError(f"with --no-align there is no alignment that could have the setting '{min(settings)}'")
+    return set()
 
 
 def _found(merged: "Merged[Any]") -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What alignment and merging begin with: files, model, symmetry and data that fit each other."""
 
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -80,7 +81,7 @@ def _converted(params: Mapping[str, "Tensor"], dtype: "torch.dtype") -> dict[str
     return {name: made[id(tensor)] for name, tensor in params.items()}
 
 
-_GIVEN_OTHERWISE = frozenset({"model", "data", "criterion", "seed", "callback", "show", "start"})
+_GIVEN_OTHERWISE = frozenset({"model", "data", "seed", "callback", "show", "start"})
 """Options of methods that have a place of their own on the command line, or none."""
 
 
@@ -123,8 +124,8 @@ def written_by(command: str, networks: Networks, entries: Mapping[str, str]) -> 
     return {
         "coset.version": version("coset"),
         "coset.command": command,
-        "coset.inputs": ", ".join(checkpoint.where.name for checkpoint in files),
-        "coset.inputs.sha256": ", ".join(checkpoint.sha256 for checkpoint in files),
+        "coset.inputs": json.dumps([checkpoint.where.name for checkpoint in files]),
+        "coset.inputs.sha256": json.dumps([checkpoint.sha256 for checkpoint in files]),
         "coset.symmetry": networks.symmetry.fingerprint,
         **{f"coset.{name}": text for name, text in entries.items()},
     }

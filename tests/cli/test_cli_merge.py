@@ -1,0 +1,134 @@
+"""``coset merge``: the average of files is a file of the same architecture, with the names and types of the first."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+import coset
+from coset.models import MLP
+
+MODEL = ["--model", "mlp", "--option", "in_features=6", "--option", "widths=[5,4]", "--option", "out_features=3"]
+
+
+def model():
+    return MLP(6, [5, 4], 3).eval()
+
+
+def network(seed, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    state = model().state_dict()
+    return {name: torch.randn(tensor.shape, generator=generator).to(dtype) for name, tensor in state.items()}
+
+
+@pytest.fixture
+def three(tmp_path):
+    """Three networks on disk, in the folder where ``here`` runs."""
+    networks = [network(seed) for seed in range(3)]
+    for params, name in zip(networks, "abc", strict=True):
+        save_file(params, tmp_path / f"{name}.safetensors")
+    return networks
+
+
+def merge(*more, files=("a.safetensors", "b.safetensors", "c.safetensors"), out="out.safetensors"):
+    return ["merge", *files, *MODEL, "-o", out, *more]
+
+
+def metadata(path):
+    with safe_open(path, "pt") as file:
+        return file.metadata()
+
+
+@pytest.mark.parametrize(("weights", "shares"), [(None, [1 / 3] * 3), ("2,1,1", [0.5, 0.25, 0.25])])
+def test_without_alignment_it_is_the_weighted_mean(here, three, weights, shares):
+    more = ["--weights", weights] if weights else []
+    code, out, err = here(*merge("--no-align", "--seed", 3, *more))
+    assert (code, err) == (0, "")
+    found = load_file("out.safetensors")
+    assert found.keys() == three[0].keys()
+    for name, tensor in found.items():
+        expected = sum(share * params[name].double() for share, params in zip(shares, three, strict=True))
+        torch.testing.assert_close(tensor.double(), expected, rtol=0, atol=1e-6)
+    told = metadata("out.safetensors")
+    assert told["coset.command"] == "merge"
+    assert told["coset.version"] == coset.__version__
+    assert json.loads(told["coset.weights"]) == pytest.approx(shares)
+    assert (told["coset.method"], told["coset.average"], told["coset.renormalize"]) == ("none", "mean", "none")
+    assert told["coset.seed"] == "3"
+    digests = [hashlib.sha256(Path(f"{name}.safetensors").read_bytes()).hexdigest() for name in "abc"]
+    assert json.loads(told["coset.inputs.sha256"]) == digests
+    assert f"{shares[0]:.4g}" in out
+    told = json.loads(here(*merge("--no-align", "--json", *more))[1])
+    assert told["weights"] == pytest.approx(shares)
+    assert told["inputs"] == ["a.safetensors", "b.safetensors", "c.safetensors"]
+
+
+def test_copies_moved_by_symmetries_merge_to_the_network_itself(here, three, tmp_path):
+    """g·A and h·A are the same network as A: aligned, their mean is A; as they are, it is not."""
+    sym = coset.discover(model(), torch.randn(2, 6))
+    permuting = sym.restrict(scales=False, signs=False)
+    for name, seed in (("b", 1), ("c", 2)):
+        g = sym.element(permuting.random(torch.Generator().manual_seed(seed)).permutations)
+        save_file(sym.act(g, three[0]), tmp_path / f"{name}.safetensors")
+    code, _, err = here(*merge())
+    assert code == 0, err
+    found = load_file("out.safetensors")
+    for name, tensor in three[0].items():
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6)
+    assert here(*merge("--no-align", out="plain"))[0] == 0
+    assert not torch.allclose(load_file("plain")["layers.0.weight"], three[0]["layers.0.weight"], atol=0.1)
+
+
+def test_names_and_types_are_those_of_the_first(here, tmp_path):
+    a, b = network(1, torch.float16), network(2)
+    save_file({f"module.{name}": tensor for name, tensor in a.items()}, tmp_path / "a.safetensors")
+    torch.save(b, tmp_path / "b.pt")
+    code, _, err = here(*merge("--no-align", "--strip-prefix", "module.", files=("a.safetensors", "b.pt")))
+    assert code == 0, err
+    for name, tensor in load_file("out.safetensors").items():
+        plain = name.removeprefix("module.")
+        assert name != plain
+        assert torch.equal(tensor, ((a[plain].double() + b[plain].double()) / 2).half())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (merge(files=["a.safetensors"]), "there is one network to merge, a.safetensors; expected two or more"),
+        (merge("--weights", "1,2"), "weights has 2 entries; expected one for each of the 3 networks"),
+        (merge("--weights", "1,x,2"), "--weights takes numbers separated by commas, found '1,x,2'"),
+        (merge("--weights", "0,0,0"), "expected finite numbers with a positive sum"),
+        (merge("--average", "median"), "--average is 'median', expected one of mean, spherical"),
+        (merge("--renormalize", "pray"), "--renormalize is 'pray', expected one of none, refresh"),
+        (merge("--method", "magic"), "--method is 'magic', expected one of"),
+        (merge("--renormalize", "repair"), "--renormalize repair measures units on inputs: say on which with --data"),
+        (
+            merge("--data", "digits", "--no-align"),
+            "neither the alignment nor --renormalize none looks at data; leave --data out",
+        ),
+        (merge("--no-align", "--scales"), "with --no-align there is no alignment that could have the setting 'scales'"),
+        (merge("--setting", "magic=1"), "the method weights for more than two networks has no setting 'magic'"),
+        (merge(out="c.safetensors"), "c.safetensors would overwrite c.safetensors"),
+        (merge("--option", "norm=batch"), "a.safetensors does not fit the model mlp: it lacks "),
+        (["merge", *MODEL, "-o", "out"], "Missing argument 'A B [C …]'"),
+    ],
+)
+def test_bad_arguments_get_one_line_and_leave_nothing(here, three, monkeypatch, arguments, message):
+    monkeypatch.setattr("coset.symmetry.discover", lambda *a, **k: pytest.fail("looked for a symmetry"))
+    before = sorted(Path().rglob("*"))
+    code, out, err = here(*arguments)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert message in err
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_networks_of_other_shapes_are_refused(here, three, tmp_path):
+    save_file(MLP(6, [5, 5], 3).state_dict(), tmp_path / "c.safetensors")
+    code, _, err = here(*merge())
+    assert code == 2
+    assert "c.safetensors does not fit the model mlp: 'layers.1.weight' is (5, 5) where (4, 5) is expected" in err
+    assert not Path("out.safetensors").exists()
