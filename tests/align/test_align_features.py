@@ -6,9 +6,9 @@ from functools import lru_cache
 import pytest
 import torch
 import torch.nn.functional as F
-from architectures import CASES, made, randomized
 from torch import Tensor, nn
 
+from architectures import CASES, made, randomized
 from coset.align.feature_calls import Watch, fitted, run
 from coset.align.feature_signs import signs_at
 from coset.align.features import find_features, units_by_samples
@@ -84,7 +84,8 @@ def test_places_worked_out_by_hand():
 
 def test_channels_before_positions_and_segments_after_inputs():
     flat = setting("flatten")[4]["c2"][0].site
-    assert flat.axes == (Fixed(0), Product((Units("c2"), Fixed(9)))) and flat.operation == "linear"
+    assert flat.axes == (Fixed(0), Product((Units("c2"), Fixed(9))))
+    assert flat.operation == "linear"
     site = setting("concatenation")[4]["b"][0]
     rows = units_by_samples(setting("concatenation")[1], site, torch.arange(24.0).reshape(2, 12))
     assert torch.equal(rows, torch.tensor([[7.0, 19], [8, 20], [9, 21], [10, 22], [11, 23]]))
@@ -117,7 +118,8 @@ def test_a_batch_folded_into_heads_may_change_its_size():
     found = find_features(sym, model, params, x)
     assert {owner: len(where) for owner, where in found.items()} == {"h": 1, "qk": 2, "vo": 2}
     site = found["qk"][0].site
-    assert site.operation == "bmm" and site.axes[0] == Product((Fixed(0), Units("h")))
+    assert site.operation == "bmm"
+    assert site.axes[0] == Product((Fixed(0), Units("h")))
     rows = units_by_samples(sym, found["qk"][0], seen(model, params, x)[site.key])
     q = F.linear(x, params["attention.in_proj_weight"][:6], params["attention.in_proj_bias"][:6]) / math.sqrt(2)
     assert torch.allclose(rows.sort(1).values, q.reshape(35, 6).T.sort(1).values)
@@ -172,7 +174,8 @@ def test_units_beside_another_class_are_not_seen():
             "token1.weight": "t", "token1.bias": "t", "token2.weight": "- t"}  # fmt: skip
     sym = Symmetry.from_axes(axes, model)
     found = find_features(sym, model, dict(model.state_dict()), torch.randn(5, 4, 3))
-    assert [p.site.call for p in found["c"]] == [1, 3] and found["t"] == ()
+    assert [p.site.call for p in found["c"]] == [1, 3]
+    assert found["t"] == ()
 
 
 class Tokens(nn.Module):
@@ -211,8 +214,8 @@ def test_a_model_of_another_symmetry_is_refused():
     wider = Symmetry.from_axes({"fc.weight": "- /s"}, nn.ModuleDict({"fc": nn.Linear(5, 2)}))
     with pytest.raises(InputError, match=r"'fc.weight' of model .* has shape \(2, 4\); the symmetry expects \(2, 5\)"):
         find_features(wider, nn.ModuleDict({"fc": nn.Linear(4, 2)}), {}, x)
-    with pytest.raises(InputError, match="has 'extra.weight', which the symmetry does not know"):
-        both = nn.ModuleDict({"fc": nn.Linear(5, 2), "extra": nn.Linear(1, 1)})
+    both = nn.ModuleDict({"fc": nn.Linear(5, 2), "extra": nn.Linear(1, 1)})
+    with pytest.raises(InputError, match=r"has 'extra.weight', which the symmetry does not know"):
         find_features(wider, both, {}, x)
     with pytest.raises(InputError, match="model is a dict; expected"):
         find_features(wider, {}, {}, x)
@@ -221,5 +224,5 @@ def test_a_model_of_another_symmetry_is_refused():
 def test_tied_tensors_that_differ_are_refused():
     model, sym, params, x, _ = setting("tied embeddings")
     apart = params | {"head.weight": params["embed.weight"] + 1}
-    with pytest.raises(InputError, match="'head.weight' and 'embed.weight' are one tensor in TiedLanguageModel"):
+    with pytest.raises(InputError, match=r"'head.weight' and 'embed.weight' are one tensor in TiedLanguageModel"):
         find_features(sym, model, apart, x)

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import length_hint
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,8 @@ from coset.align.feature_hidden_signs import settle_signs
 from coset.align.feature_moments import STATISTICS, Moments, merged, moments
 from coset.align.features import Key, Placement, find_features, units_by_samples
 from coset.align.inputs import check_pair
-from coset.align.result import Alignment, Callback, Step, T, points
+from coset.align.result import Alignment, Callback, Step, T, carried, points
+from coset.align.weights import ascend_classes
 from coset.batches import BATCH_SIZE, Inputs, input_batches
 from coset.errors import InputError
 from coset.progress import Ticker, progress
@@ -78,8 +78,7 @@ def match_activations(
     if not session.stopped_at_class:
         g, notes = _on_weights(sym, networks, g, places, seed)
         seconds["weights"] = time.perf_counter() - matched
-    network: Any = other
-    aligned: T = sym.act(g, network)
+    aligned = carried(sym, g, other)
     return Alignment(
         sym, "activations", g, aligned, history[-1], tuple(history),
         agreement(sym, networks[0], points(aligned)), agreement(sym, *networks),
@@ -108,9 +107,9 @@ class _Session:
         for number, batch in enumerate(batches):
             x, y = (self._features(params, batch) for params in fit)
             for place in list(x):
-                mine, theirs = x.pop(place), y.pop(place)
-                found = moments(mine, theirs.to(mine.device))
-                _check_finite(found, mine, place, number)
+                mine = x.pop(place)
+                found = moments(mine, y.pop(place).to(mine.device))
+                _check_finite(found, place, number)
                 key = self._key(place)
                 self.gathered[key] = merged(self.gathered[key], found) if key in self.gathered else found
             bar.advance(note=f"batch {number + 1}")
@@ -196,8 +195,6 @@ def _on_weights(
 
 def _matched_on_weights(sym: Symmetry, reference: Params, other: Params, names: list[str], seed: int) -> Element:
     """The permutations and signs of some classes that bring the weights closest, all others left as they are."""
-    from coset.align.weights import ascend_classes
-
     classes = {name: replace(item, permutes=name in names) for name, item in sym.classes.items()}
     families = {key: replace(sym.families[key], scales=False) for key in sym.flipping}
     part = replace(sym, classes=classes, families={k: item for k, item in families.items() if item.owner in names})
@@ -213,14 +210,14 @@ def _checked(batch: Tensor, number: int) -> Tensor:
     return batch
 
 
-def _check_finite(found: Moments, x: Tensor, place: Placement, number: int) -> None:
-    if bool(torch.isfinite(found.squares).all()):
-        return
-    whose = "the reference" if not bool(torch.isfinite(x).all()) else "the other network"
-    raise InputError(
-        f"activations of '{place.owner}' in {whose}, as call {place.site.call} ({place.site.operation}) reads them on "
-        f"batch {number} of data, are NaN or infinite"
-    )
+def _check_finite(found: Moments, place: Placement, number: int) -> None:
+    fine = torch.isfinite(found.squares).all(1).tolist()
+    if not all(fine):
+        whose = "the other network" if fine[0] else "the reference"
+        raise InputError(
+            f"activations of '{place.owner}' in {whose}, as call {place.site.call} ({place.site.operation}) reads them "
+            f"on batch {number} of data, are NaN, infinite or too large to be squared"
+        )
 
 
 def _count(data: Inputs, batch_size: int) -> int:

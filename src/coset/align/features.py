@@ -83,6 +83,13 @@ def find_features(
     names: dict[Key, str] = {}
     before = seen(theta, few, None)
     before = _distinct(before, seen(theta, few.flip(*range(few.ndim)), before))
+    for key, tensor in before.items():
+        # Minus infinity is how masks are written.
+        if bool((torch.isnan(tensor) | (tensor == torch.inf)).any()):
+            raise InputError(
+                f"call {key[0]} ({names[key]}) of {type(model).__name__} reads values that are NaN or infinite, near "
+                f"the weights given"
+            )
     orders = sym.restrict(scales=False, signs=False)
     elements = tuple(orders.random(generator) for _ in range(enough_elements(sym)))
     after = [seen(orders.act(g, theta), few, before) for g in elements]
