@@ -26,7 +26,7 @@ def align(
     option: given.FactoryOptions = None,
     shapes: given.InputShapes = None,
     symmetry: given.SymmetryFile = None,
-    method: Annotated[str, typer.Option(metavar="NAME", help="weights, activations, sinkhorn or ste.")] = "weights",
+    method: given.Method = "weights",
     gauge: given.Gauge = None,
     scales: given.Scales = None,
     objective: given.Objective = None,
@@ -137,7 +137,8 @@ def _show(told: dict[str, Any], out: Path) -> None:
         [row["class"], str(row["units"]), str(row["moved"]), f"{row['before']:.4f}", f"{row['after']:.4f}"]
         for row in told["classes"]
     ]
-    show_table(["class", "units", "moved", "agreement before", "after"], rows, f"B brought to A by {told['method']}")
+    columns = ["class", "units", "moved", "agreement before", "after"]
+    show_table(columns, rows, f"B brought to A by {told['method']}", right={1, 2, 3, 4})
     objective = told["objective"]
     times = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in told["seconds"].items())
     print(f"objective {objective['before']:.6g} → {objective['after']:.6g} in {objective['steps']} steps ({times})")

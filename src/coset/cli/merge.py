@@ -29,15 +29,8 @@ def merge(
     ] = None,
     average: Annotated[str, typer.Option(metavar="NAME", help="mean or spherical.")] = "mean",
     no_align: Annotated[bool, typer.Option("--no-align", help="Average the weights as they are.")] = False,
-    method: Annotated[
-        str, typer.Option(metavar="NAME", help="How to align first: weights, activations, sinkhorn or ste.")
-    ] = "weights",
-    renormalize: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="Statistics repaired afterwards: none, refresh, repair, rescale or data-free."
-        ),
-    ] = "none",
+    method: given.Method = "weights",
+    renormalize: given.Renormalization = "none",
     gauge: given.Gauge = None,
     scales: given.Scales = None,
     objective: given.Objective = None,
@@ -152,13 +145,11 @@ def _metadata(networks: Networks, told: dict[str, Any]) -> dict[str, str]:
 
 
 def _show(told: dict[str, Any], files: list[Path], out: Path) -> None:
-    rows = [
-        [str(file), f"{share:.4g}", str(moved)]
-        for file, share, moved in zip(files, told["weights"], told["moved"], strict=True)
-    ]
+    columns = zip(files, told["weights"], told["moved"], strict=True)
+    rows = [[str(file), f"{share:.4g}", str(moved)] for file, share, moved in columns]
     how = "as they are" if told["method"] == "none" else f"aligned by {told['method']}"
     title = f"{told['average']} of {len(files)} networks, {how}; renormalised: {told['renormalize']}"
-    show_table(["network", "weight", "units moved"], rows, title)
+    show_table(["network", "weight", "units moved"], rows, title, right={1, 2})
     for note in told["notes"]:
         print(f"note: {note}")
     print(f"weights: {out}")

@@ -63,6 +63,11 @@ Std = Annotated[
     str | None, typer.Option(metavar="NUMBERS", help="Divide each channel by this, after --mean [default: its own].")
 ]
 
+Method = Annotated[str, typer.Option(metavar="NAME", help="How to align: by weights, activations, sinkhorn or ste.")]
+Renormalization = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="Statistics repaired afterwards: none, refresh, repair, rescale or data-free."),
+]
 Gauge = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Compare weights as given, or normalized: scales removed [default: given]."),

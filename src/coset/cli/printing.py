@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Collection
 from typing import Any
 
 from coset.tables import text_table
@@ -23,8 +24,8 @@ def _plain(content: Any) -> Any:
     return content
 
 
-def show_table(columns: list[str], rows: list[list[str]], title: str = "") -> None:
-    """Print a table, under a title if there is one."""
+def show_table(columns: list[str], rows: list[list[str]], title: str = "", right: Collection[int] = ()) -> None:
+    """Print a table, under a title if there is one; columns numbered in ``right`` are aligned to the right."""
     if title:
         print(f"\n{title}")
-    print(text_table(columns, rows))
+    print(text_table(columns, rows, right))
