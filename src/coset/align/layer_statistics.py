@@ -182,6 +182,7 @@ class _Reader(Watch):
         self.calls: dict[str, Layer] = {}
         self.readers: dict[str, list[str]] = {}
         self.normed: set[str] = set()
+        self.computed: set[str] = set()
         self.norms: dict[str, BatchNorm] = {}
         self.outputs: dict[int, tuple[str, weakref.ref[Tensor]]] = {}
 
@@ -195,7 +196,7 @@ class _Reader(Watch):
         if bias is not None:
             self.readers.setdefault(bias, []).append(func.__name__)
         elif tensor is not None:
-            self.readers[weight].append("a bias that is no parameter")
+            self.computed.add(weight)
 
     def on_other(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         made = [memory_of(value) for value in tree_leaves(result) if isinstance(value, Tensor)]
@@ -226,8 +227,9 @@ def read_anatomy(model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor)
     tied = _tied(model, params)
     layers, unusable = [], dict[str, str]()
     for weight, call in reader.calls.items():
-        names = [weight] if call.bias is None else [weight, call.bias]
-        for name in names:
+        if weight in reader.computed:
+            unusable[weight] = "its bias is computed and no parameter"
+        for name in [weight] if call.bias is None else [weight, call.bias]:
             if name in tied:
                 unusable[weight] = f"'{name}' and '{tied[name]}' are one tensor"
             elif len(reader.readers[name]) > 1:
@@ -235,10 +237,11 @@ def read_anatomy(model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor)
         if weight not in unusable:
             layers.append(Layer(weight, call.bias, call.channel, call.transposed, call.groups, weight in reader.normed))
     for name in params:
-        if name not in reader.calls and name in reader.readers:
-            unusable[name] = f"no linear map or convolution reads it, but {', '.join(reader.readers[name])}"
+        if name in tied:
+            unusable[name] = f"'{name}' and '{tied[name]}' are one tensor"
         elif name not in reader.calls:
-            unusable[name] = "no linear map or convolution reads it"
+            others = f", but {', '.join(reader.readers[name])}" if name in reader.readers else ""
+            unusable[name] = f"no linear map or convolution reads it{others}"
     return Anatomy(tuple(layers), tuple(reader.norms.values()), unusable)
 
 
@@ -249,10 +252,12 @@ def run(model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor, watch: W
     try:
         with torch.no_grad(), watch:
             torch.func.functional_call(model, weights, (inputs.to(device),))
-    except (RuntimeError, TypeError) as error:
+    except InputError:
+        raise
+    except (RuntimeError, TypeError, ValueError) as error:
         raise InputError(
-            f"the model does not run on data of shape {tuple(inputs.shape)} and type {inputs.dtype}: "
-            f"{str(error).strip().splitlines()[0]}"
+            f"the model does not run with these weights on data of shape {tuple(inputs.shape)} and type "
+            f"{inputs.dtype}: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
         ) from error
 
 

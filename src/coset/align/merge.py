@@ -12,6 +12,8 @@ from coset.align import renormalize as renormalization
 from coset.align.align import METHODS
 from coset.align.align import align as align_pair
 from coset.align.inputs import check_networks
+from coset.align.many import align_many
+from coset.align.renormalize_measured import BEFORE_NORM, NOT_HIDDEN
 from coset.align.renormalize_result import Renormalized
 from coset.align.result import Callback, T, points
 from coset.batches import Inputs
@@ -102,8 +104,17 @@ def merge(
     done = renormalization.renormalize(
         sym, model, network, aligned.networks, method=renormalize, weights=shares, **extra
     )
-    notes = (*aligned.notes, *(f"'{name}' was not renormalised: {why}" for name, why in done.skipped.items()))
+    notes = (*aligned.notes, *_notes(done))
     return Merged(sym, _renewed(network, done), aligned.elements, tuple(shares), aligned.histories, done, notes)
+
+
+def _notes(done: Renormalized) -> list[str]:
+    """What renormalisation could not do; what it need not do is no news."""
+    return [
+        f"'{name}' was not renormalised: {why}"
+        for name, why in done.skipped.items()
+        if why not in (BEFORE_NORM, NOT_HIDDEN)
+    ]
 
 
 def _accepted(method: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,13 +128,16 @@ def _aligned(
 ) -> _Aligned[T]:
     """Every network in one frame, that of the first."""
     if len(networks) > 2 and method == "weights":
-        from coset.align.many import align_many
-
-        found = align_many(sym, networks, seed=seed, **told, **options)
-        moved = [sym.act(g, cast(Any, network)) for g, network in zip(found.elements, networks, strict=True)]
-        return _Aligned(tuple(moved), tuple(found.elements), (tuple(found.history),), tuple(found.notes))
+        known = inspect.signature(align_many).parameters
+        if unknown := sorted(set(options) - set(known)):
+            raise InputError(
+                f"three networks or more are aligned together, which has no option '{unknown[0]}'; expected one of "
+                f"{', '.join(name for name in known if name not in ('sym', 'networks'))}"
+            )
+        found = align_many(sym, networks, **{"seed": seed, **told, **options})
+        return _Aligned(found.aligned, found.elements, (found.history,))
     first = networks[0]
-    alignments = [align_pair(sym, first, other, method, seed=seed, **told, **options) for other in networks[1:]]
+    alignments = [align_pair(sym, first, other, method, **{"seed": seed, **told, **options}) for other in networks[1:]]
     return _Aligned(
         (first, *(found.aligned for found in alignments)),
         (sym.identity(), *(found.element for found in alignments)),

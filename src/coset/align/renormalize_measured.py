@@ -12,6 +12,9 @@ from coset.progress import progress
 from coset.symmetry import Symmetry
 from coset.train.metrics import evaluation_mode
 
+BEFORE_NORM = "a batch norm reads its outputs and is refreshed instead"
+NOT_HIDDEN = "its outputs carry no class that permutes"
+
 
 def refresh(
     sym: Symmetry,
@@ -124,9 +127,9 @@ def _skipped(task: Task, known: Known) -> dict[str, str]:
     if task.kind != "refresh":
         for layer in known.anatomy.layers:
             if layer.norm:
-                skipped[layer.weight] = "a batch norm reads its outputs and is refreshed instead"
+                skipped[layer.weight] = BEFORE_NORM
             elif layer not in known.layers:
-                skipped[layer.weight] = "its outputs carry no class that permutes: they are the network's own"
+                skipped[layer.weight] = NOT_HIDDEN
     done = {norm.variance for norm in known.anatomy.norms}
     for name, parameter in task.sym.parameters.items():
         matrix = parameter.moves and not parameter.buffer and len(parameter.shape) > 1
