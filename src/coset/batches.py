@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import Tensor
 
@@ -11,7 +11,8 @@ from coset.errors import InputError
 BATCH_SIZE = 500
 
 Inputs = Tensor | Iterable[Any]
-"""Inputs of a model: one tensor, or an iterable of batches, each a tensor or a sequence that begins with one."""
+"""Inputs of a model: one tensor, a pair of tensors (inputs, targets) of which the first is taken, or an iterable of
+batches, each a tensor or a sequence that begins with one."""
 
 Labelled = tuple[Tensor, Tensor] | Iterable[Any]
 """Inputs with targets: a pair of tensors, or an iterable of batches (inputs, targets, …)."""
@@ -23,6 +24,8 @@ def input_batches(data: Inputs, batch_size: int = BATCH_SIZE) -> Iterator[Tensor
     Of a loader's batches that are sequences (inputs, targets, …) the first part is taken. No data is an error.
     """
     _check_size(batch_size)
+    if _is_pair(data):
+        data = data[0]
     if isinstance(data, Tensor):
         if data.ndim == 0 or len(data) == 0:
             raise InputError(f"data is a tensor of shape {tuple(data.shape)}; expected at least one input")
@@ -38,7 +41,7 @@ def input_batches(data: Inputs, batch_size: int = BATCH_SIZE) -> Iterator[Tensor
 def labelled_batches(data: Labelled, batch_size: int = BATCH_SIZE) -> Iterator[tuple[Tensor, Tensor]]:
     """Inputs with their targets, batch by batch; a pair of tensors is cut into batches of ``batch_size``."""
     _check_size(batch_size)
-    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+    if _is_pair(data):
         x, y = data
         if x.ndim == 0 or y.ndim == 0 or len(x) != len(y) or len(x) == 0:
             raise InputError(
@@ -51,6 +54,11 @@ def labelled_batches(data: Labelled, batch_size: int = BATCH_SIZE) -> Iterator[t
         if not (isinstance(batch, tuple | list) and len(batch) > 1 and all(isinstance(p, Tensor) for p in batch[:2])):
             raise InputError(f"batch {number} of data is a {type(batch).__name__}; expected tensors (inputs, targets)")
         yield batch[0], batch[1]
+
+
+def _is_pair(data: Any) -> TypeGuard[tuple[Tensor, Tensor]]:
+    """A tuple of two tensors is inputs and targets; a list of tensors is batches."""
+    return isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)
 
 
 def _cut(tensor: Tensor, batch_size: int) -> Iterator[Tensor]:

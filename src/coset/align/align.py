@@ -4,13 +4,21 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from coset.align.activations import match_activations
 from coset.align.inputs import check_pair
 from coset.align.result import Alignment, T
+from coset.align.sinkhorn import match_sinkhorn
+from coset.align.straight_through import match_straight_through
 from coset.align.weights import match_weights
 from coset.errors import InputError
 from coset.symmetry import Symmetry
 
-METHODS: dict[str, Callable[..., Alignment[Any]]] = {"weights": match_weights}
+METHODS: dict[str, Callable[..., Alignment[Any]]] = {
+    "weights": match_weights,
+    "activations": match_activations,
+    "sinkhorn": match_sinkhorn,
+    "ste": match_straight_through,
+}
 
 
 def align(sym: Symmetry, reference: T, other: T, method: str = "weights", **options: Any) -> Alignment[T]:
