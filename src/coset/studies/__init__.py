@@ -5,12 +5,13 @@ A module of this package without a leading underscore is a study; it registers i
 
 from coset.studies._report import StudyRun
 from coset.studies._run import run_study, show_study
-from coset.studies._study import PRESETS, Context, Findings, Study, Table, studies, study
+from coset.studies._study import PRESETS, Context, Findings, Scalar, Study, Table, studies, study
 
 __all__ = [
     "PRESETS",
     "Context",
     "Findings",
+    "Scalar",
     "Study",
     "StudyRun",
     "Table",
