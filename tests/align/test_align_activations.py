@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
@@ -20,9 +21,11 @@ from coset.align.feature_moments import STATISTICS, Moments, merged, moments
 from coset.align.feature_signs import solve
 from coset.distribution import Delta, MeanField
 from coset.errors import InputError
+from coset.models import build
 from coset.symmetry import Family, Parameter, Symmetry
 from coset.symmetry.axes import Product, Units
 from coset.symmetry.structure import UnitClass
+from declared import declared
 
 PLANTED = [name for name in CASES if name != "rotary"]
 
@@ -368,6 +371,42 @@ def test_deterministic_and_without_traces():
     assert first.history == second.history
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(tensor, buffers[name]) for name, tensor in model.state_dict().items())
+
+
+def test_trained_networks_are_aligned_alike_from_anywhere_on_their_orbit(checkpoint_folder):
+    model = build("tiny10")
+    a, b = (load_file(checkpoint_folder / f"tiny10-seed{seed}.safetensors") for seed in (0, 1))
+    sym = declared(model)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 3, 32, 32, generator=generator)
+    here = match_activations(sym, a, b, model=model, data=x)
+    part = sym.restrict(scales=False)
+    moved = part.act(part.random(generator), b)
+    there = match_activations(sym, a, moved, model=model, data=x)
+    assert here.objective == pytest.approx(there.objective, rel=1e-5)
+    assert here.objective > 2 * here.history[0]
+    for name, tensor in here.params.items():
+        assert torch.equal(there.params[name], tensor), name
+
+
+class Fickle(nn.Module):
+    """Skips a layer where there are many inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.first(x))
+        return h if len(x) > 8 else self.last(h)
+
+
+def test_control_flow_that_follows_the_data_is_refused():
+    model = Fickle()
+    sym = Symmetry.from_axes({"first.weight": "h", "first.bias": "h", "last.weight": "- h"}, model)
+    params = dict(model.state_dict())
+    with pytest.raises(InputError, match=r"call 1 \(linear\) of Fickle is not made on inputs of shape \(9, 4\)"):
+        match_activations(sym, params, params, model=model, data=torch.randn(9, 4))
 
 
 def refused(message, name="flatten", **changes):

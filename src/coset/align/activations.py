@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from coset.align.agreement import agreement
-from coset.align.feature_assignment import Scores, assign, objective, seen
+from coset.align.feature_assignment import Scores, assign, objective
 from coset.align.feature_calls import Watch, fitted, run
 from coset.align.feature_hidden_signs import settle_signs
 from coset.align.feature_moments import STATISTICS, Moments, merged, moments
-from coset.align.features import Key, Placement, find_features, units_by_samples
+from coset.align.features import Key, Placement, find_features, units_by_samples, unseen
 from coset.align.inputs import check_pair
 from coset.align.result import Alignment, Callback, Step, T, carried, points
 from coset.align.weights import ascend_classes
@@ -62,11 +62,12 @@ def match_activations(
     batches = input_batches(data, batch_size)
     first = _checked(next(batches), 0)
     begun = time.perf_counter()
-    places = find_features(sym, model, networks[0], first, seed=seed)
-    found = time.perf_counter()
-    session = _Session(sym, model, networks, places, statistic, callback)
     rest = (_checked(batch, number) for number, batch in enumerate(batches, start=1))
-    with progress("matching activations", total=_count(data, batch_size), show=show) as bar:
+    with progress("matching activations", total=1 + _count(data, batch_size), show=show) as bar:
+        places = find_features(sym, model, networks[0], first, seed=seed)
+        bar.advance(note="classes found")
+        found = time.perf_counter()
+        session = _Session(sym, model, networks, places, statistic, callback)
         session.watch(chain([first], rest), bar)
     watched = time.perf_counter()
     scores = session.scores()
@@ -133,6 +134,12 @@ class _Session:
         like = next(tensor for tensor in params.values() if tensor.is_floating_point())
         batch = batch.to(like.device, like.dtype) if batch.is_floating_point() else batch.to(like.device)
         run(self.model, params, batch, Watch(see))
+        for place in chain(*self.places.values()):
+            if place not in features:
+                raise InputError(
+                    f"call {place.site.call} ({place.site.operation}) of {type(self.model).__name__} is not made on "
+                    f"inputs of shape {tuple(batch.shape)}: the model's control flow follows its data"
+                )
         return features
 
     def _key(self, place: Placement) -> tuple[object, ...]:
@@ -178,13 +185,12 @@ def _on_weights(
     seed: int,
 ) -> tuple[Element, tuple[str, ...]]:
     """Match what features do not show on the weights, given all the rest; and what to tell the user of it."""
-    visible = seen(sym, {name: {place.flips: torch.empty(0) for place in found} for name, found in places.items()})
-    unseen = [name for name in sym.permuting if name not in visible and sym.classes[name].size > 1]
+    unread = unseen(sym, places)
     shown = {key for place in chain(*places.values()) for key in place.flips}
     hidden = [key for key in sym.flipping if key not in shown]
-    notes = [f"no contraction shows the units of '{name}': they were matched on the weights" for name in unseen]
-    if unseen:
-        g = sym.compose(_matched_on_weights(sym, networks[0], sym.act(g, networks[1]), unseen, seed), g)
+    notes = [f"no contraction shows the units of '{name}': they were matched on the weights" for name in unread]
+    if unread:
+        g = sym.compose(_matched_on_weights(sym, networks[0], sym.act(g, networks[1]), unread, seed), g)
     if hidden:
         listed = ", ".join(f"'{key}'" for key in hidden)
         notes.append(f"features do not show the signs of {listed}: they were chosen on the weights")
@@ -193,7 +199,7 @@ def _on_weights(
     return sym.compose(h, g), tuple(notes)
 
 
-def _matched_on_weights(sym: Symmetry, reference: Params, other: Params, names: list[str], seed: int) -> Element:
+def _matched_on_weights(sym: Symmetry, reference: Params, other: Params, names: tuple[str, ...], seed: int) -> Element:
     """The permutations and signs of some classes that bring the weights closest, all others left as they are."""
     classes = {name: replace(item, permutes=name in names) for name, item in sym.classes.items()}
     families = {key: replace(sym.families[key], scales=False) for key in sym.flipping}

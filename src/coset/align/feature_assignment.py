@@ -14,7 +14,6 @@ from torch import Tensor
 from coset.align.feature_signs import common_families, signs_at, solve
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.group import full_map
-from coset.symmetry.structure import ancestors
 
 Scores = Mapping[str, Mapping[frozenset[str], Tensor]]
 """For each class, how alike each unit of the reference is to each of the other network, (units, units) over all blocks;
@@ -208,8 +207,3 @@ def _are_independent(flips: Sequence[frozenset[str]]) -> bool:
     matrix = np.array([[key in own for key in keys] for own in odd], dtype=bool).reshape(len(odd), len(keys))
     every = (solve(matrix, row) for row in np.eye(len(odd), dtype=bool))
     return all(solution is not None for solution in every)
-
-
-def seen(sym: Symmetry, scores: Scores) -> frozenset[str]:
-    """The classes that are matched by what was seen: of themselves, or of what is nested in them."""
-    return frozenset(outer for name in scores if scores[name] for outer in (name, *ancestors(name, sym.classes)))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from coset.symmetry import Element, Parameter, Symmetry
 from coset.symmetry.axes import Concat, Fixed, Node, Product, Units, factors_of, size_of, units_of
-from coset.symmetry.structure import Structure, UnitClass, build_structure
+from coset.symmetry.structure import Structure, UnitClass, ancestors, build_structure
 
 ANY = Fixed(0)
 """Positions that never move, as many as the axis has: samples."""
@@ -97,9 +97,13 @@ def moved(sym: Symmetry, axes: Sequence[Node], shape: Sequence[int], g: Element)
     """Where each entry of a feature comes from when ``g`` permutes the units: old flat positions, of ``shape``."""
     sizes = {name: item.size for name, item in sym.classes.items()}
     nodes = tuple(resolved(node, length, sizes) for node, length in zip(axes, shape, strict=True))
-    feature = Symmetry(sym.classes, {}, {"feature": Parameter(tuple(shape), nodes)})
+    there = {unit.name for node in nodes for unit in units_of(node)}
+    there |= {outer for name in there for outer in ancestors(name, sym.classes)}
+    classes = {name: item for name, item in sym.classes.items() if name in there}
+    feature = Symmetry(classes, {}, {"feature": Parameter(tuple(shape), nodes)})
     positions = torch.arange(torch.Size(shape).numel()).reshape(tuple(shape))
-    return feature.act(Element(g.permutations), {"feature": positions})["feature"]
+    own = Element({name: g.permutations[name] for name in feature.permuting})
+    return feature.act(own, {"feature": positions})["feature"]
 
 
 @lru_cache(maxsize=4096)

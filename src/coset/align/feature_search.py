@@ -59,7 +59,7 @@ def describe(search: Search, before: Tensor, after: Sequence[Tensor]) -> tuple[N
     size = before.square().mean().sqrt()
     if not bool(torch.isfinite(size)) or size == 0 or not all(bool(torch.isfinite(part).all()) for part in after):
         return None
-    view = _View(search, [_waves(part / size) for part in (before, *after)])
+    view = _View(search, [_wave(part / size) for part in (before, *after)])
     axes = range(before.ndim)
     moving = [axis for axis in axes if not view.agrees({axis: ANY})]
     found: dict[int, Node] = {}
@@ -87,13 +87,13 @@ def describe(search: Search, before: Tensor, after: Sequence[Tensor]) -> tuple[N
     return described if same else None
 
 
-def _waves(values: Tensor) -> Tensor:
-    """Two bounded functions of every entry whose sums tell entries apart, norms and means that are fixed or not."""
-    return torch.stack([torch.sin(2 * values + 0.5), torch.sin(5 * values + 1)])
+def _wave(values: Tensor) -> Tensor:
+    """A bounded function of every entry whose sums tell units apart even where norms and means are fixed."""
+    return torch.sin(2 * values + 0.5)
 
 
 def _are_close(table: Tensor, before: Tensor, order: Tensor) -> bool:
-    return bool(((table.flatten(1) - before.flatten(1)[:, order]).abs() <= TOLERANCE).all())
+    return bool(((table.reshape(-1) - before.reshape(-1)[order]).abs() <= TOLERANCE).all())
 
 
 def _is_unambiguous(sym: Symmetry, axes: Sequence[Node]) -> bool:
@@ -103,21 +103,21 @@ def _is_unambiguous(sym: Symmetry, axes: Sequence[Node]) -> bool:
 
 @dataclass(frozen=True)
 class _View:
-    """One feature before and after every element, as ``_waves``."""
+    """One feature before and after every element, as ``_wave``."""
 
     search: Search
     waves: list[Tensor]
     tables: dict[tuple[int, tuple[int, ...]], Tensor] = field(default_factory=dict)
 
     def candidates(self, axis: int) -> tuple[Node, ...]:
-        return self.search.candidates(self.waves[0].shape[axis + 1])
+        return self.search.candidates(self.waves[0].shape[axis])
 
     def agrees(self, nodes: dict[int, Node]) -> bool:
         """Whether the sums over all other axes are re-ordered as ``nodes`` on these axes say, by every element."""
         axes = tuple(sorted(nodes))
         described = tuple(nodes[axis] for axis in axes)
         before = self._table(0, axes)
-        shape = tuple(before.shape[1:])
+        shape = tuple(before.shape)
         return all(
             _are_close(self._table(number + 1, axes), before, self.search.order(number, described, shape))
             for number in range(len(self.waves) - 1)
@@ -127,7 +127,7 @@ class _View:
         """The means over all other axes, computed once."""
         if (number, axes) not in self.tables:
             waves = self.waves[number]
-            others = [axis + 1 for axis in range(waves.ndim - 1) if axis not in axes]
+            others = [axis for axis in range(waves.ndim) if axis not in axes]
             self.tables[number, axes] = waves.mean(others) if others else waves
         return self.tables[number, axes]
 
@@ -148,7 +148,7 @@ class _View:
         for host, node in found.items():
             if all(carries(node, name) for name in gap):
                 yield host, node
-        for host in range(self.waves[0].ndim - 1):
+        for host in range(self.waves[0].ndim):
             if host != axis and host not in moving and host not in found:
                 for node in self.candidates(host):
                     if all(carries(node, name) for name in gap) and not missing(node, self.search.sym.classes):

@@ -26,8 +26,12 @@ from coset.values import Frozen
 Key = tuple[int, int]
 """The number of a call, in the order of execution, and of its argument."""
 
-_ENTRIES = 16384
+_ENTRIES = 4096
 """Experiments run on as many inputs as have so many entries, at least 2 and at most 8."""
+
+
+_FURTHER = 2
+"""So many more networks are tried where a class is not seen: of a few units all may be dead in one network."""
 
 
 @dataclass(frozen=True)
@@ -72,38 +76,18 @@ def find_features(
     """
     check_model(sym, model)
     generator = torch.Generator().manual_seed(seed)
-    own = dict(model.named_parameters()) | dict(model.named_buffers())
-    still = {name: tensor.detach().double() for name, tensor in own.items() if tensor.is_floating_point()}
-    theta = general_position(fitted(model, params), sym, generator)
-    few = inputs[: min(8, max(2, _ENTRIES // max(1, inputs[0].numel())))]
+    runs = _Runs(model, inputs[: min(8, max(2, _ENTRIES // max(1, inputs[0].numel())))], {})
+    best = _found(sym, runs, params, generator)
+    for _ in range(_FURTHER):
+        if unseen(sym, best):
+            best = min(best, _found(sym, runs, params, generator), key=lambda places: len(unseen(sym, places)))
+    return best
 
-    def seen(network: Mapping[str, Tensor], x: Tensor, wanted: Mapping[Key, Tensor] | None) -> dict[Key, Tensor]:
-        return _seen(model, fitted(model, still | dict(network)), x, wanted, names)
 
-    names: dict[Key, str] = {}
-    before = seen(theta, few, None)
-    before = _distinct(before, seen(theta, few.flip(*range(few.ndim)), before))
-    for key, tensor in before.items():
-        # Minus infinity is how masks are written.
-        if bool((torch.isnan(tensor) | (tensor == torch.inf)).any()):
-            raise InputError(
-                f"call {key[0]} ({names[key]}) of {type(model).__name__} reads values that are NaN or infinite, near "
-                f"the weights given"
-            )
-    orders = sym.restrict(scales=False, signs=False)
-    elements = tuple(orders.random(generator) for _ in range(enough_elements(sym)))
-    after = [seen(orders.act(g, theta), few, before) for g in elements]
-    search = Search(sym, elements)
-    sites: list[tuple[Site, Tensor]] = []
-    for key, tensor in before.items():
-        axes = describe(search, tensor, [run_[key] for run_ in after])
-        if axes is not None:
-            sites.append((Site(*key, names[key], axes), tensor))
-    del after
-    placed = [(place, tensor) for site, tensor in sites for place in _placements(sym, site, tuple(tensor.shape))]
-    experiment = _Experiment(sym, placed, lambda g: seen(sym.act(g, theta), few, before))
-    places = [place for place, _ in _with_common_signs(_with_own_signs(experiment, generator))]
-    return Frozen({name: tuple(place for place in places if place.owner == name) for name in sym.permuting})
+def unseen(sym: Symmetry, places: Mapping[str, tuple[Placement, ...]]) -> tuple[str, ...]:
+    """The classes of which nothing is seen, not even what is nested in them."""
+    visible = {outer for name, found in places.items() if found for outer in (name, *ancestors(name, sym.classes))}
+    return tuple(name for name in sym.permuting if sym.classes[name].size > 1 and name not in visible)
 
 
 def units_by_samples(sym: Symmetry, place: Placement, feature: Tensor) -> Tensor:
@@ -142,29 +126,70 @@ def check_model(sym: Symmetry, model: nn.Module) -> None:
         raise InputError(f"model ({type(model).__name__}) has '{unknown[0]}', which the symmetry does not know")
 
 
-def _seen(
-    model: nn.Module,
-    params: Mapping[str, Tensor],
-    inputs: Tensor,
-    wanted: Mapping[Key, Tensor] | None,
-    names: dict[Key, str],
-) -> dict[Key, Tensor]:
-    """What contractions read, in float64, while the model runs: copies, since models write in place."""
-    found: dict[Key, Tensor] = {}
+def _found(
+    sym: Symmetry, runs: "_Runs", params: Mapping[str, Tensor], generator: torch.Generator
+) -> Mapping[str, tuple[Placement, ...]]:
+    """Where classes are seen in one network near ``params``."""
+    kind = type(runs.model).__name__
+    theta = general_position(fitted(runs.model, params), sym, generator)
+    before = _distinct(runs.features(theta), runs.features(theta, backwards=True))
+    for key, tensor in before.items():
+        # Minus infinity is how masks are written.
+        if bool((torch.isnan(tensor) | (tensor == torch.inf)).any()):
+            raise InputError(
+                f"call {key[0]} ({runs.names[key]}) of {kind} reads values that are NaN or infinite, near the weights "
+                f"given"
+            )
+    sites = _sites(sym, runs, theta, before, generator)
+    placed = [(place, before[site.key]) for site in sites for place in _placements(sym, site, before[site.key].shape)]
+    experiment = _Experiment(sym, placed, lambda g: runs.features(sym.act(g, theta), wanted=before))
+    places = [place for place, _ in _with_common_signs(_with_own_signs(experiment, generator))]
+    return Frozen({name: tuple(place for place in places if place.owner == name) for name in sym.permuting})
 
-    def see(call: int, argument: int, name: str, tensor: Tensor) -> None:
-        key = (call, argument)
-        if wanted is None or key in wanted:
-            found[key] = tensor.detach().to(device="cpu", dtype=torch.float64, copy=True)
-            names.setdefault(key, name)
 
-    wide = inputs.double() if inputs.is_floating_point() else inputs
-    run(model, params, wide, Watch(see, widen=True))
-    if wanted is not None and (
-        found.keys() != wanted.keys() or any(found[key].shape != wanted[key].shape for key in wanted)
-    ):
-        raise InputError(f"{type(model).__name__} calls other operations, or of other shapes, from run to run")
-    return found
+@dataclass(frozen=True)
+class _Runs:
+    """Runs of a model on a few inputs, in float64. ``names``: the functions that read what was seen, kept by runs."""
+
+    model: nn.Module
+    inputs: Tensor
+    names: dict[Key, str]
+
+    def features(
+        self, params: Mapping[str, Tensor], *, wanted: Mapping[Key, Tensor] | None = None, backwards: bool = False
+    ) -> dict[Key, Tensor]:
+        """What contractions read, all of it or what is ``wanted``: copies, since models write in place.
+
+        ``backwards``: on other inputs, the same ones reversed along every axis, which any model takes.
+        """
+        own = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+        still = {name: tensor.detach().double() for name, tensor in own.items() if tensor.is_floating_point()}
+        found: dict[Key, Tensor] = {}
+
+        def see(call: int, argument: int, name: str, tensor: Tensor) -> None:
+            key = (call, argument)
+            if wanted is None or key in wanted:
+                found[key] = tensor.detach().to(device="cpu", dtype=torch.float64, copy=True)
+                self.names.setdefault(key, name)
+
+        x = self.inputs.to(next(iter(params.values())).device)
+        x = x.flip(*range(x.ndim)) if backwards else x
+        x = x.double() if x.is_floating_point() else x
+        run(self.model, fitted(self.model, still | dict(params)), x, Watch(see, widen=True))
+        if wanted is not None and any(key not in found or found[key].shape != wanted[key].shape for key in wanted):
+            raise InputError(f"{type(self.model).__name__} calls other operations, or of other shapes, from run to run")
+        return found
+
+
+def _sites(
+    sym: Symmetry, runs: _Runs, theta: Mapping[str, Tensor], before: Mapping[Key, Tensor], generator: torch.Generator
+) -> list[Site]:
+    """The features that permutations of the network's units re-order, with what stands on their axes."""
+    part = sym.restrict(scales=False, signs=False)
+    search = Search(sym, tuple(part.random(generator) for _ in range(enough_elements(sym))))
+    after = [runs.features(part.act(g, theta), wanted=before) for g in search.elements]
+    described = {key: describe(search, tensor, [found[key] for found in after]) for key, tensor in before.items()}
+    return [Site(*key, runs.names[key], axes) for key, axes in described.items() if axes is not None]
 
 
 def _distinct(features: Mapping[Key, Tensor], others: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
@@ -172,6 +197,8 @@ def _distinct(features: Mapping[Key, Tensor], others: Mapping[Key, Tensor]) -> d
     kept: dict[Key, Tensor] = {}
     alike: dict[tuple[object, ...], list[Tensor]] = {}
     for key, tensor in features.items():
+        if key not in others or others[key].shape != tensor.shape:
+            raise InputError(f"call {key[0]} has no counterpart on other inputs: the model's control flow follows them")
         if tensor.ndim == 0 or torch.equal(tensor, others[key]):
             continue
         same = alike.setdefault((tensor.shape, float(tensor.sum())), [])
