@@ -132,6 +132,7 @@ def test_the_file_holds_what_the_method_found_and_how(here, ab, methods):
         row = next(line.split() for line in out.splitlines() if line.startswith(name))
         assert row[1:3] == [str(len(g.permutations[name])), str(count)]
     assert "objective 1.5 → 2.5 in 2 steps (cost 0.25 s, assignment 0.50 s)" in out
+    assert "scaled besides: layers.0, layers.1" in out
     assert "note: a note" in out
 
 
@@ -420,7 +421,9 @@ def test_ctrl_c_while_it_computes_leaves_nothing(ab, tmp_path):
         "from coset.cli import main\n"
         "main(sys.argv[1:])\n"
     )
-    arguments = align("--element", "g", method="slow", out="new/out")
+    # From a file, because the discovery would take most of the time.
+    coset.discover(model().eval(), torch.randn(2, 6)).save(tmp_path / "sym.json")
+    arguments = align("--element", "g", "--symmetry", "sym.json", method="slow", out="new/out")
     before = sorted(tmp_path.rglob("*"))
     process = subprocess.Popen(
         [sys.executable, "-c", probe, *arguments],

@@ -132,3 +132,28 @@ def test_networks_of_other_shapes_are_refused(here, three, tmp_path):
     assert code == 2
     assert "c.safetensors does not fit the model mlp: 'layers.1.weight' is (5, 5) where (4, 5) is expected" in err
     assert not Path("out.safetensors").exists()
+
+
+@pytest.mark.parametrize("renormalize", ["repair", "data-free"])
+def test_renormalisation_and_alignment_get_model_and_data(here, tmp_path, renormalize):
+    """What is written is what the library finds with the same data."""
+    from coset.align.merge import merge as merge_networks
+
+    net = MLP(64, [8], 10).eval()
+    networks = []
+    for seed in (1, 2):
+        generator = torch.Generator().manual_seed(seed)
+        networks.append({n: torch.randn(t.shape, generator=generator) for n, t in net.state_dict().items()})
+        torch.save(networks[-1], tmp_path / f"{seed}.pt")
+    arguments = ["--model", "mlp", "--option", "in_features=64", "--option", "widths=[8]", "-o", "out"]
+    more = ["--method", "activations", "--renormalize", renormalize, "--data", "digits", "--split", "test"]
+    code, _, err = here("merge", "1.pt", "2.pt", *arguments, *more)
+    assert code == 0, err
+    x = coset.data.load("digits", flatten=True).test.x
+    sym = coset.discover(net, x[:2])
+    expected = merge_networks(sym, networks, method="activations", renormalize=renormalize, model=net, data=x)
+    found = load_file("out")
+    for name, tensor in expected.params.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-4)
+    plain = merge_networks(sym, networks, align=False)
+    assert not torch.allclose(found["layers.0.weight"], plain.params["layers.0.weight"], atol=0.1)

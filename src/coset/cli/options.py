@@ -72,7 +72,9 @@ Gauge = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Compare weights as given, or normalized: scales removed [default: given]."),
 ]
-Scales = Annotated[bool | None, typer.Option("--scales", help="Match scales as well, where the model has them.")]
+Scales = Annotated[
+    bool | None, typer.Option("--scales/--no-scales", help="Match scales as well, where the model has them.")
+]
 Objective = Annotated[str | None, typer.Option(metavar="NAME", help="What sinkhorn and ste minimise.")]
 Settings = Annotated[
     list[str] | None,
