@@ -373,20 +373,18 @@ def test_deterministic_and_without_traces():
     assert all(torch.equal(tensor, buffers[name]) for name, tensor in model.state_dict().items())
 
 
-def test_trained_networks_are_aligned_alike_from_anywhere_on_their_orbit(checkpoint_folder):
+def test_trained_networks_agree_as_well_from_anywhere_on_their_orbit(checkpoint_folder):
     model = build("tiny10")
-    a, b = (load_file(checkpoint_folder / f"tiny10-seed{seed}.safetensors") for seed in (0, 1))
+    files = [load_file(checkpoint_folder / f"tiny10-seed{seed}.safetensors") for seed in (0, 1)]
+    a, b = ({name: t.double() if t.is_floating_point() else t for name, t in file.items()} for file in files)
     sym = declared(model)
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(40, 3, 32, 32, generator=generator)
+    x = torch.randn(20, 3, 32, 32, generator=generator)
     here = match_activations(sym, a, b, model=model, data=x)
-    part = sym.restrict(scales=False)
-    moved = part.act(part.random(generator), b)
-    there = match_activations(sym, a, moved, model=model, data=x)
-    assert here.objective == pytest.approx(there.objective, rel=1e-5)
+    there = match_activations(sym, a, sym.act(sym.random(generator), b), model=model, data=x)
+    # Units that are dead on this noise may be matched otherwise; nothing else may.
+    assert there.objective == pytest.approx(here.objective, rel=1e-9)
     assert here.objective > 2 * here.history[0]
-    for name, tensor in here.params.items():
-        assert torch.equal(there.params[name], tensor), name
 
 
 class Fickle(nn.Module):
