@@ -1,7 +1,11 @@
-"""The command line in this process."""
+"""The command line in this process, and networks for it."""
 
 import pytest
+import torch
+from aligned_files import looking, network, shuffled
+from safetensors.torch import save_file
 
+from coset.align import METHODS
 from coset.cli import main
 
 
@@ -20,3 +24,18 @@ def here(capsys, monkeypatch, tmp_path):
         return stop.value.code or 0, out, err
 
     return run
+
+
+@pytest.fixture
+def methods(monkeypatch):
+    monkeypatch.setitem(METHODS, "shuffled", shuffled)
+    monkeypatch.setitem(METHODS, "looking", looking)
+
+
+@pytest.fixture
+def ab(tmp_path):
+    """A and B on disk, in the folder where ``here`` runs."""
+    a, b = network(1), network(2)
+    save_file(a, tmp_path / "a.safetensors")
+    torch.save({"epoch": 1, "state_dict": b}, tmp_path / "b.pt")
+    return a, b
