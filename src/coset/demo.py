@@ -1,4 +1,4 @@
-"""The demonstration: two networks trained on digits, and one of them moved along its orbit."""
+"""The demonstration: two networks trained on digits, one moved along its orbit, the other brought to it."""
 
 import json
 import math
@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from coset.align import align
 from coset.data import Dataset, load
 from coset.errors import InputError
 from coset.files import output_folder, write_bytes, write_text
+from coset.landscape import Profiles, barrier, linear, on
 from coset.models import MLP
 from coset.progress import progress
 from coset.symmetry import Element, Symmetry, discover
@@ -37,19 +39,30 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Line:
+    """The line from A to another network: the barrier of the test loss on it, and the accuracy halfway."""
+
+    to: str
+    barrier: float
+    midpoint_accuracy: float
+
+
+@dataclass(frozen=True)
 class DemoResult:
-    """What the demonstration found: the symmetry, a row for each network, and the files written."""
+    """What the demonstration found: the symmetry, a row for each network, lines from A, and the files written."""
 
     symmetry: Symmetry
     rows: tuple[Row, ...]
+    lines: tuple[Line, ...]
     figure: Path
     results: Path
 
 
 def run_demo(out: str | os.PathLike[str], *, seed: int = 0, show: bool | None = None) -> DemoResult:
-    """Train networks A and B on digits, move A by a random element g of its group, and compare all three with A.
+    """Train networks A and B on digits, move A by a random element g of its group, bring B to A by alignment.
 
-    Weights are compared by ‖θ − θ_A‖/‖θ_A‖, outputs by the largest difference of a logit on the test images in float64.
+    Weights are compared by ‖θ − θ_A‖/‖θ_A‖, outputs by the largest difference of a logit on the test images in float64;
+    then the loss is followed on the line from A to B, and to B aligned.
     """
     if not 0 <= seed < 2**63 - 1:
         raise InputError(f"seed must be an integer from 0 to 2^63 - 2, found {seed}")
@@ -60,7 +73,8 @@ def run_demo(out: str | os.PathLike[str], *, seed: int = 0, show: bool | None = 
         generator = torch.Generator().manual_seed(seed)
         a, b = _train_two(digits, seed, generator, show)
         g = sym.random(generator)
-        networks = {"A": a, "g·A": sym.act(g, a), "B": b}
+        aligned = align(sym, a, b, seed=seed, show=False).aligned
+        networks = {"A": a, "g·A": sym.act(g, a), "B": b, "B aligned": aligned}
         x, y = digits.test.x.double(), digits.test.y
         logits = {name: _logits(model, params, x) for name, params in networks.items()}
         rows = tuple(
@@ -73,17 +87,26 @@ def run_demo(out: str | os.PathLike[str], *, seed: int = 0, show: bool | None = 
             )
             for name, params in networks.items()
         )
+        profiles = {
+            f"A to {name}": barrier(linear(a, networks[name]), on(model, test=(x, y)), show=False)
+            for name in ("B", "B aligned")
+        }
+        lines = tuple(
+            Line(name, profile["test loss"].barrier, 1 - profile["test error"].midpoint.value)
+            for name, profile in profiles.items()
+        )
         # matplotlib takes long to import, and only this needs it.
         from coset.figures import render
 
-        image, _ = render(lambda: _figure(g, networks, logits))
+        image, _ = render(lambda: _figure(g, networks, logits, profiles))
         content = {
             "seed": seed,
             "log_order": sym.log_order,
             "scales": sym.scale_dimension,
             "rows": [asdict(row) for row in rows],
+            "lines": [asdict(line) for line in lines],
         }
-        result = DemoResult(sym, rows, folder / "demo.png", folder / "demo.json")
+        result = DemoResult(sym, rows, lines, folder / "demo.png", folder / "demo.json")
         write_bytes(result.figure, image)
         write_text(result.results, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
     return result
@@ -129,16 +152,21 @@ def _distance(params: dict[str, Tensor], reference: dict[str, Tensor]) -> float:
     return math.sqrt(squares / sum(float(tensor.square().sum()) for tensor in reference.values()))
 
 
-def _figure(g: Element, networks: dict[str, dict[str, Tensor]], logits: dict[str, Tensor]) -> "Figure":
+def _figure(
+    g: Element,
+    networks: dict[str, dict[str, Tensor]],
+    logits: dict[str, Tensor],
+    profiles: dict[str, Profiles],
+) -> "Figure":
     from matplotlib.patches import Rectangle
 
     from coset.figures import BLUE, GREEN, GREY, INK, ORANGE, VERMILION, label_panel, new_figure
 
-    figure = new_figure(10.0, 3.0)
-    grid = figure.add_gridspec(1, 4, width_ratios=(1, 1, 1, 0.9))
+    figure = new_figure(12.5, 3.0)
+    grid = figure.add_gridspec(1, 5, width_ratios=(1, 1, 1, 0.9, 0.9))
     went_to = g.permutations["layers.0"].argsort()
     titles = ("network A", "g·A: the same function", "B: another function")
-    for column, (letter, title, params) in enumerate(zip("abc", titles, networks.values(), strict=True)):
+    for column, (letter, title, params) in enumerate(zip("abc", titles, networks.values(), strict=False)):
         axes = figure.add_subplot(grid[0, column])
         axes.imshow(_tiles(params["layers.0.weight"]).numpy(), cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
         axes.set_axis_off()
@@ -159,6 +187,15 @@ def _figure(g: Element, networks: dict[str, dict[str, Tensor]], logits: dict[str
     axes.set_ylabel("logits of the other network")
     axes.legend(loc="upper left", markerscale=6)
     label_panel(axes, "d", "outputs on test images")
+    axes = figure.add_subplot(grid[0, 4])
+    for (label, profile), colour in zip(profiles.items(), (VERMILION, GREEN), strict=True):
+        loss = profile["test loss"]
+        axes.plot(loss.taus, loss.values, color=colour, label=label)
+    axes.set_xlabel("τ along the line")
+    axes.set_ylabel("test loss, nats")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    label_panel(axes, "e", "before and after alignment")
     return figure
 
 

@@ -235,12 +235,17 @@ def test_the_demo(here):
     assert code == 0, err
     assert "its outputs differ from A's by" in out
     content = json.loads((Path("there") / "demo.json").read_text())
-    a, moved, b = content["rows"]
+    a, moved, b, aligned = content["rows"]
     assert a["weight_distance"] == a["output_difference"] == 0
     assert moved["output_difference"] < 1e-12
     assert moved["weight_distance"] > 1
     assert moved["same_labels"] == 1
     assert b["output_difference"] > 1
+    # Bringing B to A leaves its function and shortens the way; the barrier on it nearly goes.
+    assert aligned["output_difference"] == pytest.approx(b["output_difference"], rel=1e-9)
+    assert aligned["weight_distance"] < b["weight_distance"]
+    naive, along = content["lines"]
+    assert along["barrier"] < naive["barrier"] / 5
     assert min(a["test_accuracy"], b["test_accuracy"]) > 0.95
     assert (Path("there") / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads(here("demo", "--out", "there", "--json")[1]) == content

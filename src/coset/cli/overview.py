@@ -27,7 +27,7 @@ def demo(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Move a network along its orbit: same function, other weights."""
+    """Move a network along its orbit, and bring another one to it: same functions, other weights."""
     from coset.demo import run_demo
 
     result = run_demo(out, seed=seed)
@@ -47,7 +47,12 @@ def demo(
             ]
             for row in result.rows
         ],
-        "A: trained; g·A: A moved by a random symmetry g; B: trained from another seed",
+        "A: trained; g·A: A moved by a random symmetry g; B: trained from another seed; B aligned: B brought to A",
+    )
+    show_table(
+        ["line", "barrier of the test loss, nats", "test accuracy halfway"],
+        [[line.to, f"{line.barrier:.3f}", f"{100 * line.midpoint_accuracy:.1f} %"] for line in result.lines],
+        "The line between two networks",
     )
     moved, other = result.rows[1], result.rows[2]
     print(

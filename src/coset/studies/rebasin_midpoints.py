@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
 from coset.align import align, align_many, merge
@@ -268,7 +267,7 @@ def _digest(params: Params) -> str:
     digest = hashlib.sha256()
     for name in sorted(params):
         digest.update(name.encode())
-        digest.update(params[name].detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(params[name].detach().cpu().numpy().tobytes())
     return digest.hexdigest()
 
 
