@@ -193,8 +193,9 @@ def _figure(
         axes.plot(loss.taus, loss.values, color=colour, label=label)
     axes.set_xlabel("τ along the line")
     axes.set_ylabel("test loss, nats")
-    axes.set_ylim(bottom=0)
-    axes.legend()
+    # Room for the legend above the curves.
+    axes.set_ylim(0, 1.4 * max(value for profile in profiles.values() for value in profile["test loss"].values))
+    axes.legend(loc="upper center")
     label_panel(axes, "e", "before and after alignment")
     return figure
 
