@@ -21,8 +21,8 @@ from coset.align.feature_moments import STATISTICS, Moments, merged, moments
 from coset.align.feature_signs import solve
 from coset.distribution import Delta, MeanField
 from coset.errors import InputError
-from coset.models import build
-from coset.symmetry import Family, Parameter, Symmetry
+from coset.models import MLP, build
+from coset.symmetry import Family, Parameter, Symmetry, discover
 from coset.symmetry.axes import Product, Units
 from coset.symmetry.structure import UnitClass
 from declared import declared
@@ -438,3 +438,12 @@ def test_moments_are_values():
         one.count = 4
     assert isinstance(merged(one, one), Moments)
     assert merged(one, one).count == 6
+
+
+@pytest.mark.parametrize("data", [torch.zeros(10, 6), torch.ones(1, 6), torch.ones(8, 6)])
+def test_singular_statistics_are_refused(data):
+    model = MLP(6, [5, 4], 3).eval()
+    sym = discover(model, torch.randn(2, 6, generator=torch.Generator().manual_seed(0)))
+    a, b = (dict(MLP(6, [5, 4], 3).state_dict()) for _ in range(2))
+    with pytest.raises(InputError, match="inputs that differ"):
+        match_activations(sym, a, b, model=model, data=data)

@@ -71,6 +71,7 @@ def match_activations(
         session.watch(chain([first], rest), bar)
     watched = time.perf_counter()
     scores = session.scores()
+    _check_variation(scores)
     history = [objective(sym, scores, sym.identity())]
     g = session.matched(scores, history)
     matched = time.perf_counter()
@@ -175,6 +176,18 @@ class _Session:
     def _asked_to_stop(self, value: float, what: str) -> bool:
         self.steps += 1
         return self.callback is not None and bool(self.callback(Step(self.steps, value, what)))
+
+
+def _check_variation(scores: Scores) -> None:
+    """Raise where nothing varies: among units that are all constant there is no more and less alike."""
+    for name, parts in scores.items():
+        if parts and len(next(iter(parts.values()))) > 1 and not any(bool(part.any()) for part in parts.values()):
+            raise InputError(
+                f"the statistics of '{name}' are singular: on these data none of its units varies in both networks; "
+                f"expected several inputs that differ"
+            )
+    if not any(parts for parts in scores.values()):
+        raise InputError("no contraction shows the units of any class on these data; expected inputs that differ")
 
 
 def _on_weights(
