@@ -1,14 +1,26 @@
 """Exact linear assignment, warm where a similar problem was solved before."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 
 Matrix = NDArray[np.floating]
-_REFINEMENTS = 4
+Order = NDArray[np.int64]
+
+WARM_FROM = 384
+"""Below so many units a problem is solved sooner than its candidates are found."""
+
+_PER_ROW = 12
+_AT_MOST_PER_ROW = 32
+_ROUNDS = 6
+_ROUNDING = 8.0
 
 
-def assign(score: Matrix) -> NDArray[np.int64]:
+def assign(score: Matrix) -> Order:
     """The permutation p that maximises Σ_i score[i, p[i]]; score (n, n)."""
     if score.shape[0] == 1:
         return np.zeros(1, dtype=np.int64)
@@ -18,31 +30,104 @@ def assign(score: Matrix) -> NDArray[np.int64]:
 class WarmAssignment:
     """Assignments of one class, step after step: each begins with the prices at which the last one cleared.
 
-    Subtracting a price per column and the best remaining value per row changes no assignment's rank, so the result is
-    exact whatever the prices are; with good ones most rows find their column at once.
+    A price per column and the best remaining value per row, subtracted, leave losses ≥ 0 and change no assignment's
+    rank: an assignment without any loss is optimal, whatever the prices are. With good prices few entries have a small
+    loss. So the problem is solved on these candidates, the prices follow from its solution, and if at these prices no
+    entry of the whole matrix is better (by more than rounding), that proves it; otherwise there are new candidates.
     """
 
     def __init__(self) -> None:
-        self._prices: Matrix | None = None
+        self._prices: NDArray[np.float64] | None = None
+        self._last: Order | None = None
 
-    def __call__(self, score: Matrix) -> NDArray[np.int64]:
-        """The permutation p that maximises Σ_i score[i, p[i]]."""
-        loss = -score if self._prices is None else self._prices - score
-        loss -= loss.min(1, keepdims=True)
-        found = assign(-loss) if len(loss) == 1 else np.asarray(linear_sum_assignment(loss)[1], dtype=np.int64)
-        self._prices = _prices(score, found, self._prices)
+    def __call__(self, score: Matrix) -> Order:
+        """The permutation p that maximises Σ_i score[i, p[i]]; score (n, n)."""
+        n = len(score)
+        if n < WARM_FROM:
+            return assign(score)
+        prices = np.zeros(n) if self._prices is None or len(self._prices) != n else self._prices
+        found, prices = _solve(score, prices, self._last if self._last is not None and len(self._last) == n else None)
+        self._prices, self._last = prices - prices.mean(), found
         return found
 
 
-def _prices(score: Matrix, found: NDArray[np.int64], before: Matrix | None) -> Matrix:
-    """Prices v with v_j ≥ v_p(i) + score_ij − score_ip(i): a few rounds of Bellman and Ford, not always to the end."""
-    regret = score - score[np.arange(len(found)), found][:, None]
-    prices = np.zeros(len(found), dtype=score.dtype) if before is None else before.astype(score.dtype)
-    room = np.empty_like(regret)
-    for _ in range(_REFINEMENTS):
-        np.add(regret, prices[found][:, None], out=room)
-        raised = np.maximum(prices, room.max(0))
-        if np.array_equal(raised, prices):
+def _solve(score: Matrix, prices: NDArray[np.float64], last: Order | None) -> tuple[Order, NDArray[np.float64]]:
+    rows, found = np.arange(len(score)), last
+    for _ in range(_ROUNDS):
+        loss, prices, size = _losses(score, prices)
+        if found is not None:
+            rounding = _ROUNDING * np.finfo(loss.dtype).eps * (size + np.abs(prices[found]))
+            if bool((loss[rows, found] <= rounding).all()):
+                return found, prices
+        candidates = None if found is None else _Candidates.of(loss, loss[rows, found])
+        if candidates is None:
             break
-        prices = raised
-    return np.asarray(prices - prices.mean(), dtype=score.dtype)
+        found = candidates.assign()
+        prices = prices - candidates.prices(found)
+    loss, prices, _ = _losses(score, prices)
+    found = np.asarray(linear_sum_assignment(loss)[1], dtype=np.int64)
+    candidates = _Candidates.of(loss, loss[rows, found])
+    return found, prices if candidates is None else prices - candidates.prices(found)
+
+
+def _losses(score: Matrix, prices: NDArray[np.float64]) -> tuple[Matrix, NDArray[np.float64], Matrix]:
+    """What each entry loses against the best of its row and column, the prices with that, and each row's best |·|."""
+    loss = prices.astype(score.dtype) - score
+    least = loss.min(1, keepdims=True)
+    loss -= least
+    spare = loss.min(0)
+    loss -= spare
+    return loss, prices - spare, np.abs(least[:, 0])
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """The entries of a loss matrix with a small loss, row by row: row i has ``starts[i]`` to ``starts[i + 1]``."""
+
+    loss: NDArray[np.float64]
+    column: NDArray[np.int32]
+    starts: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, loss: Matrix, known: Matrix) -> "_Candidates | None":
+        """Those of the smallest losses, and all no worse than the ``known`` entry of their row; None: too many."""
+        n = len(loss)
+        sample = loss[:: max(1, n // 32)].reshape(-1)
+        few = np.partition(sample, place := len(sample) * _PER_ROW // n)[place]
+        chosen = loss <= np.maximum(known, few)[:, None]
+        at = np.flatnonzero(chosen)
+        if len(at) > _AT_MOST_PER_ROW * n:
+            return None
+        starts = np.zeros(n + 1, dtype=np.int32)
+        np.cumsum(np.count_nonzero(chosen, axis=1), out=starts[1:])
+        return cls(loss.reshape(-1)[at].astype(np.float64), (at % n).astype(np.int32), starts)
+
+    def assign(self) -> Order:
+        """The assignment with the least loss among the candidates, which must hold one."""
+        n = len(self.starts) - 1
+        # Every assignment gets n times the offset; a sparse matrix does not know an entry of 0.
+        offset = float(self.loss.max()) or 1.0
+        graph = csr_array((self.loss + offset, self.column, self.starts), shape=(n, n))
+        return np.asarray(min_weight_full_bipartite_matching(graph)[1], dtype=np.int64)
+
+    def prices(self, found: Order) -> NDArray[np.float64]:
+        """Column values y, with row values x, such that x_i + y_j ≤ loss_ij, with equality where ``found``.
+
+        x_i = min_j loss_ij − loss_kj + x_k, k the row that found j: shortest paths, by Bellman and Ford.
+        """
+        n = len(found)
+        row = np.empty(n, dtype=np.int64)
+        row[found] = np.arange(n)
+        rows = np.repeat(np.arange(n), np.diff(self.starts))
+        at = np.zeros(n)
+        here = self.column == found[rows]
+        at[self.column[here]] = self.loss[here]
+        step, source = self.loss - at[self.column], row[self.column]
+        x, rounding = np.zeros(n), np.finfo(np.float64).eps * n * float(self.loss.max())
+        for _ in range(n):
+            lower = np.minimum.reduceat(x[source] + step, self.starts[:-1])
+            done = bool((x - lower <= rounding).all())
+            x = lower
+            if done:
+                break
+        return np.asarray(at - x[row])
