@@ -26,7 +26,7 @@ def match_sinkhorn(
     scales: bool = False,
     steps: int = 300,
     learning_rate: float = 0.05,
-    scale_rate: float = 0.02,
+    scale_rate: float = 0.05,
     batch_size: int = 250,
     every: int = 10,
     examples: int = 1000,
@@ -49,7 +49,8 @@ def match_sinkhorn(
         return sinkhorn(scores, temperature, tolerance=_TOLERANCE)
 
     options = Options(
-        objective, model, data, criterion, scales, steps, learning_rate, scale_rate, batch_size, every, examples,
-        start, seed, callback, show,
+        objective=objective, model=model, data=data, criterion=criterion, scales=scales, steps=steps,
+        learning_rate=learning_rate, scale_rate=scale_rate, batch_size=batch_size, every=every, examples=examples,
+        start=start, seed=seed, callback=callback, show=show,
     )  # fmt: skip
     return descend(sym, reference, other, "sinkhorn", relaxation, options)

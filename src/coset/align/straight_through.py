@@ -20,9 +20,9 @@ def match_straight_through(
     data: Labelled | None = None,
     criterion: str | Criterion = "cross_entropy",
     scales: bool = True,
-    steps: int = 1000,
-    learning_rate: float = 0.01,
-    scale_rate: float = 0.02,
+    steps: int = 400,
+    learning_rate: float = 0.003,
+    scale_rate: float = 0.05,
     batch_size: int = 250,
     every: int = 25,
     examples: int = 1000,
@@ -36,10 +36,16 @@ def match_straight_through(
     ``objective``: "midpoint" or "random" (the loss ``criterion`` of ``model`` on ``data``, halfway or at a random point
     of the segment), "l2" (distance between the parameters), or any function loss(reference, permuted, batch). See
     ``Options`` for the rest, and ``descend`` for what is guaranteed.
+
+    The rates are those for a good ``start``, by activations say: half of learning_rate·steps is how far an entry can
+    go, and a permutation changes when two of them have gone halfway from 1 and from 0. From nowhere take 0.03.
+    Scales behind a batch norm weigh the two networks unit by unit, so that the midpoint may come to lean to one of
+    them; "random" cares for the whole segment.
     """
     options = Options(
-        objective, model, data, criterion, scales, steps, learning_rate, scale_rate, batch_size, every, examples,
-        start, seed, callback, show,
+        objective=objective, model=model, data=data, criterion=criterion, scales=scales, steps=steps,
+        learning_rate=learning_rate, scale_rate=scale_rate, batch_size=batch_size, every=every, examples=examples,
+        start=start, seed=seed, callback=callback, show=show,
     )  # fmt: skip
     return descend(sym, reference, other, "ste", _straight_through, options)
 
