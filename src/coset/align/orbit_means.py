@@ -57,7 +57,8 @@ def _orbits(sym: Symmetry, stretch: Stretch) -> tuple[Tensor, Tensor]:
         here = member.unit >= 0
         if sym.classes[member.name].permutes:
             labels = labels - torch.where(here, member.stride * _local(sym, member), 0)
-        odd ^= here & _odd(sym, member.name, member.charges)
+        # Two free signs at one entry do not cancel: each is as likely as its opposite.
+        odd |= here & _odd(sym, member.name, member.charges)
     return labels, odd
 
 

@@ -1,5 +1,6 @@
 """Where the units of a class stand in the parameters, and which classes must be assigned together."""
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -75,24 +76,35 @@ class Layout:
         """The steps of a sweep: every class that can do anything is active in one of them.
 
         Two classes of a tree that stand at the same entries (the inputs and outputs of a group) are not assigned in one
-        step: each is, given the other.
+        step: each is, given the other. All else that can be is assigned again in each, blocks above all: a block is
+        worth what its best inside is.
         """
         found: list[Move] = []
         for root, item in self.sym.classes.items():
             if item.parent is not None:
                 continue
-            waiting = [name for name in self.tree(root) if self.sym.classes[name].permutes or self.flips[name]]
+            able = [name for name in self.tree(root) if self.sym.classes[name].permutes or self.flips[name]]
+            waiting = able
             while waiting:
                 active: list[str] = []
-                for name in waiting:
-                    if not any(self._coupled(name, other) for other in active):
+                for name in dict.fromkeys((*waiting, *able)):
+                    if self.coupled[name].isdisjoint(active):
                         active.append(name)
                 found.append(Move(root, frozenset(active)))
                 waiting = [name for name in waiting if name not in active]
         return tuple(found)
 
-    def _coupled(self, a: str, b: str) -> bool:
-        return any(member.name == b for place in self.places[a] for member in place.beside)
+    @cached_property
+    def coupled(self) -> Mapping[str, frozenset[str]]:
+        """Class → the classes that stand at the same entries along a stretch and are neither in it nor around it."""
+        found: dict[str, set[str]] = {name: set() for name in self.sym.classes}
+        for structure in self.sym.structures.values():
+            for stretch in structure.stretches:
+                for a, b in itertools.permutations(stretch.members, 2):
+                    apart = a.name not in self.chains[b.name] and b.name not in self.chains[a.name]
+                    if apart and bool(((a.unit >= 0) & (b.unit >= 0)).any()):
+                        found[a.name].add(b.name)
+        return {name: frozenset(others) for name, others in found.items()}
 
     @cached_property
     def quadratic(self) -> frozenset[str]:

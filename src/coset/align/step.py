@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -44,8 +45,13 @@ def move_scores(scoring: Scoring, move: Move, g: Element | None) -> dict[str, Sc
 
 
 def _counted(layout: Layout, move: Move, tree: tuple[str, ...], name: str) -> list[Place] | None:
-    """The places of a class that count for it: entries shared with another class of the tree count once."""
-    rank = {other: (other not in move.active, index) for index, other in enumerate(tree)}
+    """The places of a class that count for it: entries shared with another class of the tree count once.
+
+    They count where something is assigned; of two classes at the same entries only one is, or is in blocks that are.
+    """
+    rank = {
+        other: (-len(move.active.intersection(layout.chains[other])), index) for index, other in enumerate(tree)
+    }
     counted = [
         place
         for place in layout.places[name]
@@ -106,12 +112,27 @@ class TreeStep:
                 size += float(picked.abs().sum())
         return total, size
 
+    @cached_property
+    def _free(self) -> dict[str, Scores]:
+        """The scores with the signs of the families that are not assigned multiplied in."""
+        kept = {key for name in self.tree if name not in self.move.active for key in self.layout.flips[name]}
+        result: dict[str, Scores] = {}
+        for name in self.tree:
+            total = result.setdefault(name, {})
+            for parity, matrix in self.scores[name].items():
+                value = matrix
+                for key in parity & kept:
+                    flips = self.g.signs[key].reshape(-1)
+                    value = value * flips.repeat_interleave(matrix.shape[1] // len(flips)).to(matrix)
+                free = parity - kept
+                total[free] = total[free] + value if free in total else value
+        return result
+
     def _units(self, name: str, around: Signs) -> _Units:
         """The value of every pair of units of a class, over all blocks, given the signs of the classes around it."""
         key = (name, self._relevant(name, around))
         if key not in self._unit_tables:
-            active = name in self.move.active
-            hubs, singles = self._hubs(name) if active else ((), ())
+            hubs, singles = self._hubs(name) if name in self.move.active else ((), ())
             best: NDArray[np.floating] | None = None
             choice: NDArray[np.int64] | None = None
             for number, config in enumerate(itertools.product((1, -1), repeat=len(hubs))):
@@ -193,7 +214,7 @@ class TreeStep:
                 target[at] = chosen[key]
                 continue
             odd = torch.zeros(len(new), dtype=torch.float64)
-            for parity, matrix in self.scores[name].items():
+            for parity, matrix in self._free[name].items():
                 if key in parity:
                     sign = math.prod(chosen[other] for other in parity if other != key)
                     odd += sign * matrix[torch.from_numpy(new), torch.from_numpy(old)].double().cpu()
@@ -209,7 +230,7 @@ class TreeStep:
         if self.layout.children[name]:
             return own, ()
         hubs: list[str] = []
-        waiting = [parity & set(own) for parity in self.scores[name]]
+        waiting = [parity & set(own) for parity in self._free[name]]
         while crowded := [rest for parity in waiting if len(rest := parity - set(hubs)) > 1]:
             hubs.append(max(own, key=lambda key: (sum(key in rest for rest in crowded), key)))
         return tuple(hubs), tuple(key for key in own if key not in hubs)
@@ -217,13 +238,9 @@ class TreeStep:
     def _signed(self, name: str, signs: Signs, singles: tuple[str, ...]) -> Tensor:
         """Σ ± score with the signs given, each single family at its best: Σ_f |the part that f flips|."""
         parts: dict[str | None, Tensor] = {}
-        active = name in self.move.active
-        for parity, matrix in self.scores[name].items():
+        for parity, matrix in self._free[name].items():
             flipped = [key for key in parity if key in singles]
             value = matrix * math.prod(signs[key] for key in parity if key in signs)
-            if not active:
-                for key in parity & set(self.layout.flips[name]):
-                    value = value * self.g.signs[key].reshape(-1).to(value)
             group = flipped[0] if flipped else None
             parts[group] = parts[group] + value if group in parts else value
         if not parts:
@@ -233,5 +250,5 @@ class TreeStep:
 
     def _relevant(self, name: str, around: Signs) -> tuple[tuple[str, int], ...]:
         """The signs around a class that its scores, or those of what is inside it, notice."""
-        noticed = {key for inner in self.layout.tree(name) for parity in self.scores[inner] for key in parity}
+        noticed = {key for inner in self.layout.tree(name) for parity in self._free[inner] for key in parity}
         return tuple(sorted((key, sign) for key, sign in around.items() if key in noticed))
