@@ -61,8 +61,13 @@ class Scoring:
         """The classes on which the scores of a class depend."""
         return frozenset(name for place in self.layout.places[owner] for name in self._neighbours[id(place)])
 
-    def scores(self, owner: str, g: Element | None, places: Sequence[Place] | None = None) -> Scores:
-        """The scores of a class at element ``g``, or on average over the group; ``places``: only of these."""
+    def scores(
+        self, owner: str, g: Element | None, places: Sequence[Place] | None = None, *, apart: bool = False
+    ) -> Scores:
+        """The scores of a class at element ``g``, or on average over the group; ``places``: only of these.
+
+        ``apart``: on average over the classes beside it along a stretch, all others as in ``g``.
+        """
         action = None if g is None else Action(self.layout.sym, g, whole=False)
         total: Scores = {}
         own = self.layout.places[owner] if places is None else places
@@ -73,7 +78,10 @@ class Scoring:
                 continue
             for number, term in enumerate(self.terms.get(place.parameter, ())):
                 parity = place.parity if term.signed else frozenset()
-                matrix = self._place_scores(place, number, term, action)
+                if apart and place.beside:
+                    matrix = self._product(place, term, action, apart=True)
+                else:
+                    matrix = self._place_scores(place, number, term, action)
                 total[parity] = total[parity].add_(matrix) if parity in total else matrix.clone()
         return total
 
@@ -147,7 +155,7 @@ class Scoring:
         rows = positions.shape[0]
         return left[positions].reshape(rows, -1) @ delta[positions].reshape(rows, -1).T
 
-    def _product(self, place: Place, term: Term, action: Action | None) -> Tensor:
+    def _product(self, place: Place, term: Term, action: Action | None, *, apart: bool = False) -> Tensor:
         """left · rightᵀ over everything but the class, the right side moved along all that is not the class."""
         structure = self.layout.sym.structures[place.parameter]
         own = structure.stretches[place.stretch]
@@ -157,7 +165,7 @@ class Scoring:
             return left @ right.T
         positions = place.positions.to(left.device)
         rows = positions.shape[0]
-        if action is None:
+        if action is None or apart:
             picked = averages.beside(self.layout.sym, place, right, term.signed)
             return left[positions].reshape(rows, -1) @ picked.reshape(rows, -1).T
         source, factor = self._beside(place, action.g)

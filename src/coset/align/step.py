@@ -38,10 +38,13 @@ class _Blocks:
     inside: NDArray[np.int64]
 
 
-def move_scores(scoring: Scoring, move: Move, g: Element | None) -> dict[str, Scores]:
-    """The scores of every class of a move's tree at element ``g``, or on average over the group."""
-    tree = scoring.layout.tree(move.root)
-    return {name: scoring.scores(name, g, _counted(scoring.layout, move, tree, name)) for name in tree}
+def move_scores(scoring: Scoring, move: Move, g: Element | None, *, apart: bool = False) -> dict[str, Scores]:
+    """The scores of every class of a move's tree at element ``g``, or on average over the group.
+
+    ``apart``: on average over the classes beside those that are assigned.
+    """
+    layout, tree = scoring.layout, scoring.layout.tree(move.root)
+    return {name: scoring.scores(name, g, _counted(layout, move, tree, name), apart=apart) for name in tree}
 
 
 def _counted(layout: Layout, move: Move, tree: tuple[str, ...], name: str) -> list[Place] | None:
@@ -49,9 +52,7 @@ def _counted(layout: Layout, move: Move, tree: tuple[str, ...], name: str) -> li
 
     They count where something is assigned; of two classes at the same entries only one is, or is in blocks that are.
     """
-    rank = {
-        other: (-len(move.active.intersection(layout.chains[other])), index) for index, other in enumerate(tree)
-    }
+    rank = {other: (-len(move.active.intersection(layout.chains[other])), index) for index, other in enumerate(tree)}
     counted = [
         place
         for place in layout.places[name]
