@@ -72,7 +72,7 @@ class Scoring:
         total: Scores = {}
         own = self.layout.places[owner] if places is None else places
         for parity, matrix in self._unchanging(owner, own, action).items():
-            total[parity] = matrix.clone()
+            total[parity] = matrix.clone() if owner in self._constant else matrix
         for place in own:
             if not self._neighbours[id(place)]:
                 continue
@@ -82,7 +82,10 @@ class Scoring:
                     matrix = self._product(place, term, action, apart=True)
                 else:
                     matrix = self._place_scores(place, number, term, action)
-                total[parity] = total[parity].add_(matrix) if parity in total else matrix.clone()
+                if parity in total:
+                    total[parity].add_(matrix)
+                else:
+                    total[parity] = matrix.clone() if (id(place), number) in self._kept else matrix
         return total
 
     def objective(self, g: Element | None, names: Sequence[str] | None = None) -> float:
@@ -92,7 +95,8 @@ class Scoring:
         for name in self.terms if names is None else names:
             for term in self.terms.get(name, ()):
                 moved = self._moved(term, action, None)
-                total += float(torch.dot(term.left.reshape(-1).double(), moved.reshape(-1).double()))
+                # Products in the terms' own type, their sum in float64: no wider copy of either side is made.
+                total += float(torch.mul(term.left.reshape(moved.shape), moved).sum(dtype=torch.float64))
         return total
 
     def _unchanging(self, owner: str, places: Sequence[Place], action: Action | None) -> Scores:

@@ -1,5 +1,6 @@
 """One exact step: the best assignment of a class, or of a tree of blocks within blocks, with its signs."""
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping
@@ -238,16 +239,16 @@ class TreeStep:
 
     def _signed(self, name: str, signs: Signs, singles: tuple[str, ...]) -> Tensor:
         """Σ ± score with the signs given, each single family at its best: Σ_f |the part that f flips|."""
+        units = math.prod(self.sym.shape(name))
         parts: dict[str | None, Tensor] = {}
         for parity, matrix in self._free[name].items():
             flipped = [key for key in parity if key in singles]
-            value = matrix * math.prod(signs[key] for key in parity if key in signs)
+            sign = math.prod(signs[key] for key in parity if key in signs)
+            value = matrix if sign == 1 else -matrix
             group = flipped[0] if flipped else None
             parts[group] = parts[group] + value if group in parts else value
-        if not parts:
-            units = math.prod(self.sym.shape(name))
-            return torch.zeros(units, units)
-        return torch.stack([part if key is None else part.abs() for key, part in parts.items()]).sum(0)
+        best = [part if key is None else part.abs() for key, part in parts.items()]
+        return functools.reduce(torch.add, best) if best else torch.zeros(units, units)
 
     def _relevant(self, name: str, around: Signs) -> tuple[tuple[str, int], ...]:
         """The signs around a class that its scores, or those of what is inside it, notice."""
