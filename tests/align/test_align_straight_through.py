@@ -1,5 +1,7 @@
 """The straight-through estimator: its derivative, planted networks brought back, guarantees, and a real pair."""
 
+import math
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -97,11 +99,15 @@ def test_scales_alone_are_brought_back_by_the_midpoint_loss(network):
     b = moved(sym, a, 3, permutations=False, signs=False)
     options = {"model": model, "data": rings(1), "batch_size": 120, "examples": 120, "learning_rate": 1e-6}
     learned = match_straight_through(sym, a, b, steps=150, **options)
+    free = match_straight_through(sym, a, b, steps=150, balanced=False, **options)
     kept = match_straight_through(sym, a, b, steps=5, scales=False, **options)
     assert kept.objective == kept.history[0] < learned.objective
     for key, d in kept.element.scales.items():
         assert torch.equal(d, torch.ones_like(d))
         assert not torch.equal(learned.element.scales[key], d)
+        assert float(learned.element.scales[key].log().mean()) == pytest.approx(0, abs=1e-9)
+        assert float(learned.element.scales[key].log().abs().max()) <= math.log(2) + 1e-12
+    assert any(abs(float(d.log().mean())) > 1e-3 for d in free.element.scales.values())
 
 
 def test_the_start_is_kept_where_nothing_is_better(network):

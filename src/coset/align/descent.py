@@ -30,9 +30,15 @@ class Options:
     """How to descend: what the methods have in common.
 
     ``objective``, ``model``, ``data``, ``criterion``: see ``coset.align.losses``. ``scales``: whether the free scales
-    of the group are learned, too. ``steps`` of Adam at ``learning_rate`` for the matrices and ``scale_rate`` for the
-    logarithms of scales, both falling to 0 along half a cosine; data come in batches of ``batch_size``. Every ``every``
-    steps the nearest element of the group is measured, by a loss on data on ``examples`` fixed examples.
+    of the group are learned, too, each within a factor ``largest_scale`` of what it was (None: any factor) and, if
+    ``balanced``, with the geometric mean 1 over the units of a class. ``steps`` of Adam at ``learning_rate`` for the
+    matrices and ``scale_rate`` for the logarithms of scales, both falling to 0 along half a cosine; data come in
+    batches of ``batch_size``. Every ``every`` steps the nearest element of the group is measured, by a loss on data on
+    ``examples`` fixed examples.
+
+    Why balanced: before a batch norm the scale of a unit's weights only tells how much it counts in an average with
+    another network. A common factor moves the midpoint towards one of the two, where any loss is low, and the barrier
+    to another place on the segment.
     """
 
     objective: str | Loss
@@ -43,6 +49,8 @@ class Options:
     steps: int
     learning_rate: float
     scale_rate: float
+    largest_scale: float | None
+    balanced: bool
     batch_size: int
     every: int
     examples: int
@@ -58,6 +66,10 @@ class Options:
                 raise InputError(f"{name} is {value!r}; expected a whole number ≥ 1")
         check_positive("learning_rate", self.learning_rate)
         check_positive("scale_rate", self.scale_rate)
+        if self.largest_scale is not None:
+            check_positive("largest_scale", self.largest_scale)
+            if self.largest_scale < 1:
+                raise InputError(f"largest_scale is {self.largest_scale!r}; expected a number ≥ 1, or None")
 
 
 def check_positive(name: str, value: float) -> None:
@@ -184,9 +196,8 @@ def _identity(sym: Symmetry, params: Params, scales: bool) -> _Free:
         shape = sym.shape(sym.families[key].owner)
         return torch.zeros(shape, dtype=dtype, device=like.device, requires_grad=True)
 
-    return _Free(
-        {name: eye(sym.shape(name)) for name in sym.permuting}, {key: zeros(key) for key in sym.scaling if scales}
-    )
+    learned = sym.scaling if scales else ()
+    return _Free({name: eye(sym.shape(name)) for name in sym.permuting}, {key: zeros(key) for key in learned})
 
 
 def _steps(
@@ -218,7 +229,22 @@ def _steps(
         for leaf, gradient in zip(leaves, torch.autograd.grad(loss, leaves, allow_unused=True), strict=True):
             leaf.grad = gradient
         optimizer.step()
+        for log in free.logs.values():
+            log.data.copy_(_allowed(log.detach(), options))
         yield number, float(loss.detach())
+
+
+def _allowed(log: Tensor, options: Options) -> Tensor:
+    """The nearest logarithms of scales within the bound and, if balanced, of mean 0: clamp(z − μ), μ by bisection."""
+    limit = math.inf if options.largest_scale is None else math.log(options.largest_scale)
+    if not options.balanced:
+        return log.clamp(-limit, limit)
+    low, high = float(log.min()), float(log.max())
+    for _ in range(60):
+        shift = (low + high) / 2
+        mean = float((log - shift).clamp(-limit, limit).mean())
+        low, high = (shift, high) if mean > 0 else (low, shift)
+    return (log - high).clamp(-limit, limit)
 
 
 def _relaxed_loss(

@@ -21,8 +21,10 @@ def match_straight_through(
     criterion: str | Criterion = "cross_entropy",
     scales: bool = True,
     steps: int = 400,
-    learning_rate: float = 0.003,
+    learning_rate: float = 0.005,
     scale_rate: float = 0.05,
+    largest_scale: float | None = 2.0,
+    balanced: bool = True,
     batch_size: int = 250,
     every: int = 25,
     examples: int = 1000,
@@ -39,13 +41,11 @@ def match_straight_through(
 
     The rates are those for a good ``start``, by activations say: half of learning_rate·steps is how far an entry can
     go, and a permutation changes when two of them have gone halfway from 1 and from 0. From nowhere take 0.03.
-    Scales behind a batch norm weigh the two networks unit by unit, so that the midpoint may come to lean to one of
-    them; "random" cares for the whole segment.
     """
     options = Options(
         objective=objective, model=model, data=data, criterion=criterion, scales=scales, steps=steps,
-        learning_rate=learning_rate, scale_rate=scale_rate, batch_size=batch_size, every=every, examples=examples,
-        start=start, seed=seed, callback=callback, show=show,
+        learning_rate=learning_rate, scale_rate=scale_rate, largest_scale=largest_scale, balanced=balanced,
+        batch_size=batch_size, every=every, examples=examples, start=start, seed=seed, callback=callback, show=show,
     )  # fmt: skip
     return descend(sym, reference, other, "ste", _straight_through, options)
 
