@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array
@@ -18,6 +19,8 @@ _PER_ROW = 12
 _AT_MOST_PER_ROW = 32
 _ROUNDS = 6
 _ROUNDING = 8.0
+_TEMPERATURE = 0.1
+_BLURRED_ROUNDS = 10
 
 
 def assign(score: Matrix) -> Order:
@@ -65,6 +68,7 @@ def _solve(score: Matrix, prices: NDArray[np.float64], last: Order | None) -> tu
         found = candidates.assign()
         prices = prices - candidates.prices(found)
     loss, prices, _ = _losses(score, prices)
+    loss, prices, _ = _losses(score, prices - _soft_prices(loss))
     found = np.asarray(linear_sum_assignment(loss)[1], dtype=np.int64)
     candidates = _Candidates.of(loss, loss[rows, found])
     return found, prices if candidates is None else prices - candidates.prices(found)
@@ -78,6 +82,23 @@ def _losses(score: Matrix, prices: NDArray[np.float64]) -> tuple[Matrix, NDArray
     spare = loss.min(0)
     loss -= spare
     return loss, prices - spare, np.abs(least[:, 0])
+
+
+def _soft_prices(loss: Matrix) -> NDArray[np.float64]:
+    """Column values of an assignment blurred by a temperature (Sinkhorn's iteration): near those of the sharp one.
+
+    Where all rows want the same few columns, as when little is known of a class, this saves the solver most of its way.
+    """
+    temperature = _TEMPERATURE * float(loss.std())
+    if temperature == 0.0:
+        return np.zeros(len(loss))
+    kernel = torch.from_numpy(loss).mul(-1.0 / temperature).exp_()
+    least = torch.finfo(kernel.dtype).tiny ** 0.5
+    columns = torch.ones(len(loss), dtype=kernel.dtype)
+    for _ in range(_BLURRED_ROUNDS):
+        rows = (kernel @ columns).clamp_(min=least).reciprocal_()
+        columns = (rows @ kernel).clamp_(min=least).reciprocal_()
+    return np.asarray(temperature * columns.double().log().numpy(), dtype=np.float64)
 
 
 @dataclass(frozen=True)
