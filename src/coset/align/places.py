@@ -95,6 +95,18 @@ class Layout:
         return tuple(found)
 
     @cached_property
+    def counting(self) -> Mapping[str, Move]:
+        """Class → the first of the moves in which it, or a class around it, can do most."""
+        return {
+            name: max(
+                (move for move in self.moves if move.root == chain[0]),
+                key=lambda move: len(move.active.intersection(chain)),
+            )
+            for name, chain in self.chains.items()
+            if any(move.root == chain[0] for move in self.moves)
+        }
+
+    @cached_property
     def coupled(self) -> Mapping[str, frozenset[str]]:
         """Class → the classes that stand at the same entries along a stretch and are neither in it nor around it."""
         found: dict[str, set[str]] = {name: set() for name in self.sym.classes}

@@ -46,6 +46,11 @@ def relax(
     solvers = [WarmAssignment() for _ in moves]
     since = time.perf_counter()
     gradient = [move_scores(scoring, move, None) for move in moves]
+    # What several moves of a tree count is counted once in the slope. The matrices are the gradient's own.
+    once = [
+        {name: parts if layout.counting[name] == move else {} for name, parts in scores.items()}
+        for move, scores in zip(moves, gradient, strict=True)
+    ]
     value = scoring.objective(None)
     weights, vertices = [1.0], list[Element | None]([None])
     start = layout.sym.restrict(scales=False).identity()
@@ -58,7 +63,7 @@ def relax(
         slope = sum(
             _value(scoring, move, scores, vertex)
             - sum(w * _value(scoring, move, scores, g) for w, g in zip(weights, vertices, strict=True))
-            for move, scores in zip(moves, gradient, strict=True)
+            for move, scores in zip(moves, once, strict=True)
         )
         there = scoring.objective(vertex)
         curvature = there - value - slope
