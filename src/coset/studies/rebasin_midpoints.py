@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from coset.align import align, align_many, merge
@@ -17,6 +18,7 @@ from coset.errors import InputError
 from coset.models import build, example_input
 from coset.studies import Context, Findings, Scalar, Table, study
 from coset.symmetry import Symmetry, discover
+from coset.symmetry.axes import units_of
 from coset.train import Recipe, evaluate
 
 if TYPE_CHECKING:
@@ -89,8 +91,8 @@ class _Setting:
     presets={
         "quick": Config("mlp", (("in_features", 64), ("widths", (16, 16)), ("norm", "batch")), "digits", True, 3,
                         Recipe(epochs=8, batch_size=64, learning_rate=5e-3, optimizer="adam"), 400, 20, 3),
-        "small": Config("tiny10", (), "cifar10", False, 4, None, 5000, 300, 5),
-        "paper": Config("tiny10", (), "cifar10", False, 4, None, 50000, 1000, 10),
+        "small": Config("tiny10", (), "cifar10", False, 4, None, 5000, 200, 4),
+        "paper": Config("tiny10", (), "cifar10", False, 4, None, 50000, 400, 10),
     },
 )  # fmt: skip
 def run(config: Config, context: Context) -> Findings:
@@ -99,10 +101,12 @@ def run(config: Config, context: Context) -> Findings:
     pairs = list(itertools.combinations(range(config.networks), 2))
     ends = [setting.accuracy(network) for network in setting.networks]
     found: dict[tuple[str, str], list[float]] = {}
+    leans: dict[str, list[float]] = {alignment: [] for alignment in ALIGNMENTS}
     with context.progress("pairs", len(pairs) * len(ALIGNMENTS)) as bar:
         for i, j in pairs:
             for alignment in ALIGNMENTS:
                 moved = _aligned(config, context, setting, alignment, i, j)
+                leans[alignment].append(_lean(setting.sym, setting.networks[i], moved))
                 for renormalization in RENORMALIZATIONS:
                     middle = _merged(setting, [setting.networks[i], moved], renormalization)
                     found.setdefault((alignment, renormalization), []).append(setting.accuracy(middle))
@@ -121,6 +125,8 @@ def run(config: Config, context: Context) -> Findings:
         "best_lowest": min(found[BEST, "refresh"]),
         "best_data_free": means[BEST, "data-free"],
         "best_as_given": means[ALIGNMENTS[-2], "refresh"],
+        "lean_as_given": sum(leans[ALIGNMENTS[-2]]) / len(pairs),
+        "lean_best": sum(leans[BEST]) / len(pairs),
         "starts": len(starts),
         "start_lowest": min(starts),
         "start_highest": max(starts),
@@ -132,7 +138,7 @@ def run(config: Config, context: Context) -> Findings:
     return Findings(
         numbers=numbers,
         tables={
-            "midpoints": _midpoints(found),
+            "midpoints": _midpoints(found, leans),
             "pairs": _by_pair(pairs, found),
             "all": Table(
                 ("alignment", "test accuracy, %"),
@@ -150,9 +156,14 @@ _OUTCOME = """
 The {networks} networks have {ends:.1f} % test accuracy on average, the midpoint of two as they are {naive:.1f} %.
 With fresh batch-norm statistics one coordinate ascent on the weights gives {one_ascent:.1f} %, the default
 {weights:.1f} %, matching activations {activations:.1f} %. The straight-through estimator that goes on from there on
-the loss of the midpoint gives {best_as_given:.1f} % with permutations alone and {best:.1f} % when it learns the free
-scales of the group as well (the lowest pair: {best_lowest:.1f} %); with statistics refreshed without data
+the loss of the midpoint gives {best_as_given:.1f} % with permutations alone and {best:.1f} % when it also learns the
+free scales of the group (the lowest pair: {best_lowest:.1f} %); with statistics refreshed without data
 {best_data_free:.1f} %.
+
+Learned scales are elements of the group: the two ends keep their functions. But before a batch norm they weigh the
+two networks unit by unit, and with a common factor the midpoint would lean to one of them, where any loss is low. So
+they are kept within a factor of 2, with geometric mean 1 over each class; what remains is a mean log ratio of
+{lean_best:.2f} between the norms of paired units ({lean_as_given:.2f} with the scales as given).
 
 The default matching from {starts} random starts and seeds gives {start_lowest:.1f} to {start_highest:.1f} % for the
 first pair, a range of {start_range:.1f} points. All {networks} networks merged into one have {all_none:.1f} % as they
@@ -271,18 +282,32 @@ def _digest(params: Params) -> str:
     return digest.hexdigest()
 
 
-def _midpoints(found: Mapping[tuple[str, str], list[float]]) -> Table:
+def _lean(sym: Symmetry, a: Params, b: Params) -> float:
+    """The mean of log(‖w_b‖/‖w_a‖) over the incoming weights w of hidden units: 0 where both networks count alike."""
+    ratios = [
+        (b[name].flatten(1).norm(dim=1) / a[name].flatten(1).norm(dim=1)).log()
+        for name, parameter in sym.parameters.items()
+        if len(parameter.shape) > 1 and any(True for _ in units_of(parameter.axes[0]))
+    ]
+    return float(torch.cat(ratios).mean())
+
+
+def _midpoints(found: Mapping[tuple[str, str], list[float]], leans: Mapping[str, list[float]]) -> Table:
     rows: list[list[Scalar]] = [
         [
             alignment,
             *(sum(values) / len(values) for name in RENORMALIZATIONS for values in [found[alignment, name]]),
             min(found[alignment, "refresh"]),
             max(found[alignment, "refresh"]),
+            sum(leans[alignment]) / len(leans[alignment]),
         ]
         for alignment in ALIGNMENTS
     ]
-    columns = ("alignment", "no renormalisation", "data-free", "refresh", "refresh, lowest pair", "highest")
-    return Table(columns, rows, "Test accuracy (%) of the midpoint, mean over all pairs.")
+    columns = ("alignment", "no renormalisation", "data-free", "refresh", "refresh, lowest pair", "highest", "lean")
+    caption = (
+        "Test accuracy (%) of the midpoint, mean over all pairs. Lean: mean log of the ratio of the norms of units."
+    )
+    return Table(columns, rows, caption)
 
 
 def _by_pair(pairs: Sequence[tuple[int, int]], found: Mapping[tuple[str, str], list[float]]) -> Table:
