@@ -12,7 +12,18 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "docs" / "_site"
-ROOMS = ("symmetry", "distribution", "models", "data", "train", "store", "studies")
+ROOMS = (
+    "symmetry",
+    "distribution",
+    "alignment",
+    "landscape",
+    "checkpoints",
+    "models",
+    "data",
+    "train",
+    "store",
+    "studies",
+)
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{title}</title><style>
 body {{ font: 16px/1.55 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }}
