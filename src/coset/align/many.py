@@ -156,7 +156,7 @@ class _Session(Generic[T]):
             scoring.changed(list(self.finite.classes))
             other = ascend(scoring, relaxed.element, self.generator, clock=self.clock)
             climb = other if other.objective > climb.objective else climb
-        if len(climb.history) == 1 or climb.element == self.elements[i]:
+        if climb.element == self.elements[i]:
             return False
         since = time.perf_counter()
         before, element, moved = self._agreement(i), self.elements[i], self.moved[i]

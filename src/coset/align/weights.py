@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -105,31 +106,29 @@ class _Search:
 
     def run(self, start: Element, relax: bool, restarts: int, clock: Clock) -> Climb:
         with progress("aligning", 1 + relax + restarts, show=self.show) as bar:
-            first = scoring_start = self.scoring.objective(start)
             best = self._climb(start, clock)
+            first = best.history[0]
             bar.advance(note=f"objective {best.objective:.6g}")
             if relax and not best.stopped:
                 relaxed = relax_all(self.scoring, report=self._report, clock=clock)
-                self.scoring.changed(list(self.scoring.layout.sym.classes))
-                best = self._better(best, self._climb(relaxed.element, clock), relaxed.stopped)
+                best = replace(best, stopped=True) if relaxed.stopped else self._better(best, relaxed.element, clock)
                 bar.advance(note=f"objective {best.objective:.6g}")
             for _ in range(restarts):
                 if best.stopped:
                     break
-                element = self.scoring.layout.sym.random(self.generator)
-                self.scoring.changed(list(self.scoring.layout.sym.classes))
-                best = self._better(best, self._climb(element, clock), stopped=False)
+                best = self._better(best, self.scoring.layout.sym.random(self.generator), clock)
                 bar.advance(note=f"objective {best.objective:.6g}")
-        history = best.history if best.history[0] == scoring_start else (first, *best.history)
-        return Climb(best.element, best.objective, history, best.stopped)
+        # Of a course that began elsewhere, what lies above the start.
+        return replace(best, history=(first, *(value for value in best.history if value > first)))
 
     def _climb(self, start: Element, clock: Clock) -> Climb:
         return ascend(self.scoring, start, self.generator, report=self._report, clock=clock)
 
-    @staticmethod
-    def _better(best: Climb, found: Climb, stopped: bool) -> Climb:
-        chosen = found if found.objective > best.objective else best
-        return Climb(chosen.element, chosen.objective, chosen.history, found.stopped or stopped)
+    def _better(self, best: Climb, start: Element, clock: Clock) -> Climb:
+        """The best so far, or the end of another ascent if that is higher."""
+        self.scoring.changed(list(self.scoring.layout.sym.classes))
+        found = self._climb(start, clock)
+        return replace(found if found.objective > best.objective else best, stopped=found.stopped)
 
     def _report(self, objective: float, what: str) -> bool:
         self.steps += 1
@@ -143,6 +142,7 @@ def ascend_classes(
     finite = sym.restrict(scales=False)
     layout = layout_of(finite)
     scoring = Scoring(layout, build_terms(finite, reference, carried(sym, start, other)))
-    moves = [Move(move.root, move.active & set(names)) for move in layout.moves if move.active & set(names)]
-    climb = ascend(scoring, finite.identity(), torch.Generator().manual_seed(seed), moves=moves)
+    moves = dict.fromkeys(Move(move.root, move.active & set(names)) for move in layout.moves)
+    wanted = [move for move in moves if move.active]
+    climb = ascend(scoring, finite.identity(), torch.Generator().manual_seed(seed), moves=wanted)
     return sym.compose(sym.element(climb.element.permutations, signs=climb.element.signs), start)
