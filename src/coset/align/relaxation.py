@@ -28,8 +28,8 @@ class Relaxed:
 def relax(
     scoring: Scoring,
     *,
-    iterations: int = 40,
-    tolerance: float = 1e-4,
+    iterations: int = 60,
+    tolerance: float = 1e-5,
     report: Report | None = None,
     clock: Clock | None = None,
 ) -> Relaxed:
