@@ -144,7 +144,7 @@ def test_task_losses_fall_and_are_what_is_reported(objective, norm):
     options = {"objective": objective, "model": model, "data": data, "batch_size": 60, "examples": 120, "every": 5}
     result = match_sinkhorn(sym, a, b, steps=60, temperature=0.2, **options)
     assert -result.objective < 0.9 * -result.history[0]
-    loss = objective_of(objective, Setting(sym, a, b, model, "cross_entropy"))
+    loss = objective_of(objective, Setting(sym, a, b, model, "cross-entropy"))
     before = float(loss.value(a, b, data))
     after = float(loss.value(a, result.params, data))
     # Without a norm the value on 120 examples is that of two batches of 60.
@@ -234,7 +234,7 @@ def test_batch_statistics_are_those_of_the_batch_and_nothing_is_kept():
     sym = discover(model.eval(), x)
     model.train()
     model[1].eval()
-    loss = objective_of("midpoint", Setting(sym, before, before, model, "cross_entropy"))
+    loss = objective_of("midpoint", Setting(sym, before, before, model, "cross-entropy"))
     found = loss.value(before, before, (x, y))
     assert [module.training for module in model] == [True, False, True, True]
     for key, tensor in model.state_dict().items():
@@ -287,7 +287,7 @@ def test_between_keeps_what_is_no_floating_number():
         ({"objective": "midpoint", "model": MLP(2, [3], 2), "data": iter([])}, "data holds no batches"),
         (
             {"objective": "midpoint", "model": MLP(2, [3], 2), "data": spirals(0), "criterion": "hinge"},
-            "criterion is 'hinge'; expected one of cross_entropy, mse",
+            "criterion is 'hinge'; expected one of cross-entropy, mse",
         ),
         ({"temperature": 0.0}, "temperature is 0.0"),
         ({"temperature": float("nan")}, "temperature is nan"),
@@ -312,5 +312,5 @@ def test_targets_of_another_shape_are_refused():
     sym = discover(model, torch.zeros(4, 2, dtype=torch.float64))
     a = dict(model.state_dict())
     x, y = spirals(0)
-    with pytest.raises(InputError, match=r"targets in data have shape \(120,\)"):
+    with pytest.raises(InputError, match=r"targets has shape \(120,\)"):
         match_sinkhorn(sym, a, a, objective="midpoint", model=model, data=(x, y.double()), criterion="mse")

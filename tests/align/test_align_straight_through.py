@@ -80,7 +80,7 @@ def test_the_midpoint_loss_falls_and_is_what_is_reported(network):
     b, data = moved(sym, a, 1), rings(1)
     options = {"model": model, "data": data, "batch_size": 120, "examples": 120, "every": 5, "steps": 100}
     result = match_straight_through(sym, a, b, learning_rate=0.02, **options)
-    loss = objective_of("midpoint", Setting(sym, a, b, model, "cross_entropy"))
+    loss = objective_of("midpoint", Setting(sym, a, b, model, "cross-entropy"))
     assert result.history[0] == pytest.approx(-float(loss.value(a, b, data)), rel=1e-9)
     assert result.objective == pytest.approx(-float(loss.value(a, result.params, data)), rel=1e-6)
     assert -result.objective < 0.5 * -result.history[0]

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from coset.errors import InputError
 from coset.symmetry import Symmetry
 from coset.symmetry.action import memory_of
+from coset.train.loss import LOSSES
 
 Params = Mapping[str, Tensor]
 Batch = tuple[Tensor, Tensor]
@@ -26,19 +27,6 @@ Criterion = Callable[[Tensor, Tensor], Tensor]
 
 # Where the loss of random points is looked at when elements are compared: the same points for all.
 _FIXED_POINTS = (0.1, 0.3, 0.5, 0.7, 0.9)
-
-
-def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    # Equal shapes, not broadcastable ones: (N,) against (N, 1) would silently compare all pairs.
-    if outputs.shape != targets.shape:
-        raise InputError(
-            f"the targets in data have shape {tuple(targets.shape)} and the model's outputs {tuple(outputs.shape)}; "
-            f"the criterion 'mse' expects equal shapes"
-        )
-    return functional.mse_loss(outputs, targets)
-
-
-CRITERIA: dict[str, Criterion] = {"cross_entropy": functional.cross_entropy, "mse": _squared_error}
 
 
 @dataclass(frozen=True)
@@ -144,9 +132,7 @@ def _task(name: str, setting: Setting) -> Callable[[Params, Batch | None], Tenso
             f"model is {'not given' if model is None else f'a {type(model).__name__}'}; the objective '{name}' is a "
             f"loss on data and needs the torch.nn.Module of these networks"
         )
-    if not callable(criterion) and criterion not in CRITERIA:
-        raise InputError(f"criterion is {criterion!r}; expected one of {', '.join(CRITERIA)}, or a function")
-    chosen = criterion if callable(criterion) else CRITERIA[criterion]
+    chosen = criterion if callable(criterion) else _named(criterion)
 
     def loss(params: Params, batch: Batch | None) -> Tensor:
         if batch is None:
@@ -157,6 +143,14 @@ def _task(name: str, setting: Setting) -> Callable[[Params, Batch | None], Tenso
         return chosen(outputs, targets)
 
     return loss
+
+
+def _named(criterion: str) -> Criterion:
+    """A loss of ``coset.train`` as a mean over a batch."""
+    if criterion not in LOSSES:
+        raise InputError(f"criterion is {criterion!r}; expected one of {', '.join(LOSSES)}, or a function")
+    loss = LOSSES[criterion]
+    return lambda outputs, targets: loss.mean(outputs, loss.fit_targets(targets, outputs, "targets"), 0.0)
 
 
 def between(a: Params, b: Params, tau: float) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ def match_sinkhorn(
     objective: str | Loss = "l2",
     model: nn.Module | None = None,
     data: Labelled | None = None,
-    criterion: str | Criterion = "cross_entropy",
+    criterion: str | Criterion = "cross-entropy",
     temperature: float = 0.3,
     scales: bool = False,
     steps: int = 300,

@@ -18,7 +18,7 @@ def match_straight_through(
     objective: str | Loss = "midpoint",
     model: nn.Module | None = None,
     data: Labelled | None = None,
-    criterion: str | Criterion = "cross_entropy",
+    criterion: str | Criterion = "cross-entropy",
     scales: bool = True,
     steps: int = 400,
     learning_rate: float = 0.005,

@@ -33,7 +33,7 @@ class Choice:
         """What the outputs of a network cost on these data."""
         from coset.data.catalog import lookup
 
-        return "mse" if lookup(self.name).task == "regression" else "cross_entropy"
+        return "mse" if lookup(self.name).task == "regression" else "cross-entropy"
 
     def __str__(self) -> str:
         amount = "all" if self.limit is None else f"at most {self.limit}, seed {self.seed}"
