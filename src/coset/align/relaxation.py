@@ -7,13 +7,12 @@ import torch
 
 from coset.align.ascent import Clock, Report
 from coset.align.assignment import WarmAssignment
+from coset.align.mean_scores import MeanScores
 from coset.align.orbit_means import unit_orbits
 from coset.align.places import Move
 from coset.align.scores import Scores, Scoring
-from coset.align.step import TreeStep, move_scores
+from coset.align.step import TreeStep
 from coset.symmetry import Element
-
-Gradient = list[dict[str, Scores]]
 
 
 @dataclass(frozen=True)
@@ -42,59 +41,81 @@ def relax(
     certain, by inputs and outputs, is settled first, and spreads.
     """
     layout, clock = scoring.layout, clock or Clock()
-    moves = layout.moves
-    solvers = [WarmAssignment() for _ in moves]
     since = time.perf_counter()
-    gradient = [move_scores(scoring, move, None) for move in moves]
-    # What several moves of a tree count is counted once in the slope. The matrices are the gradient's own.
-    once = [
-        {name: parts if layout.counting[name] == move else {} for name, parts in scores.items()}
-        for move, scores in zip(moves, gradient, strict=True)
-    ]
+    gradient = _Gradient(scoring, clock)
     value = scoring.objective(None)
-    weights, vertices = [1.0], list[Element | None]([None])
-    start = layout.sym.restrict(scales=False).identity()
-    vertex, history = start, [value]
+    mixture = _Mixture([1.0], [None])
+    vertex, history = layout.sym.restrict(scales=False).identity(), [value]
+    clock.add("scores", since)
     for number in range(iterations):
-        since = clock.add("scores", since)
-        for move, scores, solver in zip(moves, gradient, solvers, strict=True):
-            vertex = TreeStep(layout, move, vertex, scores).best(solver)
-        since = clock.add("assignment", since)
-        slope = sum(
-            _value(scoring, move, scores, vertex)
-            - sum(w * _value(scoring, move, scores, g) for w, g in zip(weights, vertices, strict=True))
-            for move, scores in zip(moves, once, strict=True)
-        )
-        there = scoring.objective(vertex)
-        curvature = there - value - slope
+        vertex, slope = gradient.vertex(vertex, mixture)
+        since = time.perf_counter()
+        curvature = scoring.objective(vertex) - value - slope
         step = 1.0 if curvature >= 0 or -slope <= 2 * curvature else -slope / (2 * curvature)
         if slope <= tolerance * abs(value):
+            clock.add("scores", since)
             break
-        weights = [(1 - step) * w for w in weights] + [step]
-        vertices.append(vertex)
-        if step == 1.0:
-            weights, vertices = [1.0], [vertex]
+        mixture = mixture.toward(vertex, step)
         value += step * slope + step * step * curvature
         history.append(value)
         scoring.changed(list(layout.sym.classes))
-        for move, scores in zip(moves, gradient, strict=True):
-            _mix(scores, move_scores(scoring, move, vertex), step)
+        gradient.approach(vertex, step)
+        clock.add("scores", since)
         if report is not None and report(value, f"relaxation {number + 1}"):
             return Relaxed(vertex, tuple(history), stopped=True)
-    clock.add("scores", since)
     return Relaxed(vertex, tuple(history))
 
 
-def _mix(scores: dict[str, Scores], new: dict[str, Scores], step: float) -> None:
-    """scores ← (1 − γ)·scores + γ·new, in place."""
-    for name, parts in scores.items():
-        for parity in parts.keys() | new[name].keys():
-            if parity in parts and parity in new[name]:
-                parts[parity].lerp_(new[name][parity], step)
-            elif parity in parts:
-                parts[parity].mul_(1 - step)
-            else:
-                parts[parity] = step * new[name][parity]
+@dataclass(frozen=True)
+class _Mixture:
+    """X = Σ_k w_k g_k; None stands for the mean of the group."""
+
+    weights: list[float]
+    elements: list[Element | None]
+
+    def toward(self, vertex: Element, step: float) -> "_Mixture":
+        """(1 − γ)X + γ·vertex."""
+        if step == 1.0:
+            return _Mixture([1.0], [vertex])
+        return _Mixture([*((1 - step) * w for w in self.weights), step], [*self.elements, vertex])
+
+
+class _Gradient:
+    """The gradient at X, tree by tree, and the vertex that is best for it."""
+
+    def __init__(self, scoring: Scoring, clock: Clock) -> None:
+        self.scoring = scoring
+        self.clock = clock
+        self.means = {move: MeanScores(scoring, move) for move in scoring.layout.moves}
+        self.solvers = {move: WarmAssignment() for move in scoring.layout.moves}
+
+    def approach(self, vertex: Element, step: float) -> None:
+        """X ← (1 − γ)X + γ·vertex."""
+        for mean in self.means.values():
+            mean.approach(vertex, step)
+
+    def vertex(self, vertex: Element, mixture: _Mixture) -> tuple[Element, float]:
+        """V = argmax ⟨∇f(X), V⟩, begun at the last vertex, and the slope ⟨∇f(X), V − X⟩.
+
+        One tree after the other: its matrices are large, and needed here only.
+        """
+        layout, slope = self.scoring.layout, 0.0
+        for root in dict.fromkeys(move.root for move in layout.moves):
+            moves = [move for move in layout.moves if move.root == root]
+            since = time.perf_counter()
+            scores = {move: self.means[move].matrices() for move in moves}
+            since = self.clock.add("scores", since)
+            for move in moves:
+                vertex = TreeStep(layout, move, vertex, scores[move]).best(self.solvers[move])
+            since = self.clock.add("assignment", since)
+            for move in moves:
+                # What several moves of a tree count is counted once in the slope.
+                once = {name: part if layout.counting[name] == move else {} for name, part in scores[move].items()}
+                slope += _value(self.scoring, move, once, vertex)
+                for weight, g in zip(mixture.weights, mixture.elements, strict=True):
+                    slope -= weight * _value(self.scoring, move, once, g)
+            self.clock.add("scores", since)
+        return vertex, slope
 
 
 def _value(scoring: Scoring, move: Move, scores: dict[str, Scores], g: Element | None) -> float:

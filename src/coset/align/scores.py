@@ -61,6 +61,10 @@ class Scoring:
         """The classes on which the scores of a class depend."""
         return frozenset(name for place in self.layout.places[owner] for name in self._neighbours[id(place)])
 
+    def is_constant(self, place: Place) -> bool:
+        """Whether the scores of a place depend on no other class."""
+        return not self._neighbours[id(place)]
+
     def scores(
         self, owner: str, g: Element | None, places: Sequence[Place] | None = None, *, apart: bool = False
     ) -> Scores:
@@ -160,23 +164,31 @@ class Scoring:
         return left[positions].reshape(rows, -1) @ delta[positions].reshape(rows, -1).T
 
     def _product(self, place: Place, term: Term, action: Action | None, *, apart: bool = False) -> Tensor:
-        """left · rightᵀ over everything but the class, the right side moved along all that is not the class."""
+        """The scores of one place (N, N)."""
+        return self.left(place, term) @ self.right(place, term, action, apart=apart).T
+
+    def left(self, place: Place, term: Term) -> Tensor:
+        """The left side of a place (N, R): units in rows, everything but the class in columns."""
         structure = self.layout.sym.structures[place.parameter]
-        own = structure.stretches[place.stretch]
-        left = _rows(term.left.reshape(structure.sizes), own.dims)
-        right = _rows(self._moved(term, action, place.stretch), own.dims)
+        rows = _rows(term.left.reshape(structure.sizes), structure.stretches[place.stretch].dims)
+        return rows if place.positions is None else rows[place.positions.to(rows.device)].flatten(1)
+
+    def right(self, place: Place, term: Term, action: Action | None, *, apart: bool = False) -> Tensor:
+        """The right side of a place (N, R), moved along all that is not the class; it may be a view of the term.
+
+        Without an action it is the average over the group, ``apart``: over the classes beside it along its stretch.
+        """
+        own = self.layout.sym.structures[place.parameter].stretches[place.stretch]
+        rows = _rows(self._moved(term, action, place.stretch), own.dims)
         if place.positions is None:
-            return left @ right.T
-        positions = place.positions.to(left.device)
-        rows = positions.shape[0]
+            return rows
         if action is None or apart:
-            picked = averages.beside(self.layout.sym, place, right, term.signed)
-            return left[positions].reshape(rows, -1) @ picked.reshape(rows, -1).T
+            return averages.beside(self.layout.sym, place, rows, term.signed).flatten(1)
         source, factor = self._beside(place, action.g)
-        picked = right[source.to(right.device)]
+        picked = rows[source.to(rows.device)]
         if term.signed and factor is not None:
             picked = picked * factor.to(picked)[..., None]
-        return left[positions].reshape(rows, -1) @ picked.reshape(rows, -1).T
+        return picked.flatten(1)
 
     def _beside(self, place: Place, g: Element) -> tuple[Tensor, Tensor | None]:
         """Old positions (N, R) with the members beside the class in their new order, and the signs these bring.

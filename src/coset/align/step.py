@@ -44,22 +44,25 @@ def move_scores(scoring: Scoring, move: Move, g: Element | None, *, apart: bool 
 
     ``apart``: on average over the classes beside those that are assigned.
     """
-    layout, tree = scoring.layout, scoring.layout.tree(move.root)
-    return {name: scoring.scores(name, g, _counted(layout, move, tree, name), apart=apart) for name in tree}
+    layout = scoring.layout
+    return {
+        name: scoring.scores(name, g, counted_places(layout, move, name), apart=apart)
+        for name in layout.tree(move.root)
+    }
 
 
-def _counted(layout: Layout, move: Move, tree: tuple[str, ...], name: str) -> list[Place] | None:
+def counted_places(layout: Layout, move: Move, name: str) -> tuple[Place, ...]:
     """The places of a class that count for it: entries shared with another class of the tree count once.
 
     They count where something is assigned; of two classes at the same entries only one is, or is in blocks that are.
     """
+    tree = layout.tree(move.root)
     rank = {other: (-len(move.active.intersection(layout.chains[other])), index) for index, other in enumerate(tree)}
-    counted = [
+    return tuple(
         place
         for place in layout.places[name]
         if all(rank[name] < rank[m.name] for m in place.beside if m.name in rank and m.name != name)
-    ]
-    return counted if len(counted) < len(layout.places[name]) else None
+    )
 
 
 class TreeStep:
