@@ -11,6 +11,7 @@ from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 
 Matrix = NDArray[np.floating]
 Order = NDArray[np.int64]
+Prices = NDArray[np.float64]
 
 WARM_FROM = 384
 """Below so many units a problem is solved sooner than its candidates are found."""
@@ -40,51 +41,62 @@ class WarmAssignment:
     """
 
     def __init__(self) -> None:
-        self._prices: NDArray[np.float64] | None = None
-        self._last: Order | None = None
+        self._last: tuple[Order, Prices] | None = None
 
     def __call__(self, score: Matrix) -> Order:
         """The permutation p that maximises Σ_i score[i, p[i]]; score (n, n)."""
         n = len(score)
         if n < WARM_FROM:
             return assign(score)
-        prices = np.zeros(n) if self._prices is None or len(self._prices) != n else self._prices
-        found, prices = _solve(score, prices, self._last if self._last is not None and len(self._last) == n else None)
-        self._prices, self._last = prices - prices.mean(), found
-        return found
+        last = self._last if self._last is not None and len(self._last[0]) == n else None
+        found = None if last is None else _by_candidates(score, *last)
+        if found is None:
+            found = _at_once(score, np.zeros(n) if last is None else last[1])
+        self._last = found[0], found[1] - found[1].mean()
+        return found[0]
 
 
-def _solve(score: Matrix, prices: NDArray[np.float64], last: Order | None) -> tuple[Order, NDArray[np.float64]]:
+def _by_candidates(score: Matrix, last: Order, prices: Prices) -> tuple[Order, Prices] | None:
+    """The optimum and its prices, by candidates near the last one; None if they are too many, or rounds are."""
     rows, found = np.arange(len(score)), last
     for _ in range(_ROUNDS):
-        loss, prices, size = _losses(score, prices)
-        if found is not None:
-            rounding = _ROUNDING * np.finfo(loss.dtype).eps * (size + np.abs(prices[found]))
-            if bool((loss[rows, found] <= rounding).all()):
-                return found, prices
-        candidates = None if found is None else _Candidates.of(loss, loss[rows, found])
+        loss = prices.astype(score.dtype) - score
+        least, spare = _reduce(loss)
+        prices = prices - spare
+        known = loss[rows, found]
+        if bool((known <= _ROUNDING * np.finfo(loss.dtype).eps * (np.abs(least) + np.abs(prices[found]))).all()):
+            return found, prices
+        candidates = _Candidates.of(loss, known)
         if candidates is None:
-            break
+            return None
         found = candidates.assign()
         prices = prices - candidates.prices(found)
-    loss, prices, _ = _losses(score, prices)
-    loss, prices, _ = _losses(score, prices - _soft_prices(loss))
-    found = np.asarray(linear_sum_assignment(loss)[1], dtype=np.int64)
-    candidates = _Candidates.of(loss, loss[rows, found])
-    return found, prices if candidates is None else prices - candidates.prices(found)
+    return None
 
 
-def _losses(score: Matrix, prices: NDArray[np.float64]) -> tuple[Matrix, NDArray[np.float64], Matrix]:
-    """What each entry loses against the best of its row and column, the prices with that, and each row's best |·|."""
+def _at_once(score: Matrix, prices: Prices) -> tuple[Order, Prices]:
+    """The optimum of the whole matrix, and its prices as far as they are found among few candidates."""
     loss = prices.astype(score.dtype) - score
-    least = loss.min(1, keepdims=True)
-    loss -= least
+    _, spare = _reduce(loss)
+    soft = _soft_prices(loss)
+    loss -= soft.astype(loss.dtype)
+    prices = prices - spare - soft
+    _, spare = _reduce(loss)
+    found = np.asarray(linear_sum_assignment(loss)[1], dtype=np.int64)
+    candidates = _Candidates.of(loss, loss[np.arange(len(loss)), found])
+    return found, prices - spare if candidates is None else prices - spare - candidates.prices(found)
+
+
+def _reduce(loss: Matrix) -> tuple[Matrix, Matrix]:
+    """Subtract from each row, then from each column, its least entry, in place; returns these."""
+    least = loss.min(1)
+    loss -= least[:, None]
     spare = loss.min(0)
     loss -= spare
-    return loss, prices - spare, np.abs(least[:, 0])
+    return least, spare
 
 
-def _soft_prices(loss: Matrix) -> NDArray[np.float64]:
+def _soft_prices(loss: Matrix) -> Prices:
     """Column values of an assignment blurred by a temperature (Sinkhorn's iteration): near those of the sharp one.
 
     Where all rows want the same few columns, as when little is known of a class, this saves the solver most of its way.
@@ -131,7 +143,7 @@ class _Candidates:
         graph = csr_array((self.loss + offset, self.column, self.starts), shape=(n, n))
         return np.asarray(min_weight_full_bipartite_matching(graph)[1], dtype=np.int64)
 
-    def prices(self, found: Order) -> NDArray[np.float64]:
+    def prices(self, found: Order) -> Prices:
         """Column values y, with row values x, such that x_i + y_j ≤ loss_ij, with equality where ``found``.
 
         x_i = min_j loss_ij − loss_kj + x_k, k the row that found j: shortest paths, by Bellman and Ford.

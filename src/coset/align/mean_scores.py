@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from coset.align.places import Move, Place, sym_units
-from coset.align.scores import Scores, Scoring
+from coset.align.scores import Scores, Scoring, add_product
 from coset.align.step import counted_places
 from coset.align.terms import Term
 from coset.symmetry import Element
@@ -62,12 +62,7 @@ class MeanScores:
     def _product(self, factors: list[_Factor]) -> Scores:
         total: Scores = {}
         for factor in factors:
-            parity = factor.place.parity if factor.term.signed else frozenset()
-            left = self.scoring.left(factor.place, factor.term)
-            if parity in total:
-                total[parity].addmm_(left, factor.right.T)
-            else:
-                total[parity] = left @ factor.right.T
+            add_product(total, factor.place, factor.term, self.scoring.left(factor.place, factor.term), factor.right)
         return total
 
 

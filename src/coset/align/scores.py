@@ -78,18 +78,19 @@ class Scoring:
         for parity, matrix in self._unchanging(owner, own, action).items():
             total[parity] = matrix.clone() if owner in self._constant else matrix
         for place in own:
-            if not self._neighbours[id(place)]:
+            if self.is_constant(place):
                 continue
             for number, term in enumerate(self.terms.get(place.parameter, ())):
-                parity = place.parity if term.signed else frozenset()
-                if apart and place.beside:
-                    matrix = self._product(place, term, action, apart=True)
-                else:
-                    matrix = self._place_scores(place, number, term, action)
-                if parity in total:
-                    total[parity].add_(matrix)
-                else:
-                    total[parity] = matrix.clone() if (id(place), number) in self._kept else matrix
+                alone = apart and bool(place.beside)
+                if alone or action is None or not self._keep:
+                    right = self.right(place, term, action, apart=alone)
+                    add_product(total, place, term, self.left(place, term), right)
+                    continue
+                matrix, parity = (
+                    self._place_scores(place, number, term, action),
+                    place.parity if term.signed else frozenset(),
+                )
+                total[parity] = total[parity].add_(matrix) if parity in total else matrix.clone()
         return total
 
     def objective(self, g: Element | None, names: Sequence[str] | None = None) -> float:
@@ -108,20 +109,15 @@ class Scoring:
         if whole and owner in self._constant:
             return self._constant[owner]
         total: Scores = {}
-        for place in places:
-            if self._neighbours[id(place)]:
-                continue
+        for place in filter(self.is_constant, places):
             for term in self.terms.get(place.parameter, ()):
-                parity = place.parity if term.signed else frozenset()
-                matrix = self._product(place, term, action)
-                total[parity] = total[parity] + matrix if parity in total else matrix
+                add_product(total, place, term, self.left(place, term), self.right(place, term, action))
         if whole and self._keep:
             self._constant[owner] = total
         return total
 
-    def _place_scores(self, place: Place, number: int, term: Term, action: Action | None) -> Tensor:
-        if not self._keep or action is None:
-            return self._product(place, term, action)
+    def _place_scores(self, place: Place, number: int, term: Term, action: Action) -> Tensor:
+        """The scores of one place as they are kept: not to be written to."""
         key = (id(place), number)
         versions = tuple(self._versions[name] for name in self._neighbours[id(place)])
         kept = self._kept.get(key)
@@ -133,7 +129,7 @@ class Scoring:
             kept.scores.add_(self._difference(place, term, kept.moves[0], moves[0], few))
             scores = kept.scores
         else:
-            scores = self._product(place, term, action)
+            scores = self.left(place, term) @ self.right(place, term, action).T
         self._kept[key] = _Kept(scores, moves, versions)
         return scores
 
@@ -162,10 +158,6 @@ class Scoring:
         positions = place.positions if place.positions is not None else torch.arange(own.size)[:, None]
         rows = positions.shape[0]
         return left[positions].reshape(rows, -1) @ delta[positions].reshape(rows, -1).T
-
-    def _product(self, place: Place, term: Term, action: Action | None, *, apart: bool = False) -> Tensor:
-        """The scores of one place (N, N)."""
-        return self.left(place, term) @ self.right(place, term, action, apart=apart).T
 
     def left(self, place: Place, term: Term) -> Tensor:
         """The left side of a place (N, R): units in rows, everything but the class in columns."""
@@ -252,6 +244,15 @@ class Scoring:
                 units *= size
             needed += (count + 1) * units * units * 4
         return needed <= max(KEPT_BYTES, weights // 2)
+
+
+def add_product(total: Scores, place: Place, term: Term, left: Tensor, right: Tensor) -> None:
+    """Add left · rightᵀ, the scores of a place, to the total, in place where there is one."""
+    parity = place.parity if term.signed else frozenset()
+    if parity in total:
+        total[parity].addmm_(left, right.T)
+    else:
+        total[parity] = left @ right.T
 
 
 def _index_and_factor(move: Moved, size: int) -> tuple[Tensor, Tensor]:
