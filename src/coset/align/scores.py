@@ -155,9 +155,9 @@ class Scoring:
             piece = right[:, index[changed]]
             pieces.append(piece * factor[changed].to(piece)[:, None] if term.signed else piece)
         delta = pieces[0] - pieces[1]
-        positions = place.positions if place.positions is not None else torch.arange(own.size)[:, None]
-        rows = positions.shape[0]
-        return left[positions].reshape(rows, -1) @ delta[positions].reshape(rows, -1).T
+        if place.positions is not None:
+            left, delta = left[place.positions], delta[place.positions]
+        return left.flatten(1) @ delta.flatten(1).T
 
     def left(self, place: Place, term: Term) -> Tensor:
         """The left side of a place (N, R): units in rows, everything but the class in columns."""
