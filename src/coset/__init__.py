@@ -8,8 +8,10 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from coset.alignment import align, align_many, merge
     from coset.distribution import normalize_scales
     from coset.errors import InputError
+    from coset.landscape import barrier
     from coset.symmetry import Element, Symmetry, discover, infer_intertwiner, intertwiner
 
 __version__ = version("coset")
@@ -19,9 +21,13 @@ __all__ = [
     "InputError",
     "Symmetry",
     "__version__",
+    "align",
+    "align_many",
+    "barrier",
     "discover",
     "infer_intertwiner",
     "intertwiner",
+    "merge",
     "normalize_scales",
 ]
 
@@ -29,14 +35,31 @@ _HOME = {
     "Element": "coset.symmetry",
     "InputError": "coset.errors",
     "Symmetry": "coset.symmetry",
+    "align": "coset.alignment",
+    "align_many": "coset.alignment",
+    "barrier": "coset.landscape",
     "discover": "coset.symmetry",
     "infer_intertwiner": "coset.symmetry",
     "intertwiner": "coset.symmetry",
+    "merge": "coset.alignment",
     "normalize_scales": "coset.distribution",
 }
 
 
-_ROOMS = frozenset({"data", "distribution", "models", "store", "studies", "symmetry", "train"})
+_ROOMS = frozenset(
+    {
+        "alignment",
+        "checkpoints",
+        "data",
+        "distribution",
+        "landscape",
+        "models",
+        "store",
+        "studies",
+        "symmetry",
+        "train",
+    }
+)
 
 
 def __getattr__(name: str) -> Any:

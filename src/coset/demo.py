@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from coset.align import align
+from coset.alignment import align
 from coset.data import Dataset, load
 from coset.errors import InputError
 from coset.files import output_folder, write_bytes, write_text

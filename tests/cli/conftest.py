@@ -5,7 +5,7 @@ import torch
 from aligned_files import looking, network, shuffled
 from safetensors.torch import save_file
 
-from coset.align import METHODS
+from coset.alignment import METHODS
 from coset.cli import main
 
 

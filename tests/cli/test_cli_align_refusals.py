@@ -123,10 +123,10 @@ def test_an_interruption_leaves_nothing(here, ab, methods, monkeypatch, stop):
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 def test_ctrl_c_while_it_computes_leaves_nothing(ab, tmp_path):
     probe = (
-        "import sys, time, coset.align\n"
+        "import sys, time, coset.alignment\n"
         "def slow(sym, reference, other, *, seed=0):\n"
         "    print('computing', flush=True); time.sleep(60)\n"
-        "coset.align.METHODS['slow'] = slow\n"
+        "coset.alignment.METHODS['slow'] = slow\n"
         "from coset.cli import main\n"
         "main(sys.argv[1:])\n"
     )

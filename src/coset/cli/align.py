@@ -15,7 +15,7 @@ from coset.cli.printing import print_json, show_table
 from coset.errors import InputError
 
 if TYPE_CHECKING:
-    from coset.align import Alignment
+    from coset.alignment import Alignment
 
 
 def align(
@@ -53,7 +53,7 @@ def align(
     coset align a.pt b.pt --model mlp --option widths=[64,64] --method activations --data mnist -o aligned.safetensors
     coset align a.pt b.pt --model nets.py:make --input 2,3,32,32 --strip-prefix module. -o aligned.safetensors
     """
-    from coset.align import align as align_networks
+    from coset.alignment import align as align_networks
     from coset.checkpoints import as_stored, output_file, write_checkpoint
     from coset.files import atomic_path
 

@@ -53,7 +53,7 @@ def read_networks(files: Sequence[Path], source: Source, choice: Choice | None) 
     """
     import torch
 
-    from coset.align.inputs import check_network
+    from coset.alignment.inputs import check_network
     from coset.checkpoints import match_checkpoint, read_checkpoint
     from coset.symmetry import Symmetry, discover
 
@@ -90,13 +90,13 @@ def method_options(method: str, settings: Mapping[str, Any], choice: Choice | No
 
     ``many``: of aligning more than two networks at once, which is the method "weights" in another form.
     """
-    from coset.align import METHODS
+    from coset.alignment import METHODS
 
     if method not in METHODS:
         raise InputError(f"--method is '{method}', expected one of {', '.join(METHODS)}")
     function: Callable[..., Any] = METHODS[method]
     if many and method == "weights":
-        from coset.align.many import align_many
+        from coset.alignment.many import align_many
 
         function = align_many
     parameters = inspect.signature(function).parameters

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from coset.align import align, align_many, merge
+from coset.alignment import align, align_many, merge
 from coset.checkpoints import match_checkpoint, read_checkpoint
 from coset.data import Normalization
 from coset.errors import InputError

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from coset.align import align
+from coset.alignment import align
 from coset.data import Dataset
 from coset.landscape import Profiles, barrier, linear, on
 from coset.models import build, example_input

@@ -1,0 +1,37 @@
+"""``align``: the element of the group that brings one network to another, by the method of choice."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from coset.alignment.activations import match_activations
+from coset.alignment.inputs import check_pair
+from coset.alignment.result import Alignment, T
+from coset.alignment.sinkhorn import match_sinkhorn
+from coset.alignment.straight_through import match_straight_through
+from coset.alignment.weights import match_weights
+from coset.errors import InputError
+from coset.symmetry import Symmetry
+
+METHODS: dict[str, Callable[..., Alignment[Any]]] = {
+    "weights": match_weights,
+    "activations": match_activations,
+    "sinkhorn": match_sinkhorn,
+    "ste": match_straight_through,
+}
+
+
+def align(sym: Symmetry, reference: T, other: T, method: str = "weights", **options: Any) -> Alignment[T]:
+    """Find g in the group with g·other close to the reference; both are points, or both posteriors.
+
+    ``method``: a name in ``METHODS``; ``options`` are those of the method, see there. All take ``seed``, ``callback``
+    (called after every step; True stops) and ``show`` (a progress bar; by default where somebody watches).
+    """
+    if method not in METHODS:
+        raise InputError(f"method is {method!r}; expected one of {', '.join(METHODS)}")
+    chosen = METHODS[method]
+    known = [name for name, part in inspect.signature(chosen).parameters.items() if part.kind is part.KEYWORD_ONLY]
+    if unknown := sorted(set(options) - set(known)):
+        raise InputError(f"the method {method!r} has no option '{unknown[0]}'; it has {', '.join(known)}")
+    check_pair(sym, reference, other)
+    return chosen(sym, reference, other, **options)

@@ -1,0 +1,77 @@
+"""What an alignment may be given: two networks of one architecture, finite, whole, and known to the symmetry."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from coset.alignment.result import Network, points
+from coset.distribution import Delta, MeanField
+from coset.errors import InputError
+from coset.symmetry import Symmetry
+
+
+def check_network(sym: Symmetry, network: Network, what: str) -> None:
+    """Raise unless ``network`` has every parameter of ``sym``, each of its shape and finite."""
+    if not isinstance(network, Mapping | Delta | MeanField):
+        raise InputError(f"{what} is a {type(network).__name__}; expected a dict of parameters, a Delta or a MeanField")
+    weights = points(network)
+    for name in weights:
+        if name not in sym.parameters:
+            raise InputError(
+                f"{what} has '{name}', which this symmetry does not know: it is the symmetry of another model "
+                f"(it has {_some(sym.parameters)})"
+            )
+    for name, parameter in sym.parameters.items():
+        if name not in weights:
+            # What does not move may be left out: buffers that count batches, frozen parts.
+            if parameter.moves:
+                raise InputError(f"{what} lacks '{name}', which moves under this symmetry (it has {_some(weights)})")
+            continue
+        tensor = weights[name]
+        if not isinstance(tensor, Tensor):
+            raise InputError(f"{what} has a {type(tensor).__name__} under '{name}'; expected a tensor")
+        if tuple(tensor.shape) != parameter.shape:
+            raise InputError(
+                f"'{name}' of {what} has shape {tuple(tensor.shape)}; this symmetry expects {parameter.shape}"
+            )
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            count = int((~torch.isfinite(tensor)).sum())
+            raise InputError(f"'{name}' of {what} has {count} entries that are NaN or infinite")
+
+
+def check_pair(sym: Symmetry, reference: Network, other: Network) -> None:
+    """Raise unless both are networks of ``sym`` with the same names, and both points or both posteriors."""
+    check_networks(sym, [reference, other], ["the reference", "the other network"])
+
+
+def check_networks(sym: Symmetry, networks: Sequence[Network], names: Sequence[str] | None = None) -> None:
+    """Raise unless all are networks of ``sym`` with the same names and the same deviations."""
+    labels = names or [f"network {number}" for number in range(len(networks))]
+    for network, label in zip(networks, labels, strict=True):
+        check_network(sym, network, label)
+    first = networks[0]
+    for network, label in zip(networks[1:], labels[1:], strict=True):
+        if isinstance(network, MeanField) != isinstance(first, MeanField):
+            raise InputError(
+                f"{labels[0]} is a {_kind(first)} and {label} a {_kind(network)}; expected both points or both "
+                f"posteriors"
+            )
+        _same_names(points(first), points(network), labels[0], label, "")
+        if isinstance(first, MeanField) and isinstance(network, MeanField):
+            _same_names(first.std, network.std, labels[0], label, " a deviation of")
+
+
+def _same_names(a: Mapping[str, Tensor], b: Mapping[str, Tensor], first: str, second: str, what: str) -> None:
+    if odd := sorted(a.keys() ^ b.keys()):
+        has, lacks = (first, second) if odd[0] in a else (second, first)
+        raise InputError(f"{has} has{what} '{odd[0]}' and {lacks} has not")
+
+
+def _kind(network: Network) -> str:
+    return "point" if not isinstance(network, MeanField) else "posterior"
+
+
+def _some(names: Mapping[str, object]) -> str:
+    shown = ", ".join(list(names)[:4])
+    return f"{shown}, … ({len(names)} in all)" if len(names) > 4 else shown or "none"

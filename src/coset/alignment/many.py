@@ -1,0 +1,180 @@
+"""Many networks at once: every one brought to a common frame, so that all pairs agree with each other."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic
+
+import torch
+
+from coset.alignment.ascent import Clock, ascend
+from coset.alignment.averages import mean
+from coset.alignment.inputs import check_networks
+from coset.alignment.places import Layout, layout_of
+from coset.alignment.relaxation import relax
+from coset.alignment.result import Callback, Step, T, carried
+from coset.alignment.scores import Scoring
+from coset.alignment.terms import build_terms
+from coset.errors import InputError
+from coset.progress import Ticker, progress
+from coset.symmetry import Element, Symmetry
+from coset.values import Frozen
+
+STRATEGIES = {"mean": False, "universe": True}
+"""Whether each network is brought to the mean of the others by ascent only, or with the relaxation each time."""
+
+
+@dataclass(frozen=True, eq=False)
+class ManyAlignment(Generic[T]):
+    """Elements g_i that bring network i to a common frame, that of the first network: g_0 is the identity.
+
+    ``aligned``: the networks g_i·θ_i. ``objective``: Σ_{i<j} ⟨g_i·θ_i | g_j·θ_j⟩ and its course in ``history``.
+    """
+
+    symmetry: Symmetry
+    method: str
+    elements: tuple[Element, ...]
+    aligned: tuple[T, ...]
+    objective: float
+    history: tuple[float, ...]
+    seconds: Mapping[str, float]
+    stopped: bool = False
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seconds", Frozen(self.seconds))
+
+    def between(self, i: int, j: int) -> Element:
+        """g_ij = g_i⁻¹ g_j, which brings network j to network i; g_ij g_jk = g_ik exactly."""
+        return self.symmetry.compose(self.symmetry.inverse(self.elements[i]), self.elements[j])
+
+    @property
+    def mean(self) -> T:
+        """The mean of the aligned networks."""
+        return mean(self.aligned)
+
+    def __repr__(self) -> str:
+        took = sum(self.seconds.values())
+        return (
+            f"ManyAlignment({len(self.elements)} networks, {self.method}: objective {self.history[0]:.6g} → "
+            f"{self.objective:.6g}, {took:.2f} s)"
+        )
+
+
+def align_many(
+    sym: Symmetry,
+    networks: Sequence[T],
+    *,
+    method: str = "universe",
+    rounds: int = 20,
+    seed: int = 0,
+    callback: Callback | None = None,
+    show: bool | None = None,
+) -> ManyAlignment[T]:
+    """max over g_1…g_N of Σ_{i<j} ⟨g_i·θ_i | g_j·θ_j⟩ over permutations and signs, network by network in random order.
+
+    Each network in turn is matched to the sum of the others as they stand, which is exact coordinate ascent on the
+    objective: it never falls. "mean": by ascent from where the network is (Ainsworth et al. 2023, algorithm 3,
+    MergeMany); "universe": also by the relaxation, with no regard to where it is (the cycle-consistent objective of
+    Crisostomi et al. 2024). All pairs go through one frame, so they are consistent by construction. Scales stay as
+    given; remove them first where they differ. ``rounds``: at most so many times through all networks.
+    """
+    networks = list(networks)
+    if method not in STRATEGIES:
+        raise InputError(f"method is {method!r}; expected one of {', '.join(STRATEGIES)}")
+    if len(networks) < 2:
+        raise InputError(f"{len(networks)} networks are given; expected two or more to align")
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise InputError(f"rounds is {rounds!r}; expected a whole number ≥ 1")
+    check_networks(sym, networks)
+    session = _Session(sym.restrict(scales=False), networks, STRATEGIES[method], seed, callback)
+    with progress(f"aligning {len(networks)} networks", 1 + rounds, show=show) as bar:
+        session.run(rounds, bar)
+    home = sym.inverse(session.full(0, sym))
+    elements = tuple(
+        sym.identity() if i == 0 else sym.compose(home, session.full(i, sym)) for i in range(len(networks))
+    )
+    return ManyAlignment(
+        sym,
+        method,
+        elements,
+        tuple(carried(sym, g, network) for g, network in zip(elements, networks, strict=True)),
+        session.objective,
+        tuple(session.history),
+        session.clock.seconds,
+        session.stopped,
+    )
+
+
+class _Session(Generic[T]):
+    """The networks as they stand, and the objective of all pairs."""
+
+    def __init__(
+        self, finite: Symmetry, networks: Sequence[T], thorough: bool, seed: int, callback: Callback | None
+    ) -> None:
+        self.finite = finite
+        self.layout: Layout = layout_of(finite)
+        self.networks = networks
+        self.thorough = thorough
+        self.generator = torch.Generator().manual_seed(seed)
+        self.callback = callback
+        self.elements = [finite.identity() for _ in networks]
+        self.moved = list(networks)
+        self.clock = Clock()
+        self.steps = 0
+        self.stopped = False
+        self.objective = sum(self._agreement(i) for i in range(len(networks))) / 2
+        self.history = [self.objective]
+
+    def run(self, rounds: int, bar: Ticker) -> None:
+        """First every network joins those before it, then all are matched again until none moves."""
+        for i in range(1, len(self.networks)):
+            if self._rematch(i, self.moved[:i], thorough=True) and self.stopped:
+                return
+        bar.advance(note=f"objective {self.objective:.6g}")
+        for _ in range(rounds):
+            improved = False
+            for i in torch.randperm(len(self.networks), generator=self.generator).tolist():
+                others = [network for j, network in enumerate(self.moved) if j != i]
+                improved |= self._rematch(i, others, self.thorough)
+                if self.stopped:
+                    return
+            bar.advance(note=f"objective {self.objective:.6g}")
+            if not improved:
+                return
+
+    def full(self, i: int, sym: Symmetry) -> Element:
+        """The element of network i in the whole group."""
+        return sym.element(self.elements[i].permutations, signs=self.elements[i].signs)
+
+    def _rematch(self, i: int, others: Sequence[T], thorough: bool) -> bool:
+        """Match network i to the mean of ``others``; keep it if the objective of all pairs rises."""
+        scoring = Scoring(self.layout, build_terms(self.finite, mean(others), self.networks[i]))
+        climb = ascend(scoring, self.elements[i], self.generator, clock=self.clock)
+        if thorough:
+            relaxed = relax(scoring, clock=self.clock)
+            scoring.changed(list(self.finite.classes))
+            other = ascend(scoring, relaxed.element, self.generator, clock=self.clock)
+            climb = other if other.objective > climb.objective else climb
+        if climb.element == self.elements[i]:
+            return False
+        since = time.perf_counter()
+        before, element, moved = self._agreement(i), self.elements[i], self.moved[i]
+        self.elements[i], self.moved[i] = climb.element, carried(self.finite, climb.element, self.networks[i])
+        gain = self._agreement(i) - before
+        self.clock.add("action", since)
+        if gain <= 1e-9 * abs(self.objective):
+            self.elements[i], self.moved[i] = element, moved
+            return False
+        self.objective += gain
+        self.history.append(self.objective)
+        self.steps += 1
+        if self.callback is not None and self.callback(Step(self.steps, self.objective, f"network {i}")):
+            self.stopped = True
+        return True
+
+    def _agreement(self, i: int) -> float:
+        """Σ_{j≠i} ⟨g_i·θ_i | g_j·θ_j⟩."""
+        others: list[Any] = [network for j, network in enumerate(self.moved) if j != i]
+        scoring = Scoring(self.layout, build_terms(self.finite, mean(others), self.moved[i]))
+        return len(others) * scoring.objective(self.finite.identity())

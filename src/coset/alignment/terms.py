@@ -1,0 +1,96 @@
+"""What is matched: inner products ⟨left | g·right⟩ over parameters, for points and for posteriors."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coset.alignment.result import Network, points
+from coset.distribution import MeanField
+from coset.errors import InputError
+from coset.symmetry import Symmetry
+from coset.symmetry.action import memory_of
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """⟨left | g·right⟩ for one parameter; ``signed`` is False for what knows no signs: deviations, squares."""
+
+    name: str
+    left: Tensor
+    right: Tensor
+    signed: bool = True
+
+
+Builder = Callable[[str, Tensor, Tensor, Tensor | None, Tensor | None], list[Term]]
+
+
+def _wasserstein(name: str, m0: Tensor, m1: Tensor, s0: Tensor | None, s1: Tensor | None) -> list[Term]:
+    """−W₂²/2 up to a constant: ⟨m0 | g·m1⟩ + ⟨s0 | |g|·s1⟩ (Rossi et al. 2023, eq. 19; a point has no deviation)."""
+    terms = [Term(name, m0, m1)]
+    return terms if s0 is None or s1 is None else [*terms, Term(name, s0, s1, signed=False)]
+
+
+def _kl(name: str, m0: Tensor, m1: Tensor, s0: Tensor | None, s1: Tensor | None) -> list[Term]:
+    """−KL[g#q1 ‖ q0] up to a constant: ⟨m0/s0² | g·m1⟩ − ½⟨1/s0² | g²·(s1² + m1²)⟩; the trace term depends on g."""
+    if s0 is None or s1 is None:
+        return [Term(name, m0, m1)]
+    precision = _precision(name, s0)
+    return [Term(name, m0 * precision, m1), Term(name, -0.5 * precision, s1.square() + m1.square(), signed=False)]
+
+
+def _kl_means(name: str, m0: Tensor, m1: Tensor, s0: Tensor | None, s1: Tensor | None) -> list[Term]:
+    """−½‖(m0 − g·m1)/s0‖² up to a constant: the KL without its trace term (Rossi et al. 2023, appendix B)."""
+    if s0 is None or s1 is None:
+        return [Term(name, m0, m1)]
+    precision = _precision(name, s0)
+    return [Term(name, m0 * precision, m1), Term(name, -0.5 * precision, m1.square(), signed=False)]
+
+
+CRITERIA: dict[str, Builder] = {"wasserstein": _wasserstein, "kl": _kl, "kl-means": _kl_means}
+"""What is maximised: "wasserstein" (for points Git Re-Basin's inner product), "kl" (exact), "kl-means"."""
+
+
+def _precision(name: str, deviation: Tensor) -> Tensor:
+    if bool((deviation == 0).any()):
+        raise InputError(f"the reference has deviations of 0 in '{name}': its KL is infinite; use 'wasserstein'")
+    return deviation.square().reciprocal()
+
+
+def build_terms(
+    sym: Symmetry, reference: Network, other: Network, criterion: str = "wasserstein", buffers: bool = False
+) -> list[Term]:
+    """The terms of all trained parameters that move, each tensor once; ``buffers``: running statistics too."""
+    if criterion not in CRITERIA:
+        raise InputError(f"criterion is {criterion!r}; expected one of {', '.join(CRITERIA)}")
+    m0, m1 = points(reference), points(other)
+    s0 = reference.std if isinstance(reference, MeanField) else {}
+    s1 = other.std if isinstance(other, MeanField) else {}
+    terms: list[Term] = []
+    for name in matched_names(sym, m0, buffers):
+        left, right = _ready(m0[name]), _ready(m1[name])
+        spreads = [_ready(part[name]).to(left) if name in part else None for part in (s0, s1)]
+        terms += CRITERIA[criterion](name, left, right.to(left), *spreads)
+    return terms
+
+
+def matched_names(sym: Symmetry, params: Mapping[str, Tensor], buffers: bool) -> Sequence[str]:
+    """The floating parameters that move; tied weights count once."""
+    seen: set[tuple[object, ...]] = set()
+    names = []
+    for name in sym.structures:
+        tensor = params[name]
+        if not tensor.is_floating_point() or (sym.parameters[name].buffer and not buffers):
+            continue
+        memory = memory_of(tensor)
+        if memory not in seen:
+            seen.add(memory)
+            names.append(name)
+    return names
+
+
+def _ready(tensor: Tensor) -> Tensor:
+    """Without its graph, and in no narrower type than float32: products of half precision lose the assignment."""
+    detached = tensor.detach()
+    return detached.to(torch.promote_types(detached.dtype, torch.float32))

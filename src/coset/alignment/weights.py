@@ -1,0 +1,148 @@
+"""Matching on the weights themselves: coordinate ascent, restarts, and a relaxation for better optima."""
+
+import time
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+
+from coset.alignment.agreement import agreement
+from coset.alignment.ascent import Climb, Clock, ascend
+from coset.alignment.places import Move, layout_of
+from coset.alignment.relaxation import relax as relax_all
+from coset.alignment.result import Alignment, Callback, Network, Step, T, carried, points
+from coset.alignment.scale_fit import fit_scales
+from coset.alignment.scores import Scoring
+from coset.alignment.terms import build_terms
+from coset.distribution import normalize_scales
+from coset.errors import InputError
+from coset.progress import progress
+from coset.symmetry import Element, Symmetry
+
+GAUGES = ("given", "normalized")
+
+
+def match_weights(
+    sym: Symmetry,
+    reference: T,
+    other: T,
+    *,
+    criterion: str = "wasserstein",
+    gauge: Literal["given", "normalized"] = "given",
+    scales: bool = False,
+    relax: bool = True,
+    restarts: int = 0,
+    start: Element | None = None,
+    buffers: bool = False,
+    seed: int = 0,
+    callback: Callback | None = None,
+    show: bool | None = None,
+) -> Alignment[T]:
+    """max over g of Σ ⟨θ₀ | g·θ₁⟩ over permutations and signs (Rossi et al. 2023, eq. 19; Git Re-Basin for points).
+
+    ``criterion``: "wasserstein", "kl" or "kl-means", see ``coset.alignment.terms``. ``gauge``: match the networks as given,
+    or "normalized", without their scales: then nothing depends on how each was scaled. ``scales``: return scales too,
+    where the group has them: those that give the other network the reference's norms (normalized), or that minimise
+    ‖θ₀ − g·θ₁‖² given the permutation (given). ``relax``: besides the ascent from the start, one from the end of a
+    relaxation that moves all classes together; ``restarts``: further ascents from random elements; the best is
+    returned, so never less than the plain ascent. ``start``: where to begin (default: the identity). ``buffers``: match
+    running statistics, too.
+    """
+    if gauge not in GAUGES:
+        raise InputError(f"gauge is {gauge!r}; expected one of {', '.join(GAUGES)}")
+    if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 0:
+        raise InputError(f"restarts is {restarts!r}; expected a whole number ≥ 0")
+    if start is not None:
+        sym.check(start)
+    clock, since = Clock(), time.perf_counter()
+    left: Any = reference
+    right: Any = other
+    undo: tuple[Element, Element] | None = None
+    if gauge == "normalized":
+        left, undo_left = normalize_scales(sym, left)
+        right, undo_right = normalize_scales(sym, right)
+        undo = (undo_left, undo_right)
+    finite = sym.restrict(scales=False)
+    scoring = Scoring(layout_of(finite), build_terms(finite, left, right, criterion, buffers))
+    clock.add("preparation", since)
+    search = _Search(scoring, seed, callback, show)
+    climb = search.run(_finite(finite, start), relax, restarts, clock)
+    since = time.perf_counter()
+    element = sym.element(climb.element.permutations, signs=climb.element.signs)
+    if scales and undo is not None:
+        element = sym.compose(undo[0], sym.compose(element, sym.inverse(undo[1])))
+    elif scales:
+        element = fit_scales(sym, points(reference), points(other), element)
+    aligned = carried(sym, element, other)
+    clock.add("action", since)
+    return Alignment(
+        symmetry=sym,
+        method="weights",
+        element=element,
+        aligned=aligned,
+        objective=climb.objective,
+        history=climb.history,
+        agreement=agreement(sym, points(reference), points(aligned)),
+        before=agreement(sym, points(reference), points(other)),
+        seconds=clock.seconds,
+        stopped=climb.stopped,
+    )
+
+
+def _finite(finite: Symmetry, start: Element | None) -> Element:
+    return finite.identity() if start is None else finite.element(start.permutations, signs=start.signs)
+
+
+class _Search:
+    """Ascents from several starts, reported as one run; the best is kept."""
+
+    def __init__(self, scoring: Scoring, seed: int, callback: Callback | None, show: bool | None) -> None:
+        self.scoring = scoring
+        self.generator = torch.Generator().manual_seed(seed)
+        self.callback = callback
+        self.show = show
+        self.steps = 0
+
+    def run(self, start: Element, relax: bool, restarts: int, clock: Clock) -> Climb:
+        with progress("aligning", 1 + relax + restarts, show=self.show) as bar:
+            best = self._climb(start, clock)
+            first = best.history[0]
+            bar.advance(note=f"objective {best.objective:.6g}")
+            if relax and not best.stopped:
+                relaxed = relax_all(self.scoring, report=self._report, clock=clock)
+                best = replace(best, stopped=True) if relaxed.stopped else self._better(best, relaxed.element, clock)
+                bar.advance(note=f"objective {best.objective:.6g}")
+            for _ in range(restarts):
+                if best.stopped:
+                    break
+                best = self._better(best, self.scoring.layout.sym.random(self.generator), clock)
+                bar.advance(note=f"objective {best.objective:.6g}")
+        # Of a course that began elsewhere, what lies above the start.
+        return replace(best, history=(first, *(value for value in best.history if value > first)))
+
+    def _climb(self, start: Element, clock: Clock) -> Climb:
+        return ascend(self.scoring, start, self.generator, report=self._report, clock=clock)
+
+    def _better(self, best: Climb, start: Element, clock: Clock) -> Climb:
+        """The best so far, or the end of another ascent if that is higher."""
+        self.scoring.changed(list(self.scoring.layout.sym.classes))
+        found = self._climb(start, clock)
+        return replace(found if found.objective > best.objective else best, stopped=found.stopped)
+
+    def _report(self, objective: float, what: str) -> bool:
+        self.steps += 1
+        return self.callback is not None and bool(self.callback(Step(self.steps, objective, what)))
+
+
+def ascend_classes(
+    sym: Symmetry, reference: Network, other: Network, start: Element, names: Collection[str], seed: int = 0
+) -> Element:
+    """Match only some classes on the weights, by coordinate ascent from ``start``, all others as they are there."""
+    finite = sym.restrict(scales=False)
+    layout = layout_of(finite)
+    scoring = Scoring(layout, build_terms(finite, reference, carried(sym, start, other)))
+    moves = dict.fromkeys(Move(move.root, move.active & set(names)) for move in layout.moves)
+    wanted = [move for move in moves if move.active]
+    climb = ascend(scoring, finite.identity(), torch.Generator().manual_seed(seed), moves=wanted)
+    return sym.compose(sym.element(climb.element.permutations, signs=climb.element.signs), start)

@@ -1,0 +1,110 @@
+"""Planted elements come back exactly: every architecture of the discovery tests, points and posteriors, with scales."""
+
+import os
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from architectures import CASES, made, randomized
+from coset.alignment import align
+from coset.distribution import MeanField
+from coset.models import ResidualMLP
+from coset.symmetry import discover
+
+sys.path.append(str(Path(__file__).parents[1] / "discovery"))
+from test_discovery_models import NETWORKS, _built, _inputs
+from test_discovery_transformers import MODELS
+
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+# Rotary pairs keep their order: there nothing is planted but signs.
+ARCHITECTURES = [*(f"case: {name}" for name in CASES), *NETWORKS, *MODELS]
+
+
+@lru_cache
+def _network(name):
+    """A model in float64 and its symmetry."""
+    if name.startswith("case: "):
+        model, sym, _ = made(name.removeprefix("case: "))
+        return model, sym
+    if name in NETWORKS:
+        build, shapes, _ = NETWORKS[name]
+        model = _built(build)
+        return model, discover(model, _inputs(shapes), verify=False)
+    transformers = pytest.importorskip("transformers")
+    config, settings, side, _ = MODELS[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = getattr(transformers, name)(getattr(transformers, config)(**settings)).double().eval()
+    generator = torch.Generator().manual_seed(0)
+    shape = (2, 3, side, side)
+    x = torch.randn(shape, generator=generator).double() if side else torch.randint(2, 50, (2, 7), generator=generator)
+    return model, discover(model, x, verify=False)
+
+
+def _trained(sym):
+    return [name for name in sym.structures if not sym.parameters[name].buffer]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_permutations_and_signs_of_a_point(name):
+    model, sym = _network(name)
+    generator = torch.Generator().manual_seed(0)
+    reference, finite = randomized(model, generator), sym.restrict(scales=False)
+    result = align(sym, reference, finite.act(finite.random(generator), reference), seed=1)
+    for key in _trained(sym):
+        assert torch.equal(result.params[key], reference[key]), key
+    assert all(value == pytest.approx(1) for value in result.agreement.values())
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_permutations_and_signs_of_a_posterior(name):
+    model, sym = _network(name)
+    generator = torch.Generator().manual_seed(2)
+    mean, finite = randomized(model, generator), sym.restrict(scales=False)
+    std = {
+        key: 0.1 + torch.rand(mean[key].shape, generator=generator, dtype=torch.float64)
+        for key in mean
+        if mean[key].is_floating_point() and not sym.parameters[key].buffer
+    }
+    reference = MeanField(mean, std)
+    result = align(sym, reference, finite.act(finite.random(generator), reference), seed=1)
+    assert isinstance(result.aligned, MeanField)
+    for key in _trained(sym):
+        assert torch.equal(result.aligned.mean[key], mean[key]), key
+        assert torch.equal(result.aligned.std[key], std[key]), key
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_scales_too(name):
+    """Matched without their scales, and given the reference's."""
+    model, sym = _network(name)
+    generator = torch.Generator().manual_seed(3)
+    reference = randomized(model, generator)
+    other = sym.act(sym.random(generator), reference)
+    result = align(sym, reference, other, gauge="normalized", scales=True, seed=1)
+    for key in _trained(sym):
+        torch.testing.assert_close(result.params[key], reference[key], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("inputs", "blocks"), [(2, 2), (10, 5)])
+def test_residual_mlps_a_hundred_times(inputs, blocks):
+    """Widths of 30 and 50: the default never fails, where one ascent from the identity often does."""
+    model = ResidualMLP(inputs, inputs, width=30, inner=50, blocks=blocks).eval()
+    sym = discover(model, torch.zeros(2, inputs), verify=False).restrict(scales=False, signs=False)
+    found = plain = 0
+    for seed in range(100):
+        generator = torch.Generator().manual_seed(seed)
+        reference = {key: torch.randn(value.shape, generator=generator) for key, value in model.state_dict().items()}
+        other = sym.act(sym.random(generator), reference)
+
+        def recovered(reference=reference, other=other, seed=seed, **options):
+            params = align(sym, reference, other, seed=seed, **options).params
+            return all(torch.equal(params[key], reference[key]) for key in reference)
+
+        found += recovered()
+        plain += recovered(relax=False)
+    assert found == 100
+    assert plain < 90
