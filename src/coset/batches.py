@@ -1,6 +1,6 @@
 """Data in the forms people have it, as batches: tensors in memory, or any loader."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from itertools import chain
 from typing import Any, TypeGuard
 
@@ -23,8 +23,8 @@ def input_batches(data: Inputs, batch_size: int = BATCH_SIZE) -> Iterator[Tensor
 
     Of a loader's batches that are sequences (inputs, targets, …) the first part is taken. No data is an error.
     """
-    _check_size(batch_size)
-    if _is_pair(data):
+    check_batch_size(batch_size)
+    if is_pair(data):
         data = data[0]
     if isinstance(data, Tensor):
         if data.ndim == 0 or len(data) == 0:
@@ -40,8 +40,8 @@ def input_batches(data: Inputs, batch_size: int = BATCH_SIZE) -> Iterator[Tensor
 
 def labelled_batches(data: Labelled, batch_size: int = BATCH_SIZE) -> Iterator[tuple[Tensor, Tensor]]:
     """Inputs with their targets, batch by batch; a pair of tensors is cut into batches of ``batch_size``."""
-    _check_size(batch_size)
-    if _is_pair(data):
+    check_batch_size(batch_size)
+    if is_pair(data):
         x, y = data
         if x.ndim == 0 or y.ndim == 0 or len(x) != len(y) or len(x) == 0:
             raise InputError(
@@ -56,7 +56,21 @@ def labelled_batches(data: Labelled, batch_size: int = BATCH_SIZE) -> Iterator[t
         yield batch[0], batch[1]
 
 
-def _is_pair(data: Any) -> TypeGuard[tuple[Tensor, Tensor]]:
+def count_batches(data: Inputs, batch_size: int = BATCH_SIZE) -> int | None:
+    """How many batches ``input_batches`` or ``labelled_batches`` gives; None for a loader that does not say."""
+    check_batch_size(batch_size)
+    if is_pair(data):
+        data = data[0]
+    if isinstance(data, Tensor):
+        return 0 if data.ndim == 0 else -(-len(data) // batch_size)
+    try:
+        return len(data) if isinstance(data, Sized) else None
+    except TypeError:
+        # A DataLoader over an IterableDataset has a length only where its dataset has one.
+        return None
+
+
+def is_pair(data: Any) -> TypeGuard[tuple[Tensor, Tensor]]:
     """A tuple of two tensors is inputs and targets; a list of tensors is batches."""
     return isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)
 
@@ -65,8 +79,9 @@ def _cut(tensor: Tensor, batch_size: int) -> Iterator[Tensor]:
     return (tensor[start : start + batch_size] for start in range(0, len(tensor), batch_size))
 
 
-def _check_size(batch_size: int) -> None:
-    if not isinstance(batch_size, int) or batch_size < 1:
+def check_batch_size(batch_size: int) -> None:
+    """Raise unless ``batch_size`` is a whole number ≥ 1."""
+    if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
         raise InputError(f"batch_size is {batch_size!r}; expected a whole number ≥ 1")
 
 
