@@ -1,4 +1,4 @@
-"""Scales that bring one network closest to another: planted ones, the derivative at the result, what has no best scale."""
+"""Scales that bring one network closest to another: planted ones, derivatives at the result, what has no best scale."""
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from torch import nn
 from architectures import made, randomized
 from coset.alignment import align
 from coset.alignment.scale_fit import LARGEST, fit_scales
+from coset.distribution import normalize_scales
 from coset.models import MLP
 from coset.symmetry import Element, Symmetry, discover
 from coset.symmetry.action import Action
@@ -65,8 +66,7 @@ def test_planted_scales_are_recovered(name):
     found = fit_scales(sym, reference, sym.act(planted, reference), finite_part(sym, back))
     for key, scales in back.scales.items():
         torch.testing.assert_close(found.scales[key], scales, rtol=1e-8, atol=0)
-    assert found.permutations == back.permutations
-    assert all(torch.equal(found.signs[key], back.signs[key]) for key in back.signs)
+    assert finite_part(sym, found) == finite_part(sym, back)
 
 
 @pytest.mark.parametrize("name", [*CASES, "recurrent"])
@@ -86,7 +86,7 @@ def test_no_derivative_is_left_and_nothing_is_farther(name):
     again = more(moved, partial=True)
     gap = sum((left[key] - again[key]).square().sum() for key in once)
     added = sym.compose(found, sym.inverse(g)).scales
-    for (key, log), slope in zip(logs.items(), torch.autograd.grad(gap, list(logs.values())), strict=True):
+    for key, slope in zip(logs, torch.autograd.grad(gap, list(logs.values())), strict=True):
         # A unit that keeps its scale comes closest by vanishing; nothing else is left.
         kept = added[key] == 1
         assert float(torch.where(kept, 0, slope).abs().max()) < 2e-4 * end
@@ -136,7 +136,7 @@ def test_all_zero_networks():
     assert fit_scales(sym, zero, zero, sym.identity()) == sym.identity()
 
 
-@settings(max_examples=15)
+@settings(max_examples=5)
 @given(seed=SEEDS)
 def test_never_farther_than_without(seed):
     model, sym, _ = made("mlp, batch norm")
@@ -146,7 +146,7 @@ def test_never_farther_than_without(seed):
     assert distance(sym, left, fit_scales(sym, left, right, g), right) <= distance(sym, left, g, right)
 
 
-# Through align ---------------------------------------------------------------------------------------------------------
+# Through align -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("gauge", ["given", "normalized"])
@@ -158,7 +158,7 @@ def test_align_returns_scales_only_where_they_are_wanted(gauge):
     assert all(bool((scales == 1).all()) for scales in without.element.scales.values())
     within = align(sym, left, right, gauge=gauge, scales=True)
     assert any(bool((scales != 1).any()) for scales in within.element.scales.values())
-    assert within.element.permutations == without.element.permutations
+    assert finite_part(sym, within.element) == without.element
     # The permutation, and what is maximised, know nothing of the scales that follow.
     assert within.objective == without.objective
 
@@ -173,19 +173,19 @@ def test_the_normalized_gauge_does_not_see_scales():
     for _ in range(3):
         d = sym.element(scales=only.random(generator, spread=2.0).scales)
         scaled = align(sym, left, sym.act(d, right), gauge="normalized", scales=True)
-        assert scaled.element.permutations == plain.element.permutations
+        assert finite_part(sym, scaled.element) == finite_part(sym, plain.element)
         for name, tensor in plain.params.items():
             torch.testing.assert_close(scaled.params[name], tensor, rtol=1e-9, atol=1e-12)
 
 
-def test_the_normalized_gauge_gives_the_norms_of_the_reference():
+def test_the_normalized_gauge_gives_the_scales_of_the_reference():
     model, sym, _ = made("flatten")
     generator = torch.Generator().manual_seed(0)
     left, right = randomized(model, generator), randomized(model, generator)
-    aligned = align(sym, left, right, gauge="normalized", scales=True).params
-    for name in ("conv.weight", "conv2.weight"):
-        norms = [part[name].flatten(1).norm(dim=1) for part in (left, aligned)]
-        torch.testing.assert_close(norms[0], norms[1], rtol=1e-10, atol=0)
+    aligned = align(sym, left, right, gauge="normalized", scales=True)
+    of_reference, of_aligned = (normalize_scales(sym, params)[1] for params in (left, dict(aligned.params)))
+    for key, scales in of_reference.scales.items():
+        torch.testing.assert_close(of_aligned.scales[key], scales, rtol=1e-10, atol=0)
 
 
 def test_given_scales_bring_the_networks_closer():
