@@ -8,7 +8,7 @@ from torch import Tensor
 from coset.alignment.result import Network, points
 from coset.distribution import Delta, MeanField
 from coset.errors import InputError
-from coset.symmetry import Symmetry
+from coset.symmetry import Element, Symmetry
 
 
 def check_network(sym: Symmetry, network: Network, what: str) -> None:
@@ -60,6 +60,13 @@ def check_networks(sym: Symmetry, networks: Sequence[Network], names: Sequence[s
         _same_names(points(first), points(network), labels[0], label, "")
         if isinstance(first, MeanField) and isinstance(network, MeanField):
             _same_names(first.std, network.std, labels[0], label, " a deviation of")
+
+
+def check_start(sym: Symmetry, start: object) -> None:
+    """Raise unless ``start`` is an element of ``sym``."""
+    if not isinstance(start, Element):
+        raise InputError(f"start is a {type(start).__name__}; expected an Element of the symmetry")
+    sym.check(start)
 
 
 def _same_names(a: Mapping[str, Tensor], b: Mapping[str, Tensor], first: str, second: str, what: str) -> None:

@@ -3,16 +3,18 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic
 
 import torch
 
+from coset.alignment.agreement import agreement
 from coset.alignment.ascent import Clock, ascend
 from coset.alignment.averages import mean
 from coset.alignment.inputs import check_networks
 from coset.alignment.places import Layout, layout_of
 from coset.alignment.relaxation import relax
-from coset.alignment.result import Callback, Step, T, carried
+from coset.alignment.result import Callback, Step, T, carried, points
 from coset.alignment.scores import Scoring
 from coset.alignment.terms import build_terms
 from coset.errors import InputError
@@ -21,7 +23,7 @@ from coset.symmetry import Element, Symmetry
 from coset.values import Frozen
 
 STRATEGIES = {"mean": False, "universe": True}
-"""Whether each network is brought to the mean of the others by ascent only, or with the relaxation each time."""
+"""Whether networks that have joined are matched again by ascent only, or with the relaxation each time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +31,7 @@ class ManyAlignment(Generic[T]):
     """Elements g_i that bring network i to a common frame, that of the first network: g_0 is the identity.
 
     ``aligned``: the networks g_i·θ_i. ``objective``: Σ_{i<j} ⟨g_i·θ_i | g_j·θ_j⟩ and its course in ``history``.
+    ``agreement``: for every class the mean cosine between a network and the mean of all.
     """
 
     symmetry: Symmetry
@@ -37,12 +40,14 @@ class ManyAlignment(Generic[T]):
     aligned: tuple[T, ...]
     objective: float
     history: tuple[float, ...]
+    agreement: Mapping[str, float]
     seconds: Mapping[str, float]
     stopped: bool = False
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "seconds", Frozen(self.seconds))
+        for part in ("agreement", "seconds"):
+            object.__setattr__(self, part, Frozen(getattr(self, part)))
 
     def between(self, i: int, j: int) -> Element:
         """g_ij = g_i⁻¹ g_j, which brings network j to network i; g_ij g_jk = g_ik exactly."""
@@ -74,10 +79,11 @@ def align_many(
     """max over g_1…g_N of Σ_{i<j} ⟨g_i·θ_i | g_j·θ_j⟩ over permutations and signs, network by network in random order.
 
     Each network in turn is matched to the sum of the others as they stand, which is exact coordinate ascent on the
-    objective: it never falls. "mean": by ascent from where the network is (Ainsworth et al. 2023, algorithm 3,
-    MergeMany); "universe": also by the relaxation, with no regard to where it is (the cycle-consistent objective of
-    Crisostomi et al. 2024). All pairs go through one frame, so they are consistent by construction. Scales stay as
-    given; remove them first where they differ. ``rounds``: at most so many times through all networks.
+    objective: it never falls. First each joins those before it, by ascent and by the relaxation. Then, "mean": by
+    ascent from where it is (Ainsworth et al. 2023, MergeMany); "universe": also by the relaxation, with no regard
+    to where it is (the cycle-consistent objective of Crisostomi et al. 2024). All pairs go through one frame, so
+    they are consistent by construction. Scales stay as given; remove them first where they differ. ``rounds``: at
+    most so many times through all networks.
     """
     networks = list(networks)
     if method not in STRATEGIES:
@@ -94,13 +100,17 @@ def align_many(
     elements = tuple(
         sym.identity() if i == 0 else sym.compose(home, session.full(i, sym)) for i in range(len(networks))
     )
+    aligned = tuple(carried(sym, g, network) for g, network in zip(elements, networks, strict=True))
+    middle = points(mean(aligned))
+    agreements = [agreement(sym, middle, points(network)) for network in aligned]
     return ManyAlignment(
         sym,
         method,
         elements,
-        tuple(carried(sym, g, network) for g, network in zip(elements, networks, strict=True)),
+        aligned,
         session.objective,
         tuple(session.history),
+        {name: sum(row[name] for row in agreements) / len(networks) for name in agreements[0]},
         session.clock.seconds,
         session.stopped,
     )
@@ -129,7 +139,8 @@ class _Session(Generic[T]):
     def run(self, rounds: int, bar: Ticker) -> None:
         """First every network joins those before it, then all are matched again until none moves."""
         for i in range(1, len(self.networks)):
-            if self._rematch(i, self.moved[:i], thorough=True) and self.stopped:
+            self._rematch(i, self.moved[:i], thorough=True)
+            if self.stopped:
                 return
         bar.advance(note=f"objective {self.objective:.6g}")
         for _ in range(rounds):
@@ -150,12 +161,14 @@ class _Session(Generic[T]):
     def _rematch(self, i: int, others: Sequence[T], thorough: bool) -> bool:
         """Match network i to the mean of ``others``; keep it if the objective of all pairs rises."""
         scoring = Scoring(self.layout, build_terms(self.finite, mean(others), self.networks[i]))
-        climb = ascend(scoring, self.elements[i], self.generator, clock=self.clock)
-        if thorough:
-            relaxed = relax(scoring, clock=self.clock)
-            scoring.changed(list(self.finite.classes))
-            other = ascend(scoring, relaxed.element, self.generator, clock=self.clock)
-            climb = other if other.objective > climb.objective else climb
+        tell = partial(self._report, i)
+        climb = ascend(scoring, self.elements[i], self.generator, report=tell, clock=self.clock)
+        if thorough and not self.stopped:
+            relaxed = relax(scoring, report=tell, clock=self.clock)
+            if not self.stopped:
+                scoring.changed(list(self.finite.classes))
+                other = ascend(scoring, relaxed.element, self.generator, report=tell, clock=self.clock)
+                climb = other if other.objective > climb.objective else climb
         if climb.element == self.elements[i]:
             return False
         since = time.perf_counter()
@@ -168,10 +181,14 @@ class _Session(Generic[T]):
             return False
         self.objective += gain
         self.history.append(self.objective)
-        self.steps += 1
-        if self.callback is not None and self.callback(Step(self.steps, self.objective, f"network {i}")):
-            self.stopped = True
         return True
+
+    def _report(self, i: int, _objective: float, what: str) -> bool:
+        """Tell the callback of a step within the matching of network i; the objective of all pairs as it stood."""
+        self.steps += 1
+        if self.callback is not None and self.callback(Step(self.steps, self.objective, f"network {i}: {what}")):
+            self.stopped = True
+        return self.stopped
 
     def _agreement(self, i: int) -> float:
         """Σ_{j≠i} ⟨g_i·θ_i | g_j·θ_j⟩."""

@@ -33,10 +33,11 @@ Callback = Callable[[Step], bool | None]
 class Alignment(Generic[T]):
     """An element g of ``symmetry`` that brings the other network to the reference, and how it was found.
 
-    ``aligned`` is g·other, of the type the other network had. ``objective`` is what the method maximises, at g, and
-    ``history`` its course, start first. ``agreement``: for every class that moves, the cosine between what it carries
-    in the reference and in the aligned network (1: equal up to a factor); ``before``: the same before alignment.
-    ``seconds``: where the time went. ``notes``: what the user should know of this run.
+    ``aligned`` is g·other, of the type the other network had. ``objective`` is what the method maximised, in the gauge
+    it matched in, and ``history`` its course from the start, every time it rose. ``agreement``: for every class
+    that moves, the cosine between what it carries in the reference and in the aligned network (1: equal up to a
+    factor); ``before``: the same before alignment. ``seconds``: where the time went. ``notes``: what the user
+    should know of this run.
     """
 
     symmetry: Symmetry
@@ -63,8 +64,8 @@ class Alignment(Generic[T]):
     def __repr__(self) -> str:
         took = sum(self.seconds.values())
         return (
-            f"Alignment({self.method}: objective {self.history[0]:.6g} → {self.objective:.6g} in "
-            f"{len(self.history) - 1} steps, {took:.2f} s)"
+            f"Alignment({self.method}: objective {self.history[0]:.6g} → {self.objective:.6g}, rising "
+            f"{len(self.history) - 1} times, {took:.2f} s)"
         )
 
 

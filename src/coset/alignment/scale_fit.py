@@ -28,7 +28,7 @@ def fit_scales(sym: Symmetry, reference: Mapping[str, Tensor], other: Mapping[st
 
     All scales together, by their logarithms (L-BFGS). Units that vanish, and units without a best scale, keep theirs.
     """
-    trained = matched_names(sym, {name: reference[name] for name in sym.structures}, buffers=False)
+    trained = matched_names(sym, [reference, other], buffers=False)
     left = {name: reference[name].detach() for name in trained}
     right = {name: other[name].detach() for name in sym.structures}
     moved = sym.act(g, right)

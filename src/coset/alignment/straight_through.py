@@ -1,4 +1,4 @@
-"""``"ste"``: the straight-through estimator (Ainsworth et al. 2023, "Git Re-Basin", algorithm 3)."""
+"""``"ste"``: the straight-through estimator (Ainsworth et al. 2023, "Git Re-Basin")."""
 
 from torch import Tensor, nn
 

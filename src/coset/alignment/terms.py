@@ -10,7 +10,6 @@ from coset.alignment.result import Network, points
 from coset.distribution import MeanField
 from coset.errors import InputError
 from coset.symmetry import Symmetry
-from coset.symmetry.action import memory_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,58 +33,66 @@ def _wasserstein(name: str, m0: Tensor, m1: Tensor, s0: Tensor | None, s1: Tenso
 
 def _kl(name: str, m0: Tensor, m1: Tensor, s0: Tensor | None, s1: Tensor | None) -> list[Term]:
     """−KL[g#q1 ‖ q0] up to a constant: ⟨m0/s0² | g·m1⟩ − ½⟨1/s0² | g²·(s1² + m1²)⟩; the trace term depends on g."""
-    if s0 is None or s1 is None:
-        return [Term(name, m0, m1)]
-    precision = _precision(name, s0)
+    precision, s1 = _precision(name, s0), _deviation(name, s1)
     return [Term(name, m0 * precision, m1), Term(name, -0.5 * precision, s1.square() + m1.square(), signed=False)]
 
 
 def _kl_means(name: str, m0: Tensor, m1: Tensor, s0: Tensor | None, s1: Tensor | None) -> list[Term]:
     """−½‖(m0 − g·m1)/s0‖² up to a constant: the KL without its trace term (Rossi et al. 2023, appendix B)."""
-    if s0 is None or s1 is None:
-        return [Term(name, m0, m1)]
-    precision = _precision(name, s0)
+    precision, s1 = _precision(name, s0), _deviation(name, s1)
     return [Term(name, m0 * precision, m1), Term(name, -0.5 * precision, m1.square(), signed=False)]
 
 
-CRITERIA: dict[str, Builder] = {"wasserstein": _wasserstein, "kl": _kl, "kl-means": _kl_means}
+DIVERGENCES: dict[str, Builder] = {"wasserstein": _wasserstein, "kl": _kl, "kl-means": _kl_means}
 """What is maximised: "wasserstein" (for points Git Re-Basin's inner product), "kl" (exact), "kl-means"."""
 
 
-def _precision(name: str, deviation: Tensor) -> Tensor:
+def _deviation(name: str, deviation: Tensor | None) -> Tensor:
+    if deviation is None:
+        raise InputError(f"'{name}' has no deviations: the KL between points is infinite; use divergence='wasserstein'")
+    return deviation
+
+
+def _precision(name: str, deviation: Tensor | None) -> Tensor:
+    deviation = _deviation(name, deviation)
     if bool((deviation == 0).any()):
-        raise InputError(f"the reference has deviations of 0 in '{name}': its KL is infinite; use 'wasserstein'")
+        raise InputError(
+            f"the reference has deviations of 0 in '{name}': its KL is infinite; use divergence='wasserstein'"
+        )
     return deviation.square().reciprocal()
 
 
 def build_terms(
-    sym: Symmetry, reference: Network, other: Network, criterion: str = "wasserstein", buffers: bool = False
+    sym: Symmetry, reference: Network, other: Network, divergence: str = "wasserstein", buffers: bool = False
 ) -> list[Term]:
     """The terms of all trained parameters that move, each tensor once; ``buffers``: running statistics too."""
-    if criterion not in CRITERIA:
-        raise InputError(f"criterion is {criterion!r}; expected one of {', '.join(CRITERIA)}")
+    if divergence not in DIVERGENCES:
+        raise InputError(f"divergence is {divergence!r}; expected one of {', '.join(DIVERGENCES)}")
     m0, m1 = points(reference), points(other)
     s0 = reference.std if isinstance(reference, MeanField) else {}
     s1 = other.std if isinstance(other, MeanField) else {}
     terms: list[Term] = []
-    for name in matched_names(sym, m0, buffers):
+    for name in matched_names(sym, [m0, m1], buffers):
         left, right = _ready(m0[name]), _ready(m1[name])
         spreads = [_ready(part[name]).to(left) if name in part else None for part in (s0, s1)]
-        terms += CRITERIA[criterion](name, left, right.to(left), *spreads)
+        terms += DIVERGENCES[divergence](name, left, right.to(left), *spreads)
     return terms
 
 
-def matched_names(sym: Symmetry, params: Mapping[str, Tensor], buffers: bool) -> Sequence[str]:
-    """The floating parameters that move; tied weights count once."""
-    seen: set[tuple[object, ...]] = set()
-    names = []
-    for name in sym.structures:
-        tensor = params[name]
-        if not tensor.is_floating_point() or (sym.parameters[name].buffer and not buffers):
+def matched_names(sym: Symmetry, networks: Sequence[Mapping[str, Tensor]], buffers: bool) -> list[str]:
+    """The floating parameters that move; tied weights count once.
+
+    Two names are tied if they move alike and hold the same numbers in every network, in one piece of memory or not:
+    weights that come from a file are no longer one tensor.
+    """
+    names: list[str] = []
+    alike: dict[tuple[object, ...], list[str]] = {}
+    for name, structure in sym.structures.items():
+        if not networks[0][name].is_floating_point() or (sym.parameters[name].buffer and not buffers):
             continue
-        memory = memory_of(tensor)
-        if memory not in seen:
-            seen.add(memory)
+        group = alike.setdefault((id(structure), sym.parameters[name].shape), [])
+        if not any(all(torch.equal(network[name], network[other]) for network in networks) for other in group):
+            group.append(name)
             names.append(name)
     return names
 

@@ -9,6 +9,7 @@ import torch
 
 from coset.alignment.agreement import agreement
 from coset.alignment.ascent import Climb, Clock, ascend
+from coset.alignment.inputs import check_start
 from coset.alignment.places import Move, layout_of
 from coset.alignment.relaxation import relax as relax_all
 from coset.alignment.result import Alignment, Callback, Network, Step, T, carried, points
@@ -28,7 +29,7 @@ def match_weights(
     reference: T,
     other: T,
     *,
-    criterion: str = "wasserstein",
+    divergence: str = "wasserstein",
     gauge: Literal["given", "normalized"] = "given",
     scales: bool = False,
     relax: bool = True,
@@ -41,39 +42,42 @@ def match_weights(
 ) -> Alignment[T]:
     """max over g of Σ ⟨θ₀ | g·θ₁⟩ over permutations and signs (Rossi et al. 2023, eq. 19; Git Re-Basin for points).
 
-    ``criterion``: "wasserstein", "kl" or "kl-means", see ``coset.alignment.terms``. ``gauge``: match the networks as given,
-    or "normalized", without their scales: then nothing depends on how each was scaled. ``scales``: return scales too,
-    where the group has them: those that give the other network the reference's norms (normalized), or that minimise
-    ‖θ₀ − g·θ₁‖² given the permutation (given). ``relax``: besides the ascent from the start, one from the end of a
+    ``divergence``: "wasserstein" or, for posteriors, "kl" or "kl-means", see ``DIVERGENCES``. ``gauge``: match the
+    networks as given, or "normalized", without their scales: then nothing depends on how each was scaled. ``scales``:
+    return scales too, where the group has them: those that give the other network the reference's norms (normalized),
+    or that minimise ‖θ₀ − g·θ₁‖² given the permutation (given). The objective is that of the permutations and signs, in
+    the gauge in which they are matched. ``relax``: besides the ascent from the start, one from the end of a
     relaxation that moves all classes together; ``restarts``: further ascents from random elements; the best is
-    returned, so never less than the plain ascent. ``start``: where to begin (default: the identity). ``buffers``: match
-    running statistics, too.
+    returned, so never less than the plain ascent. ``start``: where to begin (default: the identity); its scales are
+    kept. ``buffers``: match running statistics, too.
     """
     if gauge not in GAUGES:
         raise InputError(f"gauge is {gauge!r}; expected one of {', '.join(GAUGES)}")
     if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 0:
         raise InputError(f"restarts is {restarts!r}; expected a whole number ≥ 0")
     if start is not None:
-        sym.check(start)
+        check_start(sym, start)
     clock, since = Clock(), time.perf_counter()
     left: Any = reference
-    right: Any = other
+    right: Any = other if start is None else carried(sym, start, other)
     undo: tuple[Element, Element] | None = None
     if gauge == "normalized":
         left, undo_left = normalize_scales(sym, left)
         right, undo_right = normalize_scales(sym, right)
         undo = (undo_left, undo_right)
     finite = sym.restrict(scales=False)
-    scoring = Scoring(layout_of(finite), build_terms(finite, left, right, criterion, buffers))
+    scoring = Scoring(layout_of(finite), build_terms(finite, left, right, divergence, buffers))
     clock.add("preparation", since)
     search = _Search(scoring, seed, callback, show)
-    climb = search.run(_finite(finite, start), relax, restarts, clock)
+    climb = search.run(finite.identity(), relax, restarts, clock)
     since = time.perf_counter()
     element = sym.element(climb.element.permutations, signs=climb.element.signs)
     if scales and undo is not None:
         element = sym.compose(undo[0], sym.compose(element, sym.inverse(undo[1])))
     elif scales:
-        element = fit_scales(sym, points(reference), points(other), element)
+        begun = other if start is None else carried(sym, start, other)
+        element = fit_scales(sym, points(reference), points(begun), element)
+    element = element if start is None else sym.compose(element, start)
     aligned = carried(sym, element, other)
     clock.add("action", since)
     return Alignment(
@@ -82,16 +86,12 @@ def match_weights(
         element=element,
         aligned=aligned,
         objective=climb.objective,
-        history=climb.history,
+        history=tuple(search.history),
         agreement=agreement(sym, points(reference), points(aligned)),
         before=agreement(sym, points(reference), points(other)),
         seconds=clock.seconds,
         stopped=climb.stopped,
     )
-
-
-def _finite(finite: Symmetry, start: Element | None) -> Element:
-    return finite.identity() if start is None else finite.element(start.permutations, signs=start.signs)
 
 
 class _Search:
@@ -103,11 +103,12 @@ class _Search:
         self.callback = callback
         self.show = show
         self.steps = 0
+        self.history: list[float] = []
 
     def run(self, start: Element, relax: bool, restarts: int, clock: Clock) -> Climb:
         with progress("aligning", 1 + relax + restarts, show=self.show) as bar:
+            self.history = [self.scoring.objective(start)]
             best = self._climb(start, clock)
-            first = best.history[0]
             bar.advance(note=f"objective {best.objective:.6g}")
             if relax and not best.stopped:
                 relaxed = relax_all(self.scoring, report=self._report, clock=clock)
@@ -118,11 +119,13 @@ class _Search:
                     break
                 best = self._better(best, self.scoring.layout.sym.random(self.generator), clock)
                 bar.advance(note=f"objective {best.objective:.6g}")
-        # Of a course that began elsewhere, what lies above the start.
-        return replace(best, history=(first, *(value for value in best.history if value > first)))
+        return best
 
     def _climb(self, start: Element, clock: Clock) -> Climb:
-        return ascend(self.scoring, start, self.generator, report=self._report, clock=clock)
+        climb = ascend(self.scoring, start, self.generator, report=self._report, clock=clock)
+        # Of a course that began elsewhere, what lies above all that was reached before.
+        self.history += [value for value in climb.history if value > self.history[-1]]
+        return climb
 
     def _better(self, best: Climb, start: Element, clock: Clock) -> Climb:
         """The best so far, or the end of another ascent if that is higher."""
