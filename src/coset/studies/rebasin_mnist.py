@@ -73,7 +73,7 @@ class _Pair:
             other_recipe=Recipe(epochs=12, batch_size=64, learning_rate=2e-3, optimizer="adam", schedule="constant"),
         ),
         "small": Config(
-            data="mnist", width=512, widths=(64, 128, 256, 512, 1024), pairs=2, points=60000, images=10000, steps=300,
+            data="mnist", width=512, widths=(64, 128, 256, 512, 1024), pairs=2, points=20000, images=10000, steps=300,
             recipe=RECIPES["mnist-mlp"], other_recipe=_CONSTANT,
         ),
         "paper": Config(
