@@ -7,13 +7,15 @@ from dataclasses import asdict
 
 import torch
 
-from benchmarks import act, discovery, train_step
+from benchmarks import act, align, discovery, landscape, train_step
 from benchmarks.measure import Ratio
 from coset.tables import text_table
 
 BENCHMARKS: dict[str, Callable[[bool], list[Ratio]]] = {
     "act": act.run,
+    "align": align.run,
     "discovery": discovery.run,
+    "landscape": landscape.run,
     "train_step": train_step.run,
 }
 

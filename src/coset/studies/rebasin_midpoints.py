@@ -368,5 +368,6 @@ def _figure(found: Mapping[tuple[str, str], list[float]], ends: Sequence[float])
     axes.set_xlim(0, 100)
     axes.set_xlabel("test accuracy of the midpoint, %")
     axes.grid(visible=False, axis="y")
-    axes.legend(title="renormalisation", loc="lower right")
+    # On white, because the dashed line runs behind it.
+    axes.legend(title="renormalisation", loc="lower right", frameon=True, framealpha=1.0, edgecolor="none")
     return figure

@@ -268,7 +268,9 @@ def _figure(found: Mapping[str, list[Profiles]], sweep: Mapping[int, list[tuple[
     left.set_yscale("log")
     left.set_xlabel("τ")
     left.set_ylabel("train loss, nats")
-    left.legend(title="barrier")
+    # Room for the legend above the curves.
+    left.set_ylim(top=40 * max(max(profiles[0]["train loss"].values) for profiles in found.values()))
+    left.legend(title="barrier, nats", loc="upper center", ncols=2, fontsize="small")
     label_panel(left, "a", "On the line between two networks")
     widths = list(sweep)
     for which, (label, colour) in enumerate((("as trained", GREY), ("aligned", BLUE))):

@@ -1,0 +1,82 @@
+"""The peak memory of one alignment, as a process of its own: ``python -m benchmarks.align_memory NAME [--small]``."""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from coset.alignment import align
+from coset.models import CCT, MLP, ResNet20, example_input
+from coset.symmetry import Symmetry, discover
+
+MODELS: dict[str, Callable[[bool], nn.Module]] = {
+    "ResNet20 ×8": lambda small: ResNet20(width=1 if small else 8),
+    "transformer, 12 layers of 768": lambda small: (
+        CCT(dim=16, heads=2, depth=1, image_size=8) if small else CCT(dim=768, heads=12, depth=12, mlp_ratio=4)
+    ),
+}
+MEASURABLE = Path("/proc/self/clear_refs").exists()
+NOISE = 0.5
+"""Of the second network, in deviations of each parameter of the first."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.align_memory")
+    parser.add_argument("name", choices=MODELS)
+    parser.add_argument("--small", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    # What is loaded and set up once is no part of an alignment.
+    width = 40 if options.small else 400
+    _aligned(MLP(width, [width] * 2, 10), torch.zeros(2, width))
+    model = MODELS[options.name](options.small)
+    print(json.dumps(_aligned(model, example_input(model))))
+
+
+def _aligned(model: nn.Module, x: Tensor) -> dict[str, float]:
+    """Align a network with a permuted and noisy copy of itself; bytes and seconds."""
+    sym = discover(model.eval(), x, verify=False)
+    reference = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    other = _permuted(sym, reference)
+    before, since = _start_of_peak(), time.perf_counter()
+    result = align(sym, reference, other)
+    seconds = time.perf_counter() - since
+    return {
+        "extra": _bytes("VmHWM") - before,
+        "parameters": sum(tensor.numel() * tensor.element_size() for tensor in reference.values()),
+        "count": sum(tensor.numel() for tensor in reference.values()),
+        "seconds": seconds,
+        "scores": result.seconds["scores"],
+        "assignment": result.seconds["assignment"],
+    }
+
+
+def _permuted(sym: Symmetry, params: dict[str, Tensor]) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    finite = sym.restrict(scales=False)
+    noisy = {}
+    for name, tensor in params.items():
+        noisy[name] = tensor
+        if tensor.is_floating_point():
+            deviation = NOISE * float(tensor.std(unbiased=False))
+            noisy[name] = tensor + deviation * torch.randn(tensor.shape, generator=generator)
+    return finite.act(finite.random(generator), noisy)
+
+
+def _start_of_peak() -> int:
+    """Let the system forget the highest memory so far (Linux); the memory in use now."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _bytes("VmRSS")
+
+
+def _bytes(what: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith(f"{what}:")))
+
+
+if __name__ == "__main__":
+    main()
