@@ -1,5 +1,6 @@
 """The Sinkhorn operator: from scores to doubly stochastic matrices, differentiable at the fixed point."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -30,16 +31,31 @@ def sinkhorn(scores: Tensor, temperature: float = 1.0, iterations: int = 200, to
     itself (Eisenberger et al. 2022; Peña et al. 2023): no sweep is recorded, the memory is that of a few matrices.
     Where the sweeps ended before, it is that of a fixed point with the sums reached.
     """
+    _check_scores(scores)
+    if not _is_number(temperature) or not 0 < temperature < math.inf:
+        raise InputError(f"temperature is {temperature!r}; expected a number > 0")
+    if not _is_number(tolerance) or not tolerance >= 0:
+        raise InputError(f"tolerance is {tolerance!r}; expected a number ≥ 0")
+    if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
+        raise InputError(f"iterations is {iterations!r}; expected a whole number ≥ 1")
+    projected: Tensor = _Sinkhorn.apply(scores, float(temperature), iterations, tolerance)  # type: ignore[no-untyped-call]
+    return projected
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _check_scores(scores: object) -> None:
+    """Raise unless ``scores`` are square matrices of finite floating numbers."""
+    if not isinstance(scores, Tensor):
+        raise InputError(f"scores is a {type(scores).__name__}; expected a tensor of square matrices")
     if scores.ndim < 2 or scores.shape[-1] != scores.shape[-2] or not scores.is_floating_point():
         raise InputError(
             f"scores have shape {tuple(scores.shape)} and type {scores.dtype}; expected square floating-point matrices"
         )
-    if not temperature > 0:
-        raise InputError(f"temperature is {temperature!r}; expected a number > 0")
-    if iterations < 1:
-        raise InputError(f"iterations is {iterations!r}; expected a whole number ≥ 1")
-    projected: Tensor = _Sinkhorn.apply(scores, float(temperature), iterations, tolerance)  # type: ignore[no-untyped-call]
-    return projected
+    if not bool(torch.isfinite(scores).all()):
+        raise InputError("scores have entries that are NaN or infinite; expected finite numbers")
 
 
 class _Sinkhorn(torch.autograd.Function):
