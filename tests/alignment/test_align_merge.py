@@ -12,9 +12,11 @@ from architectures import CASES, evaluate, made, randomized
 from coset.alignment import METHODS
 from coset.alignment.averages import average, mean, normalized_weights, spherical
 from coset.alignment.merge import merge
-from coset.alignment.result import Alignment
+from coset.alignment.result import Alignment, Step
 from coset.distribution import Delta, MeanField
 from coset.errors import InputError
+from coset.models import MLP
+from coset.symmetry import discover
 
 
 def generator(seed):
@@ -134,6 +136,9 @@ def test_one_direction_has_itself_as_its_mean():
         (lambda a, b: mean([a, {**b, "x": b["y"]}]), "'x' has shape"),
         (lambda a, b: mean([a, MeanField(b, {})]), "a point and a posterior"),
         (lambda a, b: average([a, b], kind="median"), "average is 'median'"),
+        (lambda a, b: average([a, b], kind=["mean"]), r"average is \['mean'\]"),
+        (lambda a, b: spherical(a, b, "a"), "t is 'a'; expected a finite number"),
+        (lambda a, b: spherical(a, b, math.inf), "t is inf; expected a finite number"),
         (lambda a, b: spherical(a, {name: -2 * tensor for name, tensor in a.items()}), "opposite to each other"),
         (lambda a, b: spherical(a, {name: 0 * tensor for name, tensor in a.items()}), "only weights that are 0"),
     ],
@@ -252,6 +257,17 @@ def test_deviations_of_a_posterior_follow_the_folded_factors():
         ({"renormalize_options": {"size": 3}}, "renormalize='none' has no option 'size'"),
         ({"method": "magic"}, "method is 'magic'"),
         ({"networks": 3, "options": {"speed": 3}}, "aligned together, which has no option 'speed'"),
+        ({"options": {"speed": 3}}, "the method 'weights' has no option 'speed'"),
+        ({"align": False, "method": "magic"}, "method is 'magic'"),
+        ({"align": False, "options": {"speed": 3}}, "options has 'speed', but with align=False there is no alignment"),
+        ({"data": torch.zeros(2, 2)}, "neither the alignment nor renormalize='none' reads any"),
+        ({"align": False, "method": "activations", "data": torch.zeros(2, 2)}, "neither the alignment nor renormalize"),
+        ({"weights": ["a", 1]}, r"weights is \['a', 1\]; expected one number for each of the 2 networks"),
+        ({"weights": 3}, "weights is 3; expected one number for each"),
+        ({"average": ["mean"]}, r"average is \['mean'\]"),
+        ({"renormalize": ["repair"]}, r"renormalize is \['repair'\]"),
+        ({"renormalize": "data-free", "model": "x"}, "model is a str; expected the torch.nn.Module"),
+        ({"renormalize": "data-free", "model": nn.Linear(2, 2)}, r"which model \(Linear\) has not"),
     ],
 )
 def test_what_cannot_be_merged_is_refused(options, message):
@@ -273,3 +289,56 @@ def test_networks_of_another_model_are_refused():
     other = networks("concatenation", 1)[3]
     with pytest.raises(InputError, match=r"network 1 has 'a\.weight', which this symmetry does not know"):
         merge(sym, [*params, *other], align=False)
+
+
+def test_a_model_of_other_widths_is_refused_before_anything_is_aligned(monkeypatch):
+    sym = discover(MLP(4, [5], 2).double().eval(), torch.zeros(2, 4, dtype=torch.float64))
+    params = [randomized(MLP(4, [5], 2).double(), generator(seed)) for seed in range(2)]
+    monkeypatch.setitem(METHODS, "weights", lambda *a, **k: pytest.fail("aligned"))
+    message = r"'layers\.0\.weight' of model \(MLP\) has shape \(6, 4\); the symmetry expects \(5, 4\)"
+    for renormalize in ("repair", "data-free"):
+        data = torch.zeros(3, 4) if renormalize == "repair" else None
+        with pytest.raises(InputError, match=message):
+            merge(sym, params, renormalize=renormalize, model=MLP(4, [6], 2).double(), data=data)
+
+
+def test_the_seed_reaches_the_noise():
+    model, sym, shape, params = networks("flatten", 2)
+    options = {"align": False, "renormalize": "data-free", "model": model}
+    options["renormalize_options"] = {"example": torch.zeros(1, *shape, dtype=torch.float64), "count": 30}
+    first, again, other = (merge(sym, params, seed=seed, **options).params["conv.weight"] for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("method", ["refresh", "repair"])
+def test_a_renormalisation_that_changes_nothing_says_so(method):
+    model = nn.Linear(3, 2).double().eval() if method == "repair" else MLP(3, [4], 2).double().eval()
+    x = torch.randn(6, 3, generator=generator(0), dtype=torch.float64)
+    sym = discover(model, x[:2])
+    params = [randomized(model, generator(seed)) for seed in range(2)]
+    merged = merge(sym, params, align=False, renormalize=method, model=model, data=x)
+    assert merged.notes == (f"renormalize='{method}' changed nothing: the network has {NOTHING[method]}",)
+
+
+NOTHING = {"refresh": "no batch norm", "repair": "no layer that it could correct, and no batch norm"}
+
+
+@pytest.mark.parametrize("method", ["weights", "planted"])
+def test_a_callback_stops_all_alignments(monkeypatch, method):
+    _, sym, _, params = networks("residual mlp", 4)
+    calls = []
+
+    def one_step(sym, reference, other, *, seed=0, callback=None, show=None):
+        stopped = bool(callback(Step(1, 0.0, "planted")))
+        return Alignment(sym, "planted", sym.identity(), other, 0.0, (0.0,), {}, {}, {}, stopped)
+
+    monkeypatch.setitem(METHODS, "planted", one_step)
+    merged = merge(sym, params, method=method, callback=lambda step: calls.append(step) or True)
+    assert merged.stopped
+    assert len(calls) == 1
+    assert len(merged.elements) == 4
+    if method == "planted":
+        assert merged.elements[2:] == (sym.identity(), sym.identity())
+        assert merged.notes == tuple(f"network {n} was not aligned: the callback stopped" for n in (2, 3))
+    assert not merge(sym, params[:2], method=method, callback=lambda step: False).stopped

@@ -157,9 +157,37 @@ def test_tied_weights_are_left_and_stay_tied():
     done = renormalize(sym, model, mean([a, b]), [a, b], data=x)
     assert done.params["embed.weight"] is done.params["head.weight"]
     assert done.skipped["embed.weight"] == "'embed.weight' and 'head.weight' are one tensor"
-    apart = {name: tensor.clone() for name, tensor in mean([a, b]).items()}
-    with pytest.raises(InputError, match="multiple values for keys"):
-        renormalize(sym, model, apart, [a, b], data=x)
+
+
+@pytest.mark.parametrize("method", ["refresh", "repair", "rescale", "data-free"])
+def test_tied_weights_may_come_apart_as_files_store_them(method):
+    model, sym, _ = made("tied embeddings")
+    a, b = (randomized(model, generator(seed)) for seed in range(2))
+    x = torch.randn(8, 6, generator=generator(3), dtype=torch.float64)
+    options = {"example": x} if method == "data-free" else {"data": x}
+    tied = renormalize(sym, model, mean([a, b]), [a, b], method=method, **options)
+    loose = [{name: tensor.clone() for name, tensor in params.items()} for params in (mean([a, b]), a, b)]
+    done = renormalize(sym, model, loose[0], loose[1:], method=method, **options)
+    assert done.params.keys() == tied.params.keys()
+    assert all(torch.equal(done.params[name], tensor) for name, tensor in tied.params.items())
+    loose[0]["head.weight"] += 1
+    with pytest.raises(InputError, match=r"'head\.weight' and 'embed\.weight' are one tensor in .* differ here"):
+        renormalize(sym, model, loose[0], loose[1:], method=method, **options)
+
+
+def test_inputs_take_the_type_of_the_weights():
+    model, sym, a, b, merged, x = setting(MLP(4, [5], 2), (4,))
+    single = x.float()
+    done = renormalize(sym, model, merged, [a, b], data=single)
+    wide = renormalize(sym, model, merged, [a, b], data=single.double())
+    assert all(torch.equal(done.params[name], tensor) for name, tensor in wide.params.items())
+
+
+def test_data_that_are_not_finite_are_named():
+    model, sym, a, b, merged, x = setting(MLP(4, [5], 2), (4,))
+    x[25, 1] = torch.nan
+    with pytest.raises(InputError, match="batch 1 of data has 1 entries that are NaN or infinite"):
+        renormalize(sym, model, merged, [a, b], data=x, batch_size=20)
 
 
 def test_units_that_are_constant_stay_as_they_are():
@@ -231,7 +259,7 @@ def test_data_that_come_once_suffice_for_one_pass():
             {"data": torch.zeros(5, 7, dtype=torch.float64)},
             r"does not run .* on data of shape \(5, 7\)",
         ),
-        ({"data": torch.zeros(5, 4, dtype=torch.float16)}, "type torch.float16"),
+        ({"data": torch.zeros(5, 4, dtype=torch.long)}, "type torch.int64"),
         ({"data": torch.zeros(5, 4), "passes": 0}, "passes is 0"),
         ({"data": torch.zeros(5, 4), "batch_size": 0}, "batch_size is 0"),
         ({"data": None}, "data is None; renormalize='repair' measures"),

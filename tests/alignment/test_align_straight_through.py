@@ -6,8 +6,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from architectures import made, randomized
+from coset.alignment import align
 from coset.alignment.losses import Setting, objective_of
 from coset.alignment.sinkhorn_operator import matrix_of
 from coset.alignment.straight_through import _straight_through, match_straight_through
@@ -179,17 +181,42 @@ def test_a_callback_stops_with_the_best_so_far(network):
     [
         ({}, "model is not given; the objective 'midpoint' is a loss on data"),
         ({"objective": "barrier"}, "objective is 'barrier'"),
-        ({"model": MLP(2, [8], 2)}, "data are not given"),
-        ({"model": MLP(2, [8], 2), "data": []}, "data holds no batches"),
-        ({"model": MLP(2, [8], 2), "data": (torch.zeros(0, 2), torch.zeros(0))}, "at least one"),
+        ({"model": "its own"}, "data are not given"),
+        ({"model": "its own", "data": []}, "data holds no batches"),
+        ({"model": "its own", "data": (torch.zeros(0, 2), torch.zeros(0))}, "at least one"),
+        ({"model": "its own", "data": (torch.zeros(9, 2), torch.zeros(4))}, "expected as many of each"),
+        ({"model": "its own", "data": (torch.zeros(9, 5), torch.zeros(9).long())}, "the model does not run on data"),
+        ({"model": MLP(2, [3], 2), "data": (torch.zeros(9, 2), torch.zeros(9).long())}, "of model"),
+        ({"start": 5}, "start is a int"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0"),
         ({"examples": 0}, "examples is 0"),
     ],
 )
 def test_refusals_name_the_option(network, options, message):
-    _, sym, a = network
+    model, sym, a = network
+    if options.get("model") == "its own":
+        options = {**options, "model": model}
     with pytest.raises(InputError, match=message):
         match_straight_through(sym, a, a, **options)
+
+
+def test_a_shuffling_loader_gives_the_same_result_twice(network):
+    model, sym, a = network
+    b = moved(sym, a, 1)
+    x, y = rings(1)
+    loader = DataLoader(TensorDataset(x, y), batch_size=40, shuffle=True)
+    state = torch.get_rng_state()
+    one, two = (align(sym, a, b, method="ste", model=model, data=loader, steps=6, seed=4) for _ in range(2))
+    assert one.objective == two.objective
+    assert one.element == two.element
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_signs_that_are_not_searched_are_told():
+    model = MLP(2, [4], 2, activation="tanh").double().eval()
+    sym = discover(model, torch.zeros(2, 2, dtype=torch.float64), verify=False)
+    a = dict(model.state_dict())
+    assert "signs were not searched" in match_straight_through(sym, a, a, objective="l2", steps=2).notes[0]
 
 
 def test_a_single_example_has_no_statistics(network):
@@ -209,5 +236,7 @@ def test_published_networks_meet_halfway(checkpoint_folder):
     x = torch.randn(64, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     sym = discover(model, x[:2])
     y = torch.func.functional_call(model, a, (x,)).softmax(-1).detach()
-    result = match_straight_through(sym, a, b, model=model, data=(x, y), batch_size=64, steps=15, every=5)
+    result = match_straight_through(
+        sym, a, b, model=model, data=(x, y), criterion=nn.functional.cross_entropy, batch_size=64, steps=15, every=5
+    )
     assert result.objective > result.history[0] + 0.05

@@ -110,6 +110,7 @@ def test_names_and_types_are_those_of_the_first(here, tmp_path):
             merge("--data", "digits", "--no-align"),
             "neither the alignment nor --renormalize none looks at data; leave --data out",
         ),
+        (merge("--no-align", "--method", "magic"), "--method is 'magic', expected one of"),
         (merge("--no-align", "--scales"), "with --no-align there is no alignment that could have the setting 'scales'"),
         (merge("--setting", "magic=1"), "the method weights for more than two networks has no setting 'magic'"),
         (merge(out="c.safetensors"), "c.safetensors would overwrite c.safetensors"),
@@ -157,3 +158,13 @@ def test_renormalisation_and_alignment_get_model_and_data(here, tmp_path, renorm
         torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-4)
     plain = merge_networks(sym, networks, align=False)
     assert not torch.allclose(found["layers.0.weight"], plain.params["layers.0.weight"], atol=0.1)
+
+
+def test_the_seed_reaches_the_noise(here, three):
+    found = []
+    for seed in (1, 1, 2):
+        code, _, err = here(*merge("--no-align", "--renormalize", "data-free", "--seed", seed, out=f"{len(found)}"))
+        assert code == 0, err
+        found.append(load_file(f"{len(found)}")["layers.0.weight"])
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])

@@ -246,6 +246,24 @@ def test_what_is_no_functional_is_refused():
         barrier(linear(scalar(0.0), scalar(1.0)), {})
 
 
+def test_what_is_no_path_is_refused():
+    line = linear(scalar(0.0), scalar(1.0))
+    with pytest.raises(InputError, match="path is a NoneType; expected a function of τ"):
+        barrier(None, lambda p: p["w"])
+    with pytest.raises(InputError, match="at is a str; expected a function of a point and τ"):
+        barrier(line, lambda p: p["w"], at="x")
+    with pytest.raises(InputError, match=r"taus is 0\.5; expected numbers from 0 to 1"):
+        barrier(line, lambda p: p["w"], taus=0.5)
+
+
+@pytest.mark.parametrize(
+    ("value", "found"), [(torch.zeros(3), r"a tensor of shape \(3,\)"), (None, "NoneType"), ("a", "str")]
+)
+def test_functionals_that_give_no_number_are_refused(value, found):
+    with pytest.raises(InputError, match=f"functional 'odd' gave {found}; expected one real number"):
+        barrier(linear(scalar(0.0), scalar(1.0)), {"odd": lambda p: value})
+
+
 def test_a_path_between_networks_of_another_model_is_refused():
     model = nn.Linear(4, 2).double()
     line = linear(*2 * [nn.Linear(4, 3).double().state_dict()])

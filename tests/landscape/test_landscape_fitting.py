@@ -181,12 +181,15 @@ def test_a_callback_stops_the_fit():
     ("options", "message"),
     [
         ({"kind": "spline"}, "kind is 'spline'; expected one of bezier, chain"),
+        ({"kind": ["bezier"]}, r"kind is \['bezier'\]; expected one of bezier, chain"),
         ({"mode": "training"}, "mode is 'training'; expected 'eval' or 'train'"),
         ({"bends": 0}, "bends is 0; expected a whole number of at least 1"),
         ({"steps": 0}, "steps is 0; expected a whole number of at least 1"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"seed": -1}, "seed is -1; expected a whole number of at least 0"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0; expected a positive number"),
+        ({"learning_rate": "a"}, "learning_rate is 'a'; expected a positive number"),
+        ({"weight_decay": None}, "weight_decay is None; expected a number of at least 0"),
         ({"weight_decay": -1.0}, "weight_decay is -1.0; expected a number of at least 0"),
         ({"criterion": "nll"}, "criterion is 'nll'"),
         ({"data": (X[:0], LABELS[:0])}, "data holds inputs of shape"),
@@ -207,6 +210,15 @@ def test_bad_input_is_refused(options, message):
     given = {"a": a, "b": a, "data": (X, LABELS)} | options
     with pytest.raises(InputError, match=message):
         fit_curve(model, given.pop("a"), given.pop("b"), given.pop("data"), **given)
+
+
+def test_inputs_take_the_type_of_the_weights():
+    model = nn.Linear(4, 2)
+    a, b = (randomized(model, torch.Generator().manual_seed(seed)) for seed in range(2))
+    a, b = ({name: tensor.float() for name, tensor in end.items()} for end in (a, b))
+    wide = fit_curve(model, a, b, (X, LABELS), steps=3)
+    single = fit_curve(model, a, b, (X.float(), LABELS), steps=3)
+    assert wide.history == single.history
 
 
 def test_a_model_without_anything_to_train_is_refused():

@@ -97,6 +97,12 @@ def test_the_loss_of_a_float32_network_is_exact_in_its_outputs():
     assert found == pytest.approx(sum(math.log1p(math.exp(-t)) for t in (20, 25, 18)) / 3, rel=1e-12)
 
 
+def test_inputs_take_the_type_of_the_weights():
+    model = network().float()
+    weights = {name: t.float() if t.is_floating_point() else t for name, t in params().items()}
+    assert loss(model, (X, LABELS))(weights) == loss(model, (X.float(), LABELS))(weights)
+
+
 def test_forward_passes_are_shared():
     calls = []
     model = network()

@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from operator import length_hint
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,7 @@ from coset.alignment.features import Key, Placement, find_features, units_by_sam
 from coset.alignment.inputs import check_pair
 from coset.alignment.result import Alignment, Callback, Step, T, carried, points
 from coset.alignment.weights import ascend_classes
-from coset.batches import BATCH_SIZE, Inputs, input_batches
+from coset.batches import BATCH_SIZE, Inputs, count_batches, input_batches
 from coset.errors import InputError
 from coset.progress import Ticker, progress
 from coset.symmetry import Element, Symmetry
@@ -63,7 +62,7 @@ def match_activations(
     first = _checked(next(batches), 0)
     begun = time.perf_counter()
     rest = (_checked(batch, number) for number, batch in enumerate(batches, start=1))
-    with progress("matching activations", total=1 + _count(data, batch_size), show=show) as bar:
+    with progress("matching activations", total=1 + (count_batches(data, batch_size) or 0), show=show) as bar:
         places = find_features(sym, model, networks[0], first, seed=seed)
         bar.advance(note="classes found")
         found = time.perf_counter()
@@ -237,8 +236,3 @@ def _check_finite(found: Moments, place: Placement, number: int) -> None:
             f"activations of '{place.owner}' in {whose}, as call {place.site.call} ({place.site.operation}) reads them "
             f"on batch {number} of data, are NaN, infinite or too large to be squared"
         )
-
-
-def _count(data: Inputs, batch_size: int) -> int:
-    """The number of batches, for the progress bar; 1 where nobody knows."""
-    return -(-len(data) // batch_size) if isinstance(data, Tensor) else length_hint(data, 1)

@@ -4,14 +4,17 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from coset.alignment.activations import match_activations
-from coset.alignment.inputs import check_pair
+from coset.alignment.inputs import check_pair, check_seed
 from coset.alignment.result import Alignment, T
 from coset.alignment.sinkhorn import match_sinkhorn
 from coset.alignment.straight_through import match_straight_through
 from coset.alignment.weights import match_weights
 from coset.errors import InputError
 from coset.symmetry import Symmetry
+from coset.train.randomness import own_global_state, seed_global_state
 
 METHODS: dict[str, Callable[..., Alignment[Any]]] = {
     "weights": match_weights,
@@ -27,11 +30,20 @@ def align(sym: Symmetry, reference: T, other: T, method: str = "weights", **opti
     ``method``: a name in ``METHODS``; ``options`` are those of the method, see there. All take ``seed``, ``callback``
     (called after every step; True stops) and ``show`` (a progress bar; by default where somebody watches).
     """
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"method is {method!r}; expected one of {', '.join(METHODS)}")
     chosen = METHODS[method]
-    known = [name for name, part in inspect.signature(chosen).parameters.items() if part.kind is part.KEYWORD_ONLY]
+    parts = inspect.signature(chosen).parameters
+    known = [name for name, part in parts.items() if part.kind is part.KEYWORD_ONLY]
     if unknown := sorted(set(options) - set(known)):
         raise InputError(f"the method {method!r} has no option '{unknown[0]}'; it has {', '.join(known)}")
+    for name in known:
+        if parts[name].default is inspect.Parameter.empty and options.get(name) is None:
+            raise InputError(f"{name} is not given; the method {method!r} needs it")
+    seed = options.get("seed", 0)
+    check_seed(seed)
     check_pair(sym, reference, other)
-    return chosen(sym, reference, other, **options)
+    # A loader that shuffles draws from the global state: the same seed must give the same result with it, too.
+    with own_global_state(torch.device("cpu")):
+        seed_global_state(seed, torch.device("cpu"))
+        return chosen(sym, reference, other, **options)

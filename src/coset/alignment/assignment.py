@@ -18,6 +18,8 @@ WARM_FROM = 384
 
 _PER_ROW = 12
 _AT_MOST_PER_ROW = 32
+_FAR = 16.0
+_GRAINS = 2.0**20
 _ROUNDS = 6
 _ROUNDING = 8.0
 _TEMPERATURE = 0.1
@@ -49,7 +51,8 @@ class WarmAssignment:
         if n < WARM_FROM:
             return assign(score)
         last = self._last if self._last is not None and len(self._last[0]) == n else None
-        found = None if last is None else _by_candidates(score, *last)
+        # The grain of candidates is coarser than float64, in which they would prove nothing.
+        found = None if last is None or score.dtype != np.float32 else _by_candidates(score, *last)
         if found is None:
             found = _at_once(score, np.zeros(n) if last is None else last[1])
         self._last = found[0], found[1] - found[1].mean()
@@ -57,7 +60,7 @@ class WarmAssignment:
 
 
 def _by_candidates(score: Matrix, last: Order, prices: Prices) -> tuple[Order, Prices] | None:
-    """The optimum and its prices, by candidates near the last one; None if they are too many, or rounds are."""
+    """The optimum and its prices, by candidates near the last one; None if it is too far, or not proved in time."""
     rows, found = np.arange(len(score)), last
     for _ in range(_ROUNDS):
         loss = prices.astype(score.dtype) - score
@@ -115,36 +118,47 @@ def _soft_prices(loss: Matrix) -> Prices:
 
 @dataclass(frozen=True)
 class _Candidates:
-    """The entries of a loss matrix with a small loss, row by row: row i has ``starts[i]`` to ``starts[i + 1]``."""
+    """The entries of a loss matrix with a small loss, row by row: row i has ``starts[i]`` to ``starts[i + 1]``.
+
+    They count in grains of about the size of rounding. Rows that want the same columns outbid each other by differences
+    of their losses: these are 0 or a grain at least, which bounds the number of bids.
+    """
 
     loss: NDArray[np.float64]
+    grain: float
     column: NDArray[np.int32]
     starts: NDArray[np.int32]
 
     @classmethod
     def of(cls, loss: Matrix, known: Matrix) -> "_Candidates | None":
-        """Those of the smallest losses, and all no worse than the ``known`` entry of their row; None: too many."""
+        """Those of the smallest losses, and all no worse than the ``known`` entry of their row.
+
+        None if these are too many, or the known ones are far from the smallest.
+        """
         n = len(loss)
         sample = loss[:: max(1, n // 32)].reshape(-1)
-        few = np.partition(sample, place := len(sample) * _PER_ROW // n)[place]
+        few = float(np.partition(sample, place := len(sample) * _PER_ROW // n)[place])
+        if float(known.max()) > _FAR * few:
+            return None
         chosen = loss <= np.maximum(known, few)[:, None]
         at = np.flatnonzero(chosen)
         if len(at) > _AT_MOST_PER_ROW * n:
             return None
         starts = np.zeros(n + 1, dtype=np.int32)
         np.cumsum(np.count_nonzero(chosen, axis=1), out=starts[1:])
-        return cls(loss.reshape(-1)[at].astype(np.float64), (at % n).astype(np.int32), starts)
+        losses = loss.reshape(-1)[at].astype(np.float64)
+        return cls(losses, few / _GRAINS or 1.0, (at % n).astype(np.int32), starts)
 
     def assign(self) -> Order:
         """The assignment with the least loss among the candidates, which must hold one."""
         n = len(self.starts) - 1
-        # Every assignment gets n times the offset; a sparse matrix does not know an entry of 0.
-        offset = float(self.loss.max()) or 1.0
-        graph = csr_array((self.loss + offset, self.column, self.starts), shape=(n, n))
+        # One grain more for each, as a sparse matrix does not know an entry of 0: n more for every assignment.
+        grains = np.rint(self.loss / self.grain) + 1.0
+        graph = csr_array((grains, self.column, self.starts), shape=(n, n))
         return np.asarray(min_weight_full_bipartite_matching(graph)[1], dtype=np.int64)
 
     def prices(self, found: Order) -> Prices:
-        """Column values y, with row values x, such that x_i + y_j ≤ loss_ij, with equality where ``found``.
+        """Column values y, with row values x, such that x_i + y_j ≤ loss_ij up to a grain, and equal where ``found``.
 
         x_i = min_j loss_ij − loss_kj + x_k, k the row that found j: shortest paths, by Bellman and Ford.
         """
@@ -156,10 +170,10 @@ class _Candidates:
         here = self.column == found[rows]
         at[self.column[here]] = self.loss[here]
         step, source = self.loss - at[self.column], row[self.column]
-        x, rounding = np.zeros(n), np.finfo(np.float64).eps * n * float(self.loss.max())
+        x = np.zeros(n)
         for _ in range(n):
             lower = np.minimum.reduceat(x[source] + step, self.starts[:-1])
-            done = bool((x - lower <= rounding).all())
+            done = bool((x - lower <= self.grain).all())
             x = lower
             if done:
                 break

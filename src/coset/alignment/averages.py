@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -32,6 +33,8 @@ def spherical(a: T, b: T, t: float = 0.5, *, buffers: Collection[str] = ()) -> T
     θ(t) = ((1−t)‖a‖ + t‖b‖)·(sin((1−t)φ)·â + sin(tφ)·b̂)/sin φ, with φ the angle between the whole vectors of trained
     weights, tied ones counted once. ``buffers``, and the deviations of posteriors, are averaged linearly.
     """
+    if not _is_finite(t):
+        raise InputError(f"t is {t!r}; expected a finite number")
     return average([a, b], [1 - t, t], kind="spherical", buffers=buffers)
 
 
@@ -43,7 +46,7 @@ def average(
     buffers: Collection[str] = (),
 ) -> T:
     """The average of the ``kind`` named in ``AVERAGES``; ``buffers`` are not trained and averaged linearly."""
-    if kind not in AVERAGES:
+    if not isinstance(kind, str) or kind not in AVERAGES:
         raise InputError(f"average is {kind!r}; expected one of {', '.join(AVERAGES)}")
     _check(networks)
     shares = normalized_weights(weights, len(networks))
@@ -64,13 +67,20 @@ def normalized_weights(weights: Sequence[float] | None, count: int) -> list[floa
     """One weight for each of ``count`` networks, with sum 1."""
     if weights is None:
         return [1 / count] * count
-    given = [float(weight) for weight in weights]
+    try:
+        given = [float(weight) for weight in weights]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"weights is {weights!r}; expected one number for each of the {count} networks") from error
     if len(given) != count:
         raise InputError(f"weights has {len(given)} entries; expected one for each of the {count} networks")
     total = math.fsum(given)
     if not all(map(math.isfinite, given)) or not total > 0:
         raise InputError(f"weights are {given}; expected finite numbers with a positive sum")
     return [weight / total for weight in given]
+
+
+def _is_finite(number: object) -> bool:
+    return not isinstance(number, bool) and isinstance(number, Real) and math.isfinite(number)
 
 
 def _check(networks: Sequence[Network]) -> None:

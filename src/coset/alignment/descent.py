@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from coset.alignment.agreement import agreement
-from coset.alignment.drawing import again, endless, fixed
-from coset.alignment.inputs import check_pair
+from coset.alignment.features import check_model
+from coset.alignment.inputs import check_pair, check_start
 from coset.alignment.losses import Batch, Criterion, Loss, Objective, Params, Setting, objective_of
+from coset.alignment.random_batches import again, endless, fixed
 from coset.alignment.result import Alignment, Callback, Step, T, points
 from coset.alignment.sinkhorn_operator import permutation_of
 from coset.alignment.soft_action import soft_act
-from coset.batches import Labelled
+from coset.batches import Labelled, is_pair, labelled_batches
 from coset.errors import InputError
 from coset.progress import progress
 from coset.symmetry import Element, Symmetry
@@ -62,7 +63,7 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "every", "examples"):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"{name} is {value!r}; expected a whole number ≥ 1")
         check_positive("learning_rate", self.learning_rate)
         check_positive("scale_rate", self.scale_rate)
@@ -110,7 +111,7 @@ class _Problem:
         """The loss of g·b on the fixed batches, weighted by their sizes."""
         moved = self.sym.act(g, self.b)
         sizes = [1 if batch is None else len(batch[0]) for batch in self.fixed]
-        losses = [float(self.objective.value(self.a, moved, batch)) for batch in self.fixed]
+        losses = [float(one_number(self.objective.value(self.a, moved, batch))) for batch in self.fixed]
         return sum(size * loss for size, loss in zip(sizes, losses, strict=True)) / sum(sizes)
 
 
@@ -126,8 +127,10 @@ def descend(
     """
     began = time.perf_counter()
     check_pair(sym, reference, other)
+    if options.model is not None:
+        check_model(sym, options.model)
     start = sym.identity() if options.start is None else options.start
-    sym.check(start)
+    check_start(sym, start)
     generator = torch.Generator().manual_seed(options.seed)
     problem, batches = _problem(sym, points(reference), sym.act(start, points(other)), options, generator)
     best, lowest = sym.identity(), problem.loss(sym.identity())
@@ -160,26 +163,37 @@ def descend(
         agreement=agreement(sym, points(reference), points(aligned)),
         before=agreement(sym, points(reference), points(other)),
         seconds={"measuring": measuring, "descent": time.perf_counter() - began - measuring},
-        stopped=stopped,
+        stopped=stopped, notes=_notes(sym, options),
     )  # fmt: skip
+
+
+def _notes(sym: Symmetry, options: Options) -> tuple[str, ...]:
+    if not sym.flipping or options.start is not None:
+        return ()
+    return ("signs were not searched: they are those of the start, of which none was given",)
 
 
 def _problem(
     sym: Symmetry, reference: Params, moved: Params, options: Options, generator: torch.Generator
 ) -> tuple[_Problem, Iterator[Batch | None]]:
     """What is minimised, and the batches for it."""
-    a, b = ({name: tensor.detach() for name, tensor in params.items()} for params in (reference, moved))
+    a = {name: tensor.detach() for name, tensor in reference.items()}
+    b = {name: tensor.detach().to(a[name]) for name, tensor in moved.items()}
     objective = objective_of(options.objective, Setting(sym, a, b, options.model, options.criterion))
     if options.data is None or not (objective.needs_data or callable(options.objective)):
         if objective.needs_data:
             raise InputError(f"data are not given; the objective '{objective.name}' is a loss on data")
         return _Problem(sym, a, b, objective, [None]), iter(lambda: None, 0)
-    device = next(tensor.device for tensor in a.values())
+    like = next(tensor for tensor in a.values() if tensor.is_floating_point())
 
     def here(batch: Batch) -> Batch:
-        return batch[0].to(device), batch[1].to(device)
+        x, y = batch
+        return x.to(like) if x.is_floating_point() else x.to(like.device), y.to(like.device)
 
     data = again(options.data)
+    if is_pair(data):
+        # As many inputs as targets, before any are drawn.
+        next(labelled_batches(data, options.batch_size))
     measured = [here(batch) for batch in fixed(data, options.batch_size, options.examples, generator)]
     return _Problem(sym, a, b, objective, [*measured]), map(here, endless(data, options.batch_size, generator))
 
@@ -255,4 +269,12 @@ def _relaxed_loss(
     if free.logs:
         b = problem.sym.act(problem.sym.element(scales={key: log.exp() for key, log in free.logs.items()}), b)
     matrices = {name: relaxation(matrix) for name, matrix in free.matrices.items()}
-    return problem.objective.step(problem.a, soft_act(problem.sym, matrices, b), batch, generator)
+    return one_number(problem.objective.step(problem.a, soft_act(problem.sym, matrices, b), batch, generator))
+
+
+def one_number(loss: Any) -> Tensor:
+    """The value of an objective, if it is one."""
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"type {type(loss).__name__}"
+        raise InputError(f"objective gives a value of {found}; expected one number as a tensor")
+    return loss

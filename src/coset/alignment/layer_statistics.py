@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from coset.errors import InputError
+from coset.running import suited, whole_weights
 from coset.symmetry.action import memory_of
 from coset.values import Frozen
 
@@ -36,7 +37,8 @@ _LAYERS: dict[Callable[..., Any], tuple[int, bool]] = {
 class Layer:
     """A linear map or convolution: the names of its parameters, and where its output channels are.
 
-    ``channel``: the dimension of the outputs, from the end. ``norm``: whether a batch norm reads the outputs.
+    ``channel``: the dimension of the outputs, from the end. ``norm``: whether batch norms, and nothing else, read
+    the outputs.
     """
 
     weight: str
@@ -81,19 +83,19 @@ class Anatomy:
 
 
 @dataclass(frozen=True)
-class Moments:
+class ChannelMoments:
     """Count, mean and sum of squared deviations of each channel, (C,) in float64 on the CPU."""
 
     count: int
     mean: Tensor
     squares: Tensor
 
-    def __add__(self, other: "Moments") -> "Moments":
+    def __add__(self, other: "ChannelMoments") -> "ChannelMoments":
         """The moments of both sets of values together (Chan et al. 1983)."""
         count = self.count + other.count
         apart = other.mean - self.mean
         mean = self.mean + apart * (other.count / count)
-        return Moments(count, mean, self.squares + other.squares + apart**2 * (self.count * other.count / count))
+        return ChannelMoments(count, mean, self.squares + other.squares + apart**2 * (self.count * other.count / count))
 
     @property
     def deviation(self) -> Tensor:
@@ -101,7 +103,7 @@ class Moments:
         return (self.squares / self.count).sqrt()
 
 
-def moments(values: Tensor, channel: int) -> Moments:
+def moments(values: Tensor, channel: int) -> ChannelMoments:
     """The moments of each channel of a batch of values, over all other dimensions."""
     wide = values.detach().to(torch.promote_types(values.dtype, torch.float32))
     others = [dim for dim in range(values.ndim) if dim != channel % values.ndim]
@@ -110,7 +112,7 @@ def moments(values: Tensor, channel: int) -> Moments:
         mean, square = wide, torch.zeros_like(wide)
     else:
         square, mean = torch.var_mean(wide, others, correction=0)
-    return Moments(count, mean.cpu().double(), square.cpu().double() * count)
+    return ChannelMoments(count, mean.cpu().double(), square.cpu().double() * count)
 
 
 OnLayer = Callable[[str, Tensor], Tensor]
@@ -120,14 +122,18 @@ OnNorm = Callable[[str, Mapping[str, Any]], Tensor]
 """Given a batch norm's running variance and the arguments of ``F.batch_norm``: its outputs."""
 
 
-class Watch(TorchFunctionMode):
+class LayerWatch(TorchFunctionMode):
     """Hands over the outputs of every layer and the arguments of every batch norm, by the names of their parameters."""
 
-    def __init__(self, params: Mapping[str, Tensor], on_layer: OnLayer, on_norm: OnNorm) -> None:
+    def __init__(self, on_layer: OnLayer, on_norm: OnNorm) -> None:
         super().__init__()
-        self.names = {memory_of(tensor): name for name, tensor in reversed(list(params.items()))}
+        self.names: dict[tuple[object, ...], str] = {}
         self.on_layer = on_layer
         self.on_norm = on_norm
+
+    def know(self, weights: Mapping[str, Tensor]) -> None:
+        """From now on the model runs with these weights."""
+        self.names = {memory_of(tensor): name for name, tensor in reversed(list(weights.items()))}
 
     def name_of(self, value: object) -> str | None:
         """The parameter that a value is."""
@@ -174,19 +180,21 @@ def _argument(args: Any, kwargs: Any, at: int, name: str) -> Any:
     return args[at] if len(args) > at else kwargs.get(name)
 
 
-class _Reader(Watch):
-    """Takes down which layers there are, what reads each parameter, and which outputs go to a batch norm."""
+class _Reader(LayerWatch):
+    """Takes down which layers there are, what reads each parameter, and what reads the outputs of each layer."""
 
-    def __init__(self, params: Mapping[str, Tensor]) -> None:
-        super().__init__(params, self._output, self._norm)
+    def __init__(self) -> None:
+        super().__init__(self._output, self._norm)
         self.calls: dict[str, Layer] = {}
         self.readers: dict[str, list[str]] = {}
         self.normed: set[str] = set()
+        self.read_otherwise: set[str] = set()
         self.computed: set[str] = set()
         self.norms: dict[str, BatchNorm] = {}
         self.outputs: dict[int, tuple[str, weakref.ref[Tensor]]] = {}
 
     def on_call(self, func: Any, weight: str, args: Any, kwargs: Any) -> None:
+        self._reads((args, kwargs))
         dimensions, transposed = _LAYERS[func]
         tensor = _argument(args, kwargs, 2, "bias")
         bias = self.name_of(tensor)
@@ -200,6 +208,8 @@ class _Reader(Watch):
 
     def on_other(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         made = [memory_of(value) for value in tree_leaves(result) if isinstance(value, Tensor)]
+        if made:
+            self._reads((args, kwargs))
         for value in tree_leaves((args, kwargs)):
             name = self.name_of(value)
             # Sizes and types are no values, and a cast to the same type is the parameter itself.
@@ -214,17 +224,28 @@ class _Reader(Watch):
         mean = self.name_of(call["running_mean"])
         assert mean is not None
         self.norms[variance] = BatchNorm(mean, variance)
-        weight, alive = self.outputs.get(id(call["input"]), ("", None))
-        if alive is not None and alive() is call["input"]:
+        weight = self._layer_of(call["input"])
+        if weight is not None:
             self.normed.add(weight)
         return F.batch_norm(**call)
+
+    def _reads(self, arguments: Any) -> None:
+        """Some function that is no batch norm reads these values."""
+        layers = (self._layer_of(value) for value in tree_leaves(arguments) if isinstance(value, Tensor))
+        self.read_otherwise.update(weight for weight in layers if weight is not None)
+
+    def _layer_of(self, value: Tensor) -> str | None:
+        """The weight of the layer whose outputs a tensor is; the number of an object that is gone is used again."""
+        weight, alive = self.outputs.get(id(value), (None, None))
+        return weight if alive is not None and alive() is value else None
 
 
 def read_anatomy(model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Anatomy:
     """Run the model once, in the mode it is in, and say which layers it has."""
-    reader = _Reader(params)
+    reader = _Reader()
     run(model, params, inputs, reader)
     tied = _tied(model, params)
+    normed = reader.normed - reader.read_otherwise
     layers, unusable = [], dict[str, str]()
     for weight, call in reader.calls.items():
         if weight in reader.computed:
@@ -235,7 +256,7 @@ def read_anatomy(model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor)
             elif len(reader.readers[name]) > 1:
                 unusable[weight] = f"'{name}' is read more than once: by {', '.join(reader.readers[name])}"
         if weight not in unusable:
-            layers.append(Layer(weight, call.bias, call.channel, call.transposed, call.groups, weight in reader.normed))
+            layers.append(Layer(weight, call.bias, call.channel, call.transposed, call.groups, weight in normed))
     for name in params:
         if name in tied:
             unusable[name] = f"'{name}' and '{tied[name]}' are one tensor"
@@ -245,13 +266,14 @@ def read_anatomy(model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor)
     return Anatomy(tuple(layers), tuple(reader.norms.values()), unusable)
 
 
-def run(model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor, watch: Watch) -> None:
-    """Run a model with other parameters and without gradients, watched."""
-    weights = dict(params)
-    device = next((tensor.device for tensor in weights.values()), inputs.device)
+def run(model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor, watch: LayerWatch) -> None:
+    """Run a model with other parameters and without gradients, watched; what it writes to buffers is lost."""
+    weights = whole_weights(model, params, partial=True)
+    weights |= {name: weights[name].clone() for name, _ in model.named_buffers()}
+    watch.know(weights)
     try:
         with torch.no_grad(), watch:
-            torch.func.functional_call(model, weights, (inputs.to(device),))
+            torch.func.functional_call(model, weights, (suited(inputs, weights),))
     except InputError:
         raise
     except (RuntimeError, TypeError, ValueError) as error:

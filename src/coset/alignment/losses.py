@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from coset.errors import InputError
 from coset.symmetry import Symmetry
 from coset.symmetry.action import memory_of
 from coset.train.loss import LOSSES
+from coset.train.metrics import evaluation_mode
 
 Params = Mapping[str, Tensor]
 Batch = tuple[Tensor, Tensor]
@@ -138,9 +138,20 @@ def _task(name: str, setting: Setting) -> Callable[[Params, Batch | None], Tenso
         if batch is None:
             raise InputError(f"data are not given; the objective '{name}' is a loss on data")
         inputs, targets = batch
-        with evaluated(model), BatchStatistics():
-            outputs = torch.func.functional_call(model, dict(_untied(model, params)), (inputs,))
-        return chosen(outputs, targets)
+        try:
+            with evaluation_mode(model), BatchStatistics():
+                outputs = torch.func.functional_call(model, dict(_untied(model, params)), (inputs,))
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            if isinstance(error, InputError):
+                raise
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise InputError(
+                f"the model does not run on data of shape {tuple(inputs.shape)} and type {inputs.dtype}: {reason}"
+            ) from error
+        value = chosen(outputs, targets)
+        if not isinstance(value, Tensor):
+            raise InputError(f"criterion gives a {type(value).__name__}; expected a tensor")
+        return value.mean()
 
     return loss
 
@@ -166,18 +177,6 @@ def _untied(model: nn.Module, params: Params) -> Iterator[tuple[str, Tensor]]:
     tied = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     first = {name: owners.setdefault(id(tensor), name) for name, tensor in tied if name in params}
     return ((name, tensor) for name, tensor in params.items() if first.get(name, name) == name)
-
-
-@contextmanager
-def evaluated(model: nn.Module) -> Iterator[None]:
-    """Every module in evaluation mode (no dropout), and as it was afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 class BatchStatistics(TorchFunctionMode):

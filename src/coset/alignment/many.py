@@ -11,7 +11,7 @@ import torch
 from coset.alignment.agreement import agreement
 from coset.alignment.ascent import Clock, ascend
 from coset.alignment.averages import mean
-from coset.alignment.inputs import check_networks
+from coset.alignment.inputs import check_networks, check_seed
 from coset.alignment.places import Layout, layout_of
 from coset.alignment.relaxation import relax
 from coset.alignment.result import Callback, Step, T, carried, points
@@ -92,6 +92,7 @@ def align_many(
         raise InputError(f"{len(networks)} networks are given; expected two or more to align")
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
         raise InputError(f"rounds is {rounds!r}; expected a whole number ≥ 1")
+    check_seed(seed)
     check_networks(sym, networks)
     session = _Session(sym.restrict(scales=False), networks, STRATEGIES[method], seed, callback)
     with progress(f"aligning {len(networks)} networks", 1 + rounds, show=show) as bar:

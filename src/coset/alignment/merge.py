@@ -1,7 +1,7 @@
 """``merge``: one network from several, aligned first, averaged, and renormalised."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, cast
 
@@ -11,11 +11,12 @@ from coset.alignment import averages
 from coset.alignment import renormalize as renormalization
 from coset.alignment.align import METHODS
 from coset.alignment.align import align as align_pair
+from coset.alignment.features import check_model
 from coset.alignment.inputs import check_networks
 from coset.alignment.many import align_many
 from coset.alignment.renormalize_measured import BEFORE_NORM, NOT_HIDDEN
 from coset.alignment.renormalize_result import Renormalized
-from coset.alignment.result import Callback, T, points
+from coset.alignment.result import Alignment, Callback, T, points
 from coset.batches import Inputs
 from coset.distribution import Delta, MeanField
 from coset.errors import InputError
@@ -29,6 +30,7 @@ class Merged(Generic[T]):
     ``network``: of the type of the first one. ``elements``: for each network the element that brings it to the frame in
     which they were averaged; ``histories``: the course of each alignment's objective, where there was one. ``weights``:
     the shares, with sum 1. ``renormalized``: what renormalisation did. ``notes``: what the user should know.
+    ``stopped``: the callback ended the alignment.
     """
 
     symmetry: Symmetry
@@ -38,6 +40,7 @@ class Merged(Generic[T]):
     histories: tuple[tuple[float, ...], ...] = ()
     renormalized: Renormalized | None = None
     notes: tuple[str, ...] = field(default=())
+    stopped: bool = False
 
     @property
     def params(self) -> Mapping[str, Tensor]:
@@ -54,6 +57,7 @@ class _Aligned(Generic[T]):
     elements: tuple[Element, ...]
     histories: tuple[tuple[float, ...], ...] = ()
     notes: tuple[str, ...] = ()
+    stopped: bool = False
 
 
 def merge(
@@ -80,22 +84,37 @@ def merge(
     ``average``: "mean" or "spherical", with ``weights`` (by default equal). ``renormalize``: a name in
     ``RENORMALIZATIONS``; all but "none" need the ``model``, and those that measure ``data``, which go to the alignment,
     too, where its method takes them. ``options`` are those of the alignment, ``renormalize_options`` those of the
-    renormalisation.
+    renormalisation; both get the ``seed``. ``callback``: called after every step of the alignment; returning True stops
+    it, and networks whose turn has not come stay as they are.
     """
     if isinstance(networks, Mapping) or len(networks) < 2:
         found = "one network" if isinstance(networks, Mapping) else f"{len(networks)} networks"
         raise InputError(f"networks holds {found}; expected two or more to merge")
     shares = averages.normalized_weights(weights, len(networks))
-    if average not in averages.AVERAGES:
+    if not isinstance(average, str) or average not in averages.AVERAGES:
         raise InputError(f"average is {average!r}; expected one of {', '.join(averages.AVERAGES)}")
+    if not isinstance(renormalize, str):
+        raise InputError(
+            f"renormalize is {renormalize!r}; expected one of {', '.join(renormalization.RENORMALIZATIONS)}"
+        )
     known = renormalization.options_of(renormalize)
-    extra: dict[str, Any] = {name: value for name, value in (("data", data), ("show", show)) if name in known}
+    shared = {"data": data, "seed": seed, "show": show}
+    extra: dict[str, Any] = {name: value for name, value in shared.items() if name in known}
     extra.update(renormalize_options or {})
     # Before the alignment takes its time.
     renormalization.checked_method(renormalize, model, extra)
+    if model is not None and renormalize != "none":
+        check_model(sym, model)
+    taken = _alignment_options(align, method, len(networks), options or {})
+    if data is not None and "data" not in known and "data" not in taken:
+        raise InputError(
+            f"data is given, but neither the alignment nor renormalize={renormalize!r} reads any; expected None"
+        )
     check_networks(sym, networks)
     if align:
-        given = {**_accepted(method, {"model": model, "data": data}), **(options or {})}
+        offered = {"model": model, "data": data}
+        given = {name: value for name, value in offered.items() if name in taken and value is not None}
+        given.update(options or {})
         aligned = _aligned(sym, networks, method, given, seed=seed, callback=callback, show=show)
     else:
         aligned = _Aligned(tuple(networks), tuple(sym.identity() for _ in networks))
@@ -104,23 +123,46 @@ def merge(
     done = renormalization.renormalize(
         sym, model, network, aligned.networks, method=renormalize, weights=shares, **extra
     )
-    notes = (*aligned.notes, *_notes(done))
-    return Merged(sym, _renewed(network, done), aligned.elements, tuple(shares), aligned.histories, done, notes)
+    return Merged(
+        sym,
+        _renewed(network, done),
+        aligned.elements,
+        tuple(shares),
+        aligned.histories,
+        done,
+        (*aligned.notes, *_notes(renormalize, done)),
+        aligned.stopped,
+    )
 
 
-def _notes(done: Renormalized) -> list[str]:
+def _notes(method: str, done: Renormalized) -> list[str]:
     """What renormalisation could not do; what it need not do is no news."""
-    return [
+    notes = [
         f"'{name}' was not renormalised: {why}"
         for name, why in done.skipped.items()
         if why not in (BEFORE_NORM, NOT_HIDDEN)
     ]
+    if method != "none" and not (done.corrected or done.rescaled or done.refreshed):
+        missing = "no batch norm" if method == "refresh" else "no layer that it could correct, and no batch norm"
+        notes.append(f"renormalize={method!r} changed nothing: the network has {missing}")
+    return notes
 
 
-def _accepted(method: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the values that are given and that a method of alignment takes."""
-    known = inspect.signature(METHODS[method]).parameters if method in METHODS else {}
-    return {name: value for name, value in values.items() if name in known and value is not None}
+def _alignment_options(align: bool, method: str, count: int, options: Mapping[str, Any]) -> Collection[str]:
+    """The names of the options that the alignment takes; raises unless it knows those that are given."""
+    if not isinstance(method, str) or method not in METHODS:
+        raise InputError(f"method is {method!r}; expected one of {', '.join(METHODS)}")
+    if not align:
+        if options:
+            raise InputError(f"options has '{min(options)}', but with align=False there is no alignment to take it")
+        return ()
+    together = count > 2 and method == "weights"
+    parts = inspect.signature(align_many if together else METHODS[method]).parameters.values()
+    known = [part.name for part in parts if part.kind is part.KEYWORD_ONLY]
+    if unknown := sorted(set(options) - set(known)):
+        who = "three networks or more are aligned together, which" if together else f"the method {method!r}"
+        raise InputError(f"{who} has no option '{unknown[0]}'; expected one of {', '.join(known)}")
+    return known
 
 
 def _aligned(
@@ -128,21 +170,25 @@ def _aligned(
 ) -> _Aligned[T]:
     """Every network in one frame, that of the first."""
     if len(networks) > 2 and method == "weights":
-        known = inspect.signature(align_many).parameters
-        if unknown := sorted(set(options) - set(known)):
-            raise InputError(
-                f"three networks or more are aligned together, which has no option '{unknown[0]}'; expected one of "
-                f"{', '.join(name for name in known if name not in ('sym', 'networks'))}"
-            )
-        found = align_many(sym, networks, **{"seed": seed, **told, **options})
-        return _Aligned(found.aligned, found.elements, (found.history,))
-    first = networks[0]
-    alignments = [align_pair(sym, first, other, method, **{"seed": seed, **told, **options}) for other in networks[1:]]
+        joint = align_many(sym, networks, **{"seed": seed, **told, **options})
+        return _Aligned(joint.aligned, joint.elements, (joint.history,), joint.notes, joint.stopped)
+    first, *others = networks
+    alignments: list[Alignment[T]] = []
+    for other in others:
+        alignments.append(align_pair(sym, first, other, method, **{"seed": seed, **told, **options}))
+        if alignments[-1].stopped:
+            break
+    left = others[len(alignments) :]
+    notes = [note for found in alignments for note in found.notes]
+    notes += [
+        f"network {len(networks) - len(left) + at} was not aligned: the callback stopped" for at in range(len(left))
+    ]
     return _Aligned(
-        (first, *(found.aligned for found in alignments)),
-        (sym.identity(), *(found.element for found in alignments)),
+        (first, *(found.aligned for found in alignments), *left),
+        (sym.identity(), *(found.element for found in alignments), *(sym.identity() for _ in left)),
         tuple(found.history for found in alignments),
-        tuple(note for found in alignments for note in found.notes),
+        tuple(notes),
+        any(found.stopped for found in alignments),
     )
 
 

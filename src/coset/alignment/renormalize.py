@@ -9,9 +9,12 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 from coset.alignment.averages import normalized_weights
+from coset.alignment.feature_calls import fitted
+from coset.alignment.features import check_model
 from coset.alignment.inputs import check_networks
 from coset.alignment.renormalize_data_free import data_free
 from coset.alignment.renormalize_measured import refresh, repair, rescale
@@ -20,6 +23,7 @@ from coset.alignment.renormalize_result import Renormalized
 from coset.alignment.result import Network, points
 from coset.errors import InputError
 from coset.symmetry import Symmetry
+from coset.train.randomness import own_global_state, seed_global_state
 
 
 def none(
@@ -61,7 +65,14 @@ def renormalize(
     labels = ["the merged network", *(f"end {number}" for number in range(len(ends)))]
     check_networks(sym, [merged, *ends], labels)
     shares = normalized_weights(weights, len(ends))
-    return chosen(sym, points(merged), [points(end) for end in ends], shares, model=model, **options)
+    if model is None or method == "none":
+        return chosen(sym, points(merged), [points(end) for end in ends], shares, model=model, **options)
+    check_model(sym, model)
+    first, *others = (fitted(model, points(network)) for network in (merged, *ends))
+    # A loader that shuffles draws from the global state: the same call must give the same result.
+    with own_global_state(torch.device("cpu")):
+        seed_global_state(0, torch.device("cpu"))
+        return chosen(sym, first, others, shares, model=model, **options)
 
 
 def checked_method(method: str, model: nn.Module | None, options: Mapping[str, Any]) -> Callable[..., Renormalized]:

@@ -1,12 +1,12 @@
 """Renormalisation with statistics measured on data: batch-norm refresh, REPAIR and RESCALE."""
 
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence
 
-from torch import Tensor, nn
+from torch import nn
 
 from coset.alignment.renormalize_passes import Known, Params, Task, corrections, first_pass, next_pass
 from coset.alignment.renormalize_result import Renormalized, folded, refreshed
-from coset.batches import BATCH_SIZE, Inputs, input_batches
+from coset.batches import BATCH_SIZE, Inputs, count_batches, input_batches
 from coset.errors import InputError
 from coset.progress import progress
 from coset.symmetry import Symmetry
@@ -92,18 +92,14 @@ def _measured(task: Task, data: Inputs, batch_size: int, passes: int, show: bool
             f"data is a {type(data).__name__}, which can be gone through once, and passes is {passes}; expected a "
             f"tensor or a loader, or passes=1"
         )
-    with evaluation_mode(task.model), progress("renormalising", passes * _length(data, batch_size), show=show) as bar:
+    with (
+        evaluation_mode(task.model),
+        progress("renormalising", passes * (count_batches(data, batch_size) or 0), show=show) as bar,
+    ):
         known = first_pass(task, input_batches(data, batch_size), bar)
         for _ in range(passes - 1):
             known = next_pass(task, known, input_batches(data, batch_size), bar)
     return result(task, known, refreshed(task.merged, known.found, known.anatomy.norms))
-
-
-def _length(data: Inputs, batch_size: int) -> int:
-    """The number of batches, for the progress bar; 0 if nobody knows."""
-    if isinstance(data, Tensor):
-        return -(-data.shape[0] // batch_size) if data.ndim and batch_size > 0 else 0
-    return len(data) if isinstance(data, Sized) else 0
 
 
 def result(task: Task, known: Known, params: Params) -> Renormalized:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coset.alignment.layer_statistics import Anatomy, Layer, Moments, Watch, moments, read_anatomy, run
+from coset.alignment.layer_statistics import Anatomy, ChannelMoments, Layer, LayerWatch, moments, read_anatomy, run
 from coset.alignment.renormalize_result import Correction, correction, refreshed
 from coset.errors import InputError
 from coset.progress import Ticker
@@ -45,17 +45,19 @@ class Known:
 
     anatomy: Anatomy
     layers: tuple[Layer, ...]
-    found: Mapping[str, Moments]
-    ends: Sequence[Mapping[str, Moments]]
+    found: Mapping[str, ChannelMoments]
+    ends: Sequence[Mapping[str, ChannelMoments]]
 
 
 def first_pass(task: Task, batches: Iterable[Tensor], bar: Ticker) -> Known:
     """Correct every batch by its own statistics, and pool these."""
     anatomy: Anatomy | None = None
     layers: tuple[Layer, ...] = ()
-    ends: list[dict[str, Moments]] = [{} for _ in task.ends]
-    found: dict[str, Moments] = {}
+    ends: list[dict[str, ChannelMoments]] = [{} for _ in task.ends]
+    found: dict[str, ChannelMoments] = {}
     for number, inputs in enumerate(batches):
+        if bad := int(inputs.isfinite().logical_not().sum()):
+            raise InputError(f"batch {number} of data has {bad} entries that are NaN or infinite; expected none")
         if anatomy is None:
             anatomy = read_anatomy(task.model, task.merged, inputs)
             layers = _to_correct(task, anatomy)
@@ -64,7 +66,9 @@ def first_pass(task: Task, batches: Iterable[Tensor], bar: Ticker) -> Known:
         for (_, total), part in zip(ask, seen, strict=True):
             _pool(total, part)
 
-        def change(layer: Layer, own: Moments, seen: Sequence[Mapping[str, Moments]] = seen) -> Correction:
+        def change(
+            layer: Layer, own: ChannelMoments, seen: Sequence[Mapping[str, ChannelMoments]] = seen
+        ) -> Correction:
             return _correction(task, layer, own, seen)
 
         _pool(found, _watched(task.model, task.merged, layers, inputs, change, _by_batch(number)))
@@ -75,15 +79,15 @@ def first_pass(task: Task, batches: Iterable[Tensor], bar: Ticker) -> Known:
 
 def next_pass(task: Task, known: Known, batches: Iterable[Tensor], bar: Ticker) -> Known:
     """Correct every batch by the statistics of the pass before, and pool what it has now."""
-    found: dict[str, Moments] = {}
+    found: dict[str, ChannelMoments] = {}
     changes = corrections(task, known)
     params = refreshed(task.merged, known.found, known.anatomy.norms)
     statistics = {norm.variance: (params[norm.mean], params[norm.variance]) for norm in known.anatomy.norms}
 
-    def change(layer: Layer, own: Moments) -> Correction:
+    def change(layer: Layer, own: ChannelMoments) -> Correction:
         return changes[layer.weight]
 
-    def normalize(variance: str, call: Mapping[str, Any], own: Moments) -> Tensor:
+    def normalize(variance: str, call: Mapping[str, Any], own: ChannelMoments) -> Tensor:
         mean, spread = statistics[variance]
         return F.batch_norm(**{**call, "running_mean": mean, "running_var": spread, "training": False})
 
@@ -98,7 +102,7 @@ def corrections(task: Task, known: Known) -> dict[str, Correction]:
     return {layer.weight: _correction(task, layer, known.found[layer.weight], known.ends) for layer in known.layers}
 
 
-def target(ends: Sequence[Mapping[str, Moments]], weights: Sequence[float], name: str) -> tuple[Tensor, Tensor]:
+def target(ends: Sequence[Mapping[str, ChannelMoments]], weights: Sequence[float], name: str) -> tuple[Tensor, Tensor]:
     """The weighted means of the ends' means and deviations."""
     mean = torch.stack([share * end[name].mean for share, end in zip(weights, ends, strict=True)]).sum(0)
     deviation = torch.stack([share * end[name].deviation for share, end in zip(weights, ends, strict=True)]).sum(0)
@@ -119,22 +123,24 @@ def _to_correct(task: Task, anatomy: Anatomy) -> tuple[Layer, ...]:
     )
 
 
-def _correction(task: Task, layer: Layer, own: Moments, ends: Sequence[Mapping[str, Moments]]) -> Correction:
+def _correction(
+    task: Task, layer: Layer, own: ChannelMoments, ends: Sequence[Mapping[str, ChannelMoments]]
+) -> Correction:
     mean, deviation = target(ends, task.weights, layer.weight)
     shifts = task.kind == "repair" and layer.bias is not None
     return correction(own, mean if shifts else None, deviation, task.merged[layer.weight].dtype)
 
 
-_Change = Callable[[Layer, Moments], Correction | None]
-_Normalize = Callable[[str, Mapping[str, Any], Moments], Tensor]
+_Change = Callable[[Layer, ChannelMoments], Correction | None]
+_Normalize = Callable[[str, Mapping[str, Any], ChannelMoments], Tensor]
 
 
 def _watched(
     model: nn.Module, params: Params, layers: Sequence[Layer], inputs: Tensor, change: _Change, normalize: _Normalize
-) -> dict[str, Moments]:
+) -> dict[str, ChannelMoments]:
     """Run a network on a batch with changed outputs; returns the moments before the change."""
     by_weight = {layer.weight: layer for layer in layers}
-    found: dict[str, Moments] = {}
+    found: dict[str, ChannelMoments] = {}
 
     def on_layer(weight: str, outputs: Tensor) -> Tensor:
         layer = by_weight.get(weight)
@@ -149,22 +155,24 @@ def _watched(
         _pool(found, {variance: own})
         return normalize(variance, call, own)
 
-    run(model, params, inputs, Watch(params, on_layer, on_norm))
+    run(model, params, inputs, LayerWatch(on_layer, on_norm))
     return found
 
 
-def _as_it_is(task: Task, end: Params, layers: Sequence[Layer], inputs: Tensor, number: int) -> dict[str, Moments]:
+def _as_it_is(
+    task: Task, end: Params, layers: Sequence[Layer], inputs: Tensor, number: int
+) -> dict[str, ChannelMoments]:
     """The moments of an end, whose outputs are not changed."""
     normalize = _by_batch(number) if task.batch_ends else _by_itself
     return _watched(task.model, end, layers, inputs, lambda layer, own: None, normalize)
 
 
-def _by_itself(variance: str, call: Mapping[str, Any], own: Moments) -> Tensor:
+def _by_itself(variance: str, call: Mapping[str, Any], own: ChannelMoments) -> Tensor:
     return F.batch_norm(**call)
 
 
 def _by_batch(number: int) -> _Normalize:
-    def normalize(variance: str, call: Mapping[str, Any], own: Moments) -> Tensor:
+    def normalize(variance: str, call: Mapping[str, Any], own: ChannelMoments) -> Tensor:
         if own.count < 2:
             raise InputError(
                 f"batch {number} of data gives the batch norm of '{variance}' one value per channel; its statistics "
@@ -175,6 +183,6 @@ def _by_batch(number: int) -> _Normalize:
     return normalize
 
 
-def _pool(total: dict[str, Moments], part: Mapping[str, Moments]) -> None:
+def _pool(total: dict[str, ChannelMoments], part: Mapping[str, ChannelMoments]) -> None:
     for name, found in part.items():
         total[name] = total[name] + found if name in total else found

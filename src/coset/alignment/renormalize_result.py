@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from coset.alignment.layer_statistics import BatchNorm, Layer, Moments
+from coset.alignment.layer_statistics import BatchNorm, ChannelMoments, Layer
 from coset.errors import InputError
 from coset.values import Frozen
 
@@ -53,7 +53,7 @@ class Correction:
         return result if self.shift is None else result + self.shift.reshape(shape).to(outputs)
 
 
-def correction(found: Moments, mean: Tensor | None, deviation: Tensor, dtype: torch.dtype) -> Correction:
+def correction(found: ChannelMoments, mean: Tensor | None, deviation: Tensor, dtype: torch.dtype) -> Correction:
     """The map that gives units of moments ``found`` the wanted deviation and, unless None, the wanted mean.
 
     Units that are constant, up to rounding in ``dtype``, stay as they are.
@@ -91,7 +91,7 @@ def folded(
 
 
 def refreshed(
-    params: Mapping[str, Tensor], statistics: Mapping[str, Moments], norms: Sequence[BatchNorm]
+    params: Mapping[str, Tensor], statistics: Mapping[str, ChannelMoments], norms: Sequence[BatchNorm]
 ) -> dict[str, Tensor]:
     """The running means and variances from measured moments; the variance is that of training, over n − 1."""
     result = dict(params)

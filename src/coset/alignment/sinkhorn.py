@@ -43,7 +43,7 @@ def match_sinkhorn(
     on ``data``, halfway or at a random point of the segment), or any function loss(reference, permuted, batch). The
     lower the temperature, the closer X is to a permutation and the less it moves. A nested class has one matrix of
     scores for the blocks and one inside each block. See ``Options`` for the rest, and ``descend`` for what is
-    guaranteed.
+    guaranteed. Signs are those of ``start``.
     """
     check_positive("temperature", temperature)
 

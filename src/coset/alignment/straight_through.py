@@ -37,7 +37,7 @@ def match_straight_through(
 
     ``objective``: "midpoint" or "random" (the loss ``criterion`` of ``model`` on ``data``, halfway or at a random point
     of the segment), "l2" (distance between the parameters), or any function loss(reference, permuted, batch). See
-    ``Options`` for the rest, and ``descend`` for what is guaranteed.
+    ``Options`` for the rest, and ``descend`` for what is guaranteed. Signs are those of ``start``.
 
     The rates are those for a good ``start``, by activations say: half of learning_rate·steps is how far an entry can
     go, and a permutation changes when two of them have gone halfway from 1 and from 0. From nowhere take 0.03.

@@ -72,26 +72,50 @@ def build_terms(
     s0 = reference.std if isinstance(reference, MeanField) else {}
     s1 = other.std if isinstance(other, MeanField) else {}
     terms: list[Term] = []
-    for name in matched_names(sym, [m0, m1], buffers):
+    for name in matched_names(sym, [m0, m1], buffers, deviations=[s0, s1]):
         left, right = _ready(m0[name]), _ready(m1[name])
         spreads = [_ready(part[name]).to(left) if name in part else None for part in (s0, s1)]
         terms += DIVERGENCES[divergence](name, left, right.to(left), *spreads)
+    for term in terms:
+        _check_range(term)
     return terms
 
 
-def matched_names(sym: Symmetry, networks: Sequence[Mapping[str, Tensor]], buffers: bool) -> list[str]:
+def _check_range(term: Term) -> None:
+    """Raise if a score, which is no larger than ‖left‖·‖right‖, or its square may be infinite in the term's type."""
+    left, right = (float(torch.linalg.vector_norm(part, dtype=torch.float64)) for part in (term.left, term.right))
+    if not left * right < torch.finfo(term.left.dtype).max ** 0.5:
+        raise InputError(
+            f"the products of '{term.name}' overflow {term.left.dtype}; expected smaller numbers, or all in float64"
+        )
+
+
+def matched_names(
+    sym: Symmetry,
+    networks: Sequence[Mapping[str, Tensor]],
+    buffers: bool,
+    deviations: Sequence[Mapping[str, Tensor]] = (),
+) -> list[str]:
     """The floating parameters that move; tied weights count once.
 
     Two names are tied if they move alike and hold the same numbers in every network, in one piece of memory or not:
-    weights that come from a file are no longer one tensor.
+    weights that come from a file are no longer one tensor. ``deviations``: of posteriors, which must be the same too.
     """
+
+    def tied(a: str, b: str) -> bool:
+        spreads = [(part.get(a), part.get(b)) for part in deviations]
+        return all(torch.equal(network[a], network[b]) for network in networks) and all(
+            one is two is None or (one is not None and two is not None and torch.equal(one, two))
+            for one, two in spreads
+        )
+
     names: list[str] = []
     alike: dict[tuple[object, ...], list[str]] = {}
     for name, structure in sym.structures.items():
         if not networks[0][name].is_floating_point() or (sym.parameters[name].buffer and not buffers):
             continue
         group = alike.setdefault((id(structure), sym.parameters[name].shape), [])
-        if not any(all(torch.equal(network[name], network[other]) for network in networks) for other in group):
+        if not any(tied(name, other) for other in group):
             group.append(name)
             names.append(name)
     return names

@@ -71,7 +71,7 @@ def align(
         networks = read_networks([reference, other], source, choice)
         needed: dict[str, Any] = {"model": networks.model, "seed": seed}
         if choice is not None:
-            needed |= {"data": networks.batches, "criterion": choice.criterion}
+            needed |= {"data": networks.examples, "criterion": choice.criterion}
         options = {name: value for name, value in needed.items() if name in known} | settings
         a, b = networks.params
         result = align_networks(networks.symmetry, a, b, method, **options)

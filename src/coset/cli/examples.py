@@ -59,11 +59,10 @@ def choose(
     return choice
 
 
-def load_batches(choice: Choice, inputs: Sequence["Tensor"], dtype: "torch.dtype") -> list[tuple["Tensor", "Tensor"]]:
-    """Batches (inputs, targets) for a model that takes tensors like ``inputs``; images are flattened where it does."""
+def load_examples(choice: Choice, inputs: Sequence["Tensor"], dtype: "torch.dtype") -> tuple["Tensor", "Tensor"]:
+    """Inputs and targets for a model that takes tensors like ``inputs``; images are flattened where it does."""
     import torch
 
-    from coset.batches import BATCH_SIZE
     from coset.data import load
     from coset.data.catalog import lookup
 
@@ -85,7 +84,7 @@ def load_batches(choice: Choice, inputs: Sequence["Tensor"], dtype: "torch.dtype
         generator = torch.Generator().manual_seed(choice.seed)
         split = split.take(torch.randperm(len(split), generator=generator)[: choice.limit])
     x = split.x if given is None else given.apply(split.x)
-    return [(x[at : at + BATCH_SIZE], split.y[at : at + BATCH_SIZE]) for at in range(0, len(x), BATCH_SIZE)]
+    return x, split.y
 
 
 def _normalization(choice: Choice) -> "Normalization | None":

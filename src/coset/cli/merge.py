@@ -74,7 +74,7 @@ def merge(
             method=method,
             renormalize=renormalize,
             model=networks.model,
-            data=networks.batches,
+            data=networks.examples,
             seed=seed,
             options=({"criterion": choice.criterion} if choice and {"data", "criterion"} <= known else {}) | settings,
         )
@@ -106,7 +106,10 @@ def _shares(files: list[Path], weights: str | None) -> list[float]:
 
 def _method(method: str, settings: dict[str, Any], choice: Choice | None, count: int, no_align: bool) -> set[str]:
     """The options of the alignment, of which there are none where there is no alignment."""
-    if not no_align:
+    from coset.alignment import METHODS
+
+    if not no_align or method not in METHODS:
+        # With --no-align, too, a method that is not there is a mistake.
         return method_options(method, settings, choice, many=count > 2)
     if settings:
         raise InputError(f"with --no-align there is no alignment that could have the setting '{min(settings)}'")

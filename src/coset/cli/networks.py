@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coset.cli.examples import Choice, load_batches
+from coset.cli.examples import Choice, load_examples
 from coset.cli.models import build_model
 from coset.errors import InputError
 
@@ -36,14 +36,14 @@ class Source:
 class Networks:
     """Networks of one architecture: the files, and their weights under the model's names, in one floating point type.
 
-    ``model`` is of that type, too, in evaluation mode; ``batches`` of data (inputs, targets) are None without data.
+    ``model`` is of that type, too, in evaluation mode; ``examples``, inputs and targets, are None without data.
     """
 
     checkpoints: tuple["Checkpoint", ...]
     params: tuple[dict[str, "Tensor"], ...]
     model: "nn.Module"
     symmetry: "Symmetry"
-    batches: list[tuple["Tensor", "Tensor"]] | None
+    examples: tuple["Tensor", "Tensor"] | None
 
 
 def read_networks(files: Sequence[Path], source: Source, choice: Choice | None) -> Networks:
@@ -70,9 +70,9 @@ def read_networks(files: Sequence[Path], source: Source, choice: Choice | None) 
             check_network(known, params[0], f"the model {source.model}")
         except InputError as error:
             raise InputError(f"{source.symmetry} does not fit: {error}") from error
-    batches = None if choice is None else load_batches(choice, inputs, dtype)
+    examples = None if choice is None else load_examples(choice, inputs, dtype)
     sym = discover(model, inputs) if known is None else known
-    return Networks(checkpoints, params, model.to(dtype), sym, batches)
+    return Networks(checkpoints, params, model.to(dtype), sym, examples)
 
 
 def _converted(params: Mapping[str, "Tensor"], dtype: "torch.dtype") -> dict[str, "Tensor"]:

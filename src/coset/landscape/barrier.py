@@ -1,7 +1,7 @@
 """``barrier``: how much worse a functional becomes on the way from one network to another."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any, overload
 
 import torch
@@ -56,11 +56,16 @@ def barrier(
     The barrier of a loss f is max_τ [f(τ) − ((1−τ)f(0) + τf(1))] (Entezari et al. 2022, definition 2.2); of an accuracy
     or a likelihood, where higher is better, it is the drop max_τ [(1−τ)f(0) + τf(1) − f(τ)].
 
-    ``points``: how many evenly spaced τ; ``taus``: others in their place. 0, 1/2 and 1 are evaluated in any case.
+    ``points``: how many evenly spaced τ; ``taus``: others in their place. 0, 1/2 and 1 are evaluated in any case: 1/2
+    is added where ``points`` is even.
     ``at``: applied to every point before it is evaluated, the ends too: ``at(params, τ)``, as to compute batch-norm
     statistics anew. ``show``: a progress bar, by default on a terminal.
     """
     several = isinstance(functional, Mapping)
+    if not callable(path):
+        raise InputError(f"path is a {type(path).__name__}; expected a function of τ, as linear(a, b)")
+    if at is not None and not callable(at):
+        raise InputError(f"at is a {type(at).__name__}; expected a function of a point and τ")
     functionals = _named(functional)
     grid = _grid(points, taus)
     rows: list[dict[str, float]] = []
@@ -105,6 +110,8 @@ def _grid(points: int, taus: Sequence[float] | None) -> tuple[float, ...]:
         if type(points) is not int or points < 2:
             raise InputError(f"points is {points!r}; expected a whole number of at least 2, for both ends")
         chosen = [index / (points - 1) for index in range(points)]
+    elif not isinstance(taus, Sized):
+        raise InputError(f"taus is {taus!r}; expected numbers from 0 to 1")
     elif len(taus) == 0:
         raise InputError("taus is empty; expected at least one number from 0 to 1")
     else:

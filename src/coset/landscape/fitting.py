@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, islice
+from numbers import Real
 from typing import Literal
 
 import torch
@@ -13,9 +14,9 @@ from coset.batches import Labelled, labelled_batches
 from coset.errors import InputError
 from coset.landscape.criterion import Criterion, Mean, mean_loss
 from coset.landscape.curves import KINDS, Bezier, PolygonalChain
-from coset.landscape.network import Network, owners, whole_weights, with_weights
 from coset.landscape.path import Point, between, check_alike, params_of
 from coset.progress import progress
+from coset.running import Network, owners, suited, whole_weights, with_weights
 from coset.train.check import probe
 from coset.train.loop import DivergenceError
 from coset.train.metrics import evaluation_mode
@@ -87,7 +88,7 @@ def fit_curve(
     ``at`` of ``barrier`` is for. The same ``seed`` gives the same curve.
     """
     _check_numbers(bends, steps, learning_rate, batch_size, weight_decay, seed)
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise InputError(f"kind is {kind!r}; expected one of {', '.join(KINDS)}")
     if mode not in ("eval", "train"):
         raise InputError(f"mode is {mode!r}; expected 'eval' or 'train'")
@@ -147,7 +148,8 @@ class _Fit:
 
     def check(self, inputs: Tensor) -> None:
         """Raise if the model cannot take the inputs."""
-        with_weights(self.model, self.curve(0), lambda network: probe(network, inputs[:2].to(self.device), "data"))
+        start = self.curve(0)
+        with_weights(self.model, start, lambda network: probe(network, suited(inputs[:2], start), "data"))
 
     def step(self, tau: float, inputs: Tensor, targets: Tensor, rate: float) -> float:
         """One step at τ on a batch; the loss before it."""
@@ -156,7 +158,7 @@ class _Fit:
 
         def batch_loss(network: Network) -> Tensor:
             try:
-                outputs = network(inputs.to(self.device))
+                outputs = network(suited(inputs, point))
             except ValueError as problem:
                 # As batch norm in training mode, which needs more than one example.
                 raise InputError(f"the model cannot take a batch of {len(inputs)}: {problem}") from problem
@@ -211,7 +213,11 @@ def _check_numbers(
     for what, (number, least) in whole.items():
         if type(number) is not int or number < least:
             raise InputError(f"{what} is {number!r}; expected a whole number of at least {least}")
-    if not (math.isfinite(learning_rate) and learning_rate > 0):
+    if not (_is_finite(learning_rate) and learning_rate > 0):
         raise InputError(f"learning_rate is {learning_rate!r}; expected a positive number")
-    if not (math.isfinite(weight_decay) and weight_decay >= 0):
+    if not (_is_finite(weight_decay) and weight_decay >= 0):
         raise InputError(f"weight_decay is {weight_decay!r}; expected a number of at least 0")
+
+
+def _is_finite(number: object) -> bool:
+    return not isinstance(number, bool) and isinstance(number, Real) and math.isfinite(number)

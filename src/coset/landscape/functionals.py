@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from coset.batches import BATCH_SIZE, Labelled, labelled_batches
 from coset.errors import InputError
 from coset.landscape.criterion import RIGHT, Criterion, Mean, check_name, mean_accuracy, mean_loss
-from coset.landscape.network import Network, whole_weights, with_weights
 from coset.landscape.path import params_of
+from coset.running import Network, suited, whole_weights, with_weights
 from coset.train.check import probe
 from coset.train.metrics import evaluation_mode
 
@@ -36,7 +36,12 @@ class Functional:
 
     def __call__(self, point: Any) -> float:
         """The value at a point."""
-        return float(self.of(point))
+        value = self.of(point)
+        try:
+            return float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise InputError(f"functional '{self.name}' gave {found}; expected one real number") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +175,7 @@ def _means(group: Mapping[str, DataFunctional], params: Mapping[str, Tensor]) ->
                 )
             if len(inputs) == 0:
                 continue
-            outputs, y = probe(network, inputs.to(device), "data"), targets.to(device)
+            outputs, y = probe(network, suited(inputs, params), "data"), targets.to(device)
             totals += len(inputs) * torch.stack([f.mean(outputs, y).double() for f in group.values()])
             count += len(inputs)
         return totals, count

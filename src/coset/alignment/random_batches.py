@@ -1,13 +1,11 @@
 """Labelled batches without end, and a fixed few of them to measure by."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from coset.alignment.losses import Batch
-from coset.batches import Labelled, labelled_batches
+from coset.batches import Labelled, is_pair, labelled_batches
 
 
 def again(data: Labelled) -> Labelled:
@@ -20,7 +18,7 @@ def again(data: Labelled) -> Labelled:
 def endless(data: Labelled, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
     """Batch after batch: tensors shuffled anew for every pass, without a smaller last batch; a loader over and over."""
     while True:
-        if not _are_tensors(data):
+        if not is_pair(data):
             yield from labelled_batches(data, batch_size)
             continue
         x, y = data
@@ -33,7 +31,7 @@ def endless(data: Labelled, batch_size: int, generator: torch.Generator) -> Iter
 
 def fixed(data: Labelled, batch_size: int, examples: int, generator: torch.Generator) -> list[Batch]:
     """Batches with ``examples`` examples in all: a random draw from tensors, the first batches of a loader."""
-    if _are_tensors(data):
+    if is_pair(data):
         x, y = data
         chosen = torch.randperm(len(x), generator=generator)[:examples]
         data = x[chosen.to(x.device)], y[chosen.to(y.device)]
@@ -43,7 +41,3 @@ def fixed(data: Labelled, batch_size: int, examples: int, generator: torch.Gener
         if sum(len(x) for x, _ in batches) >= examples:
             break
     return batches
-
-
-def _are_tensors(data: Any) -> bool:
-    return isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)

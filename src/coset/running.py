@@ -1,4 +1,4 @@
-"""A model run with given weights, itself unchanged."""
+"""A model run with given weights, itself unchanged: names that are one tensor, buffers, types of inputs."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -22,11 +22,12 @@ def owners(model: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(tensor), name) for name, tensor in named}
 
 
-def whole_weights(model: nn.Module, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def whole_weights(model: nn.Module, params: Mapping[str, Tensor], *, partial: bool = False) -> dict[str, Tensor]:
     """All that ``model`` holds, each tensor under its first name, with ``params`` in place of its own.
 
     Buffers that ``params`` leaves out (counters, constants that are not saved) are the model's, on the device of
-    ``params``. Raises unless ``params`` are weights of this model: no other names, none missing, its shapes, ties kept.
+    ``params``; if ``partial``, so are weights that it leaves out. Raises unless ``params`` are weights of this model:
+    no other names, none missing, its shapes, and equal values under names that are one tensor in the model.
     """
     owner = owners(model)
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -41,7 +42,7 @@ def whole_weights(model: nn.Module, params: Mapping[str, Tensor]) -> dict[str, T
             raise InputError(
                 f"'{name}' and '{owner[name]}' are one tensor in the model and differ here; expected equal values"
             )
-    for name in model.state_dict():
+    for name in () if partial else model.state_dict():
         if name in owner and owner[name] not in given and _is_real_or_complex(own[owner[name]]):
             raise InputError(f"'{name}' of the model is not among the parameters; expected all that it has")
     device = next(iter(params.values())).device
@@ -59,6 +60,14 @@ def with_weights(model: nn.Module, weights: Mapping[str, Tensor], task: Callable
         bound[f"model.{name}"] = weights[name].detach().clone()
     result: T = functional_call(_Task(model), bound, (task,))
     return result
+
+
+def suited(inputs: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
+    """Inputs on the device of the weights and, if they are real numbers, of the type of the first real weight."""
+    real = next((tensor for tensor in weights.values() if tensor.is_floating_point()), None)
+    if real is not None and inputs.is_floating_point():
+        return inputs.to(real.device, real.dtype)
+    return inputs.to(next((tensor.device for tensor in weights.values()), inputs.device))
 
 
 class _Task(nn.Module):
