@@ -74,7 +74,7 @@ def merge(
             method=method,
             renormalize=renormalize,
             model=networks.model,
-            data=networks.examples,
+            data=networks.batches,
             seed=seed,
             options=({"criterion": choice.criterion} if choice and {"data", "criterion"} <= known else {}) | settings,
         )
