@@ -74,7 +74,7 @@ def merge(
             method=method,
             renormalize=renormalize,
             model=networks.model,
-            data=networks.batches,
+            data=networks.examples,
             seed=seed,
             options=({"criterion": choice.criterion} if choice and {"data", "criterion"} <= known else {}) | settings,
         )
