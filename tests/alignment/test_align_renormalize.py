@@ -1,10 +1,13 @@
 """Renormalised networks, measured unit by unit with hooks on their modules, against what was asked for."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import torch.nn.functional as F
 from measured_networks import LINEAR, MODELS, WEIGHTS, Normed, assert_repaired, generator, outputs, setting
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from architectures import CASES, made, randomized
 from coset.alignment.averages import mean
@@ -12,6 +15,7 @@ from coset.alignment.layer_statistics import moments
 from coset.alignment.renormalize import RENORMALIZATIONS, renormalize
 from coset.errors import InputError
 from coset.models import MLP
+from coset.progress import SILENT
 from coset.symmetry import Symmetry, discover
 
 
@@ -239,6 +243,29 @@ def test_the_model_keeps_its_mode_and_drops_nothing_out():
     assert [module.training for module in model] == [True, True, False, True, True, True]
     assert all(torch.equal(done.params[name], tensor) for name, tensor in calm.params.items())
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in own.items())
+
+
+@pytest.mark.parametrize("method", ["repair", "rescale"])
+def test_a_loader_that_shuffles_gives_the_same_result_and_takes_no_global_randomness(method):
+    model, sym, a, b, merged, x = setting(MLP(4, [5, 5], 2), (4,))
+    loader = DataLoader(TensorDataset(x), batch_size=7, shuffle=True)
+    state = torch.get_rng_state()
+    first, again = (renormalize(sym, model, merged, [a, b], method=method, data=loader).params for _ in range(2))
+    assert all(torch.equal(first[name], tensor) for name, tensor in again.items())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_progress_counts_the_batches_of_a_pair(monkeypatch):
+    model, sym, a, b, merged, x = setting(MLP(4, [5], 2), (4,))
+    totals = []
+
+    def spied(description, total, *, show=None):
+        totals.append(total)
+        return nullcontext(SILENT)
+
+    monkeypatch.setattr("coset.alignment.renormalize_measured.progress", spied)
+    renormalize(sym, model, merged, [a, b], data=(x, x[:, 0]), batch_size=15, passes=2)
+    assert totals == [6]
 
 
 def test_data_that_come_once_suffice_for_one_pass():

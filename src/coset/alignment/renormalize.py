@@ -1,7 +1,7 @@
 """``renormalize``: give the units of an averaged network back the statistics they had in the networks it is made of.
 
 The average of two units that are not equal varies less than they do, and layer by layer the signal dies out (Jordan et
-al. 2022, "REPAIR: REnormalizing Permuted Activations for Interpolation Repair"). All methods return a plain state dict
+al. 2023, "REPAIR: REnormalizing Permuted Activations for Interpolation Repair"). All methods return a plain state dict
 of the same architecture: corrections are folded into weights, biases and running statistics.
 """
 

@@ -50,12 +50,13 @@ def repair(
     hidden_only: bool = True,
     show: bool | None = None,
 ) -> Renormalized:
-    """REPAIR (Jordan et al. 2022): units get the weighted means of the ends' means μ and standard deviations σ.
+    """REPAIR (Jordan et al. 2023): units get the weighted means of the ends' means μ and standard deviations σ.
 
     The outputs y of every linear map and convolution become σ/σ_m·(y − μ_m) + μ, folded into weight and bias; layers
-    without a bias get the deviation only. Convolutions are measured over all positions. Where a batch norm reads the
-    outputs it is refreshed instead (see ``refresh``): it gives them mean β and deviation |γ| whatever it reads, so that
-    a correction before it would be void, and one behind it a second one.
+    without a bias get the deviation only. Convolutions are measured over all positions. Batch norms are refreshed (see
+    ``refresh``); a layer whose outputs only a batch norm reads stays as it is: the norm gives them mean β and deviation
+    |γ| whatever it reads, so that a correction before it would be void, and one behind it a second one. Where something
+    else reads them, too, as a skip connection does, they are corrected.
 
     In the first pass every batch is corrected by its own statistics; what is kept are those of all batches together. In
     further ``passes`` the corrections of the pass before are used, so that after n passes the first n layers in a row
