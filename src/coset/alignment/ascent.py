@@ -139,24 +139,26 @@ class _Ascent:
     def _renew(self, root: str, g: Element) -> tuple[Element, float]:
         """Arrange a tree with several moves anew: the best that is found, and what it adds; ``g`` and 0 if nothing.
 
-        Classes at the same entries settle each other: one that is wrong keeps the others wrong. So each move of the
-        tree is made first once, on average over the classes beside it, and the others follow until none helps.
+        Classes at the same entries settle each other: one that is wrong keeps the others wrong. So all are assigned in
+        one step, each on average over the classes beside it; then each of the moves is once the first to follow.
         """
-        own = self.several[root]
-        tree = self.scoring.layout.tree(root)
+        own, layout = self.several[root], self.scoring.layout
+        tree = layout.tree(root)
         names = _carrying(self.scoring, tree)
         value = self.scoring.objective(g, names)
         best, most = g, ROUNDING * _precision(self.scoring) * abs(value)
+        whole = Move(root, frozenset().union(*(self.moves[number].active for number in own)))
+        scores = {name: self.scoring.scores(name, g, apart=True) for name in tree}
+        together = TreeStep(layout, whole, g, scores).best()
         for number in sorted(own):
-            move = self.moves[number]
-            scores = move_scores(self.scoring, move, g, apart=True)
-            h = TreeStep(self.scoring.layout, move, g, scores).best()
+            h = together
             self.scoring.changed(tree)
-            for settled, _, _ in self._settle(h, set(own - {number}), own):
-                h = settled
-            self.scoring.changed(tree)
+            for waiting in ({number}, set(own)):
+                for settled, _, _ in self._settle(h, waiting, own):
+                    h = settled
             if (gain := self.scoring.objective(h, names) - value) > most:
                 best, most = h, gain
+        self.scoring.changed(tree)
         return (best, most) if best is not g else (g, 0.0)
 
 

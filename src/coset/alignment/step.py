@@ -39,16 +39,10 @@ class _Blocks:
     inside: NDArray[np.int64]
 
 
-def move_scores(scoring: Scoring, move: Move, g: Element | None, *, apart: bool = False) -> dict[str, Scores]:
-    """The scores of every class of a move's tree at element ``g``, or on average over the group.
-
-    ``apart``: on average over the classes beside those that are assigned.
-    """
+def move_scores(scoring: Scoring, move: Move, g: Element | None) -> dict[str, Scores]:
+    """The scores of every class of a move's tree at element ``g``, or on average over the group."""
     layout = scoring.layout
-    return {
-        name: scoring.scores(name, g, counted_places(layout, move, name), apart=apart)
-        for name in layout.tree(move.root)
-    }
+    return {name: scoring.scores(name, g, counted_places(layout, move, name)) for name in layout.tree(move.root)}
 
 
 def counted_places(layout: Layout, move: Move, name: str) -> tuple[Place, ...]:
