@@ -22,7 +22,9 @@ _FAR = 16.0
 _GRAINS = 2.0**20
 _ROUNDS = 6
 _ROUNDING = 8.0
+_UNCONTESTED = 0.8
 _TEMPERATURE = 0.1
+_COLDEST = -60.0
 _BLURRED_ROUNDS = 10
 
 
@@ -81,10 +83,11 @@ def _at_once(score: Matrix, prices: Prices) -> tuple[Order, Prices]:
     """The optimum of the whole matrix, and its prices as far as they are found among few candidates."""
     loss = prices.astype(score.dtype) - score
     _, spare = _reduce(loss)
-    soft = _soft_prices(loss)
-    loss -= soft.astype(loss.dtype)
-    prices = prices - spare - soft
-    _, spare = _reduce(loss)
+    if len(np.unique(loss.argmin(1))) < _UNCONTESTED * len(loss):
+        soft = _soft_prices(loss)
+        loss -= soft.astype(loss.dtype)
+        prices = prices - spare - soft
+        _, spare = _reduce(loss)
     found = np.asarray(linear_sum_assignment(loss)[1], dtype=np.int64)
     candidates = _Candidates.of(loss, loss[np.arange(len(loss)), found])
     return found, prices - spare if candidates is None else prices - spare - candidates.prices(found)
@@ -102,12 +105,13 @@ def _reduce(loss: Matrix) -> tuple[Matrix, Matrix]:
 def _soft_prices(loss: Matrix) -> Prices:
     """Column values of an assignment blurred by a temperature (Sinkhorn's iteration): near those of the sharp one.
 
-    Where all rows want the same few columns, as when little is known of a class, this saves the solver most of its way.
+    Where many rows want the same few columns, as when little is known of a class, they save the solver most of its way.
     """
     temperature = _TEMPERATURE * float(loss.std())
     if temperature == 0.0:
         return np.zeros(len(loss))
-    kernel = torch.from_numpy(loss).mul(-1.0 / temperature).exp_()
+    # Not so small that its products lose their precision, and with it the processor its speed.
+    kernel = torch.from_numpy(loss).mul(-1.0 / temperature).clamp_(min=_COLDEST).exp_()
     least = torch.finfo(kernel.dtype).tiny ** 0.5
     columns = torch.ones(len(loss), dtype=kernel.dtype)
     for _ in range(_BLURRED_ROUNDS):
