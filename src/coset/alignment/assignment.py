@@ -16,16 +16,13 @@ Prices = NDArray[np.float64]
 WARM_FROM = 384
 """Below so many units a problem is solved sooner than its candidates are found."""
 
-_PER_ROW = 12
-_AT_MOST_PER_ROW = 32
-_FAR = 16.0
-_GRAINS = 2.0**20
-_ROUNDS = 6
-_ROUNDING = 8.0
-_UNCONTESTED = 0.8
-_TEMPERATURE = 0.1
-_COLDEST = -60.0
-_BLURRED_ROUNDS = 10
+# Candidates: how many to begin with; with how many the whole matrix is quicker; how much worse than these the last
+# assignment may be; in how many grains they are told apart; how often they are renewed; rounding of a loss, in ulps.
+_PER_ROW, _AT_MOST_PER_ROW, _FAR, _GRAINS, _ROUNDS, _ROUNDING = 12, 32, 16.0, 2.0**20, 6, 8.0
+
+# Blurred prices: not if such a share of the columns is some row's best; the temperature in deviations of the losses;
+# the least exponent; the number of iterations.
+_UNCONTESTED, _TEMPERATURE, _COLDEST, _BLURRED_ROUNDS = 0.8, 0.1, -60.0, 10
 
 
 def assign(score: Matrix) -> Order:
