@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_groups import TINY, inner_product, inner_products, tiny, weights
 
-from architectures import made, randomized
+from architectures import Attention, attention_symmetry, randomized
 from coset.alignment import align
 from coset.alignment.ascent import ascend
 from coset.alignment.places import layout_of
@@ -117,8 +117,11 @@ def test_an_optimum_is_left_alone(name):
 
 def test_classes_that_settle_each_other_are_freed():
     """Query heads of a group and the units of their values: one wrong keeps the other wrong, unless arranged anew."""
-    model, sym, _ = made("grouped-query attention")
-    for seed in range(6):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Attention(groups=2, queries=3, dim=6, width=12).double()
+    sym = attention_symmetry(model)
+    for seed in (13, 14, 15):
         generator = torch.Generator().manual_seed(seed)
         reference = randomized(model, generator)
         other = sym.act(sym.random(generator), reference)

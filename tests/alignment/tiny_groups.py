@@ -112,13 +112,20 @@ def inner_products(
     g: Element | None = None,
     active: Collection[str] | None = None,
 ) -> Tensor:
-    """Σ ⟨left | h·right⟩ for every h of the finite part of a group; of ``active`` classes only, all else as in ``g``.
+    """Σ ⟨left | h·right⟩ for every h of the finite part of a group; of ``active`` classes only, the rest as in ``g``."""
+    return orbit(sym, right, g, active) @ torch.cat([left[name].reshape(-1) for name in sym.structures])
+
+
+def orbit(
+    sym: Symmetry, params: dict[str, Tensor], g: Element | None = None, active: Collection[str] | None = None
+) -> Tensor:
+    """h·θ for the same elements, in rows, all parameters that move one after the other.
 
     By the action of their parts one after the other: an element is its signs, then the permutations, inner ones first.
     """
     parts = _parts(sym, g, active)
     axis = {key: number for number, key in enumerate(parts)}
-    flat = torch.cat([right[name].reshape(-1) for name in sym.structures])
+    flat = torch.cat([params[name].reshape(-1) for name in sym.structures])
     moved = flat.reshape(*[1] * len(parts), -1)
     flipped = [key for key in parts if key[0] == "sign"]
     permuted = [key for key in reversed(list(parts)) if key[0] == "permutation"]
@@ -126,7 +133,7 @@ def inner_products(
         tables = [_table(sym, _element(sym, {key: choice})) for choice in parts[key]]
         index, factor = (torch.stack(rows) for rows in zip(*tables, strict=True))
         moved = (moved[..., index] * factor).movedim(-2, axis[key]).squeeze(len(parts))
-    return (moved @ torch.cat([left[name].reshape(-1) for name in sym.structures])).reshape(-1)
+    return moved.reshape(-1, len(flat))
 
 
 _Key = tuple[str, str]
