@@ -48,3 +48,69 @@ def test_a_batch_size_is_a_whole_number(size):
 def test_inputs_and_targets_are_as_many():
     with pytest.raises(InputError, match=r"inputs of shape \(7, 2\) and targets of shape \(5,\)"):
         next(labelled_batches((X, Y[:5])))
+
+
+def test_batches_are_the_data_in_order():
+    for reader in (input_batches((X, Y), 3), input_batches(X, 3)):
+        parts = list(reader)
+        assert [len(part) for part in parts] == [3, 3, 1]
+        assert torch.equal(torch.cat(parts), X)
+    pairs = list(labelled_batches((X, Y), 3))
+    assert torch.equal(torch.cat([x for x, _ in pairs]), X)
+    assert torch.equal(torch.cat([y for _, y in pairs]), Y)
+    assert [len(x) for x, _ in labelled_batches((X, Y))] == [7]
+
+
+def test_of_what_a_loader_gives_the_first_parts_are_taken():
+    """Inputs, targets, and whatever comes behind; tuples or lists; a batch that is a tensor is inputs."""
+    rows = [(X[:2], Y[:2], "name"), [X[2:], Y[2:]]]
+    assert torch.equal(torch.cat(list(input_batches(rows))), X)
+    assert torch.equal(torch.cat([y for _, y in labelled_batches(rows)]), Y)
+    assert torch.equal(torch.cat(list(input_batches([X[:2], X[2:]]))), X)
+
+
+def test_a_generator_is_read_once_and_only_as_far_as_asked():
+    read = []
+
+    def endless():
+        number = 0
+        while True:
+            read.append(number)
+            yield X + number
+            number += 1
+
+    batches = input_batches(endless())
+    assert torch.equal(next(batches), X)
+    assert torch.equal(next(batches), X + 1)
+    assert len(read) <= 3
+
+
+@pytest.mark.parametrize("reader", [input_batches, labelled_batches])
+@pytest.mark.parametrize("data", [[], iter([]), DataLoader(TensorDataset(X[:0], Y[:0]), 3)])
+def test_no_batches(reader, data):
+    with pytest.raises(InputError, match="data holds no batches; expected at least one"):
+        next(reader(data))
+
+
+@pytest.mark.parametrize("data", [X[:0], torch.tensor(1.0)], ids=["empty", "a number"])
+def test_no_inputs(data):
+    with pytest.raises(InputError, match=r"data is a tensor of shape .*; expected at least one input"):
+        next(input_batches(data))
+
+
+def test_what_is_no_data():
+    with pytest.raises(InputError, match="data is a int; expected tensors or an iterable of batches"):
+        next(input_batches(3))
+    with pytest.raises(InputError, match="batch 1 of data is a str; expected a tensor of inputs first"):
+        list(input_batches([X, "more"]))
+    with pytest.raises(InputError, match="batch 0 of data is a tuple; expected a tensor of inputs first"):
+        list(input_batches([()]))
+    for batch in (X, (X,), (X, "label"), {"x": X}):
+        with pytest.raises(InputError, match=r"batch 0 of data is a .*; expected tensors \(inputs, targets\)"):
+            next(labelled_batches([batch]))
+
+
+def test_a_tensor_alone_has_no_targets():
+    """Its rows are taken for batches of a loader, of which none has targets."""
+    with pytest.raises(InputError, match=r"batch 0 of data is a Tensor; expected tensors \(inputs, targets\)"):
+        next(labelled_batches(X))

@@ -93,6 +93,24 @@ def test_scales_too(name):
         torch.testing.assert_close(result.params[key], reference[key], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["case: grouped+groupnorm", "case: cct", "case: resnet20, frn", "resnext block", "dense block", "lstm, projected",
+     "tied autoencoder, deep", "LlamaForCausalLM", "Phi3ForCausalLM", "ConvNextModel"],
+)  # fmt: skip
+def test_scales_of_a_posterior(name):
+    """Means and deviations come back together: |d| of what moved the means."""
+    model, sym = _network(name)
+    generator = torch.Generator().manual_seed(4)
+    mean = randomized(model, generator)
+    std = {key: 0.1 + torch.rand(mean[key].shape, generator=generator, dtype=torch.float64) for key in _trained(sym)}
+    reference = MeanField(mean, std)
+    result = align(sym, reference, sym.act(sym.random(generator), reference), gauge="normalized", scales=True, seed=1)
+    for key in _trained(sym):
+        torch.testing.assert_close(result.aligned.mean[key], mean[key], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(result.aligned.std[key], std[key], rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize(("inputs", "blocks"), [(2, 2), (10, 5)])
 def test_residual_mlps_a_hundred_times(inputs, blocks):
     """Widths of 30 and 50: the default never fails, where one ascent from the identity often does."""

@@ -112,7 +112,7 @@ def inner_products(
     g: Element | None = None,
     active: Collection[str] | None = None,
 ) -> Tensor:
-    """Σ ⟨left | h·right⟩ for every h of the finite part of a group; of ``active`` classes only, the rest as in ``g``."""
+    """Σ ⟨left | h·right⟩ for every h of the finite part of a group; of ``active`` classes only, the rest as ``g``."""
     return orbit(sym, right, g, active) @ torch.cat([left[name].reshape(-1) for name in sym.structures])
 
 
