@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coset.sealed import checksum, kind
 from coset.train.recipe import Recipe
 
 # Equal outputs of two processes may differ by rounding, which varies with the number of threads: this many times ε.
@@ -50,12 +51,12 @@ def identify(
     # Buffers again, for those outside the state_dict.
     for name, tensor in {**model.state_dict(keep_vars=True), **dict(model.named_buffers())}.items():
         use = "trained" if tensor.requires_grad else "fixed"
-        settings[f"model {name}"] = f"{_kind(tensor)} {use}"
+        settings[f"model {name}"] = f"{kind(tensor)} {use}"
         total = checksum(tensor, total)
     settings["model initial weights"] = f"checksum {total:08x}"
     settings["model modules in evaluation mode"] = list(still)
-    settings |= {f"data {name}": f"{_kind(tensor)} checksum {checksum(tensor):08x}" for name, tensor in data.items()}
-    settings["model outputs"] = _kind(outputs)
+    settings |= {f"data {name}": f"{kind(tensor)} checksum {checksum(tensor):08x}" for name, tensor in data.items()}
+    settings["model outputs"] = kind(outputs)
     return Identity(settings, outputs.detach())
 
 
@@ -78,13 +79,3 @@ def differences(found: Identity, expected: Identity) -> list[str]:
                 f"by up to {float((a - b).abs().max()):.1e}, more than rounding"
             )
     return phrases
-
-
-def checksum(tensor: Tensor, start: int = 0) -> int:
-    """CRC-32 of the shape, type and bytes of a tensor, continued from ``start``."""
-    content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return zlib.crc32(content.numpy().data, zlib.crc32(_kind(tensor).encode(), start))
-
-
-def _kind(tensor: Tensor) -> str:
-    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"

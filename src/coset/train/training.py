@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from coset.errors import InputError
 from coset.progress import Ticker, progress
+from coset.sealed import check_writable
 from coset.train.check import check_images, check_last_batch, check_pair, model_device, probe, usable_device
-from coset.train.checkpoint import State, check_writable, load_checkpoint, save_checkpoint, snapshot
+from coset.train.checkpoint import State, load_checkpoint, save_checkpoint, snapshot
 from coset.train.identity import Identity, identify
 from coset.train.loop import Run, tell, train_epoch, validate
 from coset.train.loss import LOSSES

@@ -1,0 +1,108 @@
+"""Sealed files: tensors and a JSON text in one safetensors file, with checksums of both, written atomically.
+
+The metadata hold the text under a key, which says what kind of file it is, and the checksum of the text under
+``<key>.checksum``; the text holds the format number, the versions that wrote the file and a checksum of every tensor.
+"""
+
+import json
+import platform
+import tempfile
+import zlib
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from coset.errors import InputError
+from coset.files import atomic_path
+
+
+def check_writable(path: Path, what: str = "checkpoint") -> None:
+    """Refuse at once a path to which nothing could be written; its folder is made if there is none."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(prefix=f".{path.name}.", suffix=".part", dir=path.parent):
+            pass
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(
+            f"{what} {path} cannot be written: {reason}; expected a path in a folder to write to"
+        ) from error
+
+
+def write_sealed(path: Path, key: str, form: int, tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> None:
+    """Write tensors and ``content`` (plain JSON values), replacing an earlier file only once the new one is whole."""
+    # Copies, because safetensors takes neither shared memory nor other strides.
+    copies = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+    }
+    text = json.dumps(
+        {
+            "format": form,
+            **content,
+            "tensors": {name: checksum(tensor) for name, tensor in copies.items()},
+            "versions": {"coset": version("coset"), "torch": torch.__version__, "python": platform.python_version()},
+        }
+    )
+    with atomic_path(path) as part:
+        save_file(copies, part, {key: text, _checksum_key(key): _text_checksum(text)})
+
+
+def read_sealed(path: Path, key: str, form: int, what: str = "checkpoint") -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the content of a file that ``write_sealed`` wrote; anything else is one clear error."""
+    if not path.is_file():
+        raise InputError(f"{what} {path} is not a file, expected a {what} or a new path")
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise InputError(f"{what} {path} is damaged or not a safetensors file: {error}") from error
+    if key not in metadata:
+        raise InputError(f"{what} {path} is a safetensors file without {key!r} in its metadata, expected a {what}")
+    try:
+        content = json.loads(metadata[key])
+    except json.JSONDecodeError as error:
+        raise InputError(f"{what} {path} is damaged: its metadata is not JSON: {error}") from error
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != form:
+        raise InputError(f"{what} {path} has format {found!r}, expected {form}")
+    if metadata.get(_checksum_key(key)) != _text_checksum(metadata[key]):
+        raise InputError(f"{what} {path} is damaged: its metadata does not have the checksum it was written with")
+    _check_tensors(path, tensors, content["tensors"], what)
+    return tensors, content
+
+
+def checksum(tensor: Tensor, start: int = 0) -> int:
+    """CRC-32 of the shape, type and bytes of a tensor, continued from ``start``."""
+    content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return zlib.crc32(content.numpy().data, zlib.crc32(kind(tensor).encode(), start))
+
+
+def kind(tensor: Tensor) -> str:
+    """Shape and type of a tensor in words."""
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _check_tensors(path: Path, tensors: dict[str, Tensor], written: dict[str, int], what: str) -> None:
+    """The tensors of the file must be those that were written, bit by bit."""
+    for name, expected in written.items():
+        if name not in tensors:
+            raise InputError(f"{what} {path} is damaged: it lacks {name}")
+        if checksum(tensors[name]) != expected:
+            raise InputError(f"{what} {path} is damaged: {name} does not have the checksum it was written with")
+    for name in tensors.keys() - written.keys():
+        raise InputError(f"{what} {path} is damaged: it has {name}, which was not written")
+
+
+def _checksum_key(key: str) -> str:
+    return f"{key}.checksum"
+
+
+def _text_checksum(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"
