@@ -1,0 +1,237 @@
+"""What inference returns, and the loop all methods share: progress, divergence, checkpoints that resume."""
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from coset.errors import InputError
+from coset.posterior.problem import Problem
+from coset.progress import Ticker, progress
+from coset.sealed import check_writable, checksum, kind, read_sealed, write_sealed
+from coset.train import DivergenceError
+from coset.train.randomness import own_global_state, stream, stream_seed
+from coset.values import Frozen
+
+KEY = "coset.posterior"
+FORMAT = 1
+Q = TypeVar("Q", covariant=True)
+
+
+class Trace(Sequence[Mapping[str, float]]):
+    """The course of a run: one record of numbers for each round (an epoch, or a number of steps)."""
+
+    def __init__(self, records: Sequence[Mapping[str, float]]) -> None:
+        self._records = tuple(Frozen(record) for record in records)
+
+    def __getitem__(self, index: Any) -> Any:
+        """A record by number, or a column by name."""
+        if isinstance(index, str):
+            if index not in self.columns:
+                raise InputError(f"the trace has no column {index!r}; it has {', '.join(self.columns)}")
+            return [record.get(index, math.nan) for record in self._records]
+        return self._records[index]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[Mapping[str, float]]:
+        return iter(self._records)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the numbers."""
+        return tuple(dict.fromkeys(name for record in self._records for name in record))
+
+    def __repr__(self) -> str:
+        last = ", ".join(f"{name} {value:.5g}" for name, value in (self._records[-1] if self._records else {}).items())
+        return f"Trace({len(self)} records; last: {last})"
+
+
+@dataclass(frozen=True, eq=False)
+class Fit(Generic[Q]):
+    """A posterior and how it came about.
+
+    ``posterior``: a distribution over all that the model's ``state_dict`` holds. ``trace``: the course of the run, per
+    data point where it is a sum over the data. ``notes``: what the user should know of this run.
+    """
+
+    posterior: Q
+    trace: Trace
+    method: str
+    seconds: float
+    notes: tuple[str, ...] = field(default=())
+
+    def __repr__(self) -> str:
+        return f"Fit({self.method}: {type(self.posterior).__name__}, {self.trace!r}, {self.seconds:.2f} s)"
+
+
+Callback = Callable[[int, Mapping[str, float]], bool | None]
+"""Called after each round with its number and record; True ends the run there."""
+
+
+@dataclass(frozen=True)
+class Control:
+    """How a run is watched and kept: what all methods take beside their own settings.
+
+    ``checkpoint``: a file from which an interrupted run goes on, to the same result; written at the end of a round,
+    at most every ``checkpoint_seconds``. ``show``: a progress bar; by default where somebody watches.
+    """
+
+    seed: int = 0
+    checkpoint: Path | str | None = None
+    checkpoint_seconds: float = 5.0
+    callback: Callback | None = None
+    show: bool | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.seed) is not int or not 0 <= self.seed < 2**63:
+            raise InputError(f"seed is {self.seed!r}; expected a whole number from 0 to 2^63 - 1")
+
+
+def run_rounds(
+    method: str,
+    problem: Problem,
+    settings: Mapping[str, Any],
+    state: dict[str, Tensor],
+    rounds: int,
+    advance: Callable[[int], Mapping[str, float]],
+    control: Control,
+) -> tuple[Trace, float]:
+    """Call ``advance(round)`` for each round that is left; returns the trace and the seconds, earlier ones included.
+
+    ``state`` holds everything that changes, as tensors that ``advance`` writes to in place; a checkpoint is its content
+    and the records, so a method must draw what is random from streams that depend on seed and round only (``stream``,
+    ``device_stream``). A record with a number that is not finite stops the run.
+    """
+    path = None if control.checkpoint is None else Path(control.checkpoint)
+    identity = identify(method, problem, settings, control.seed)
+    records: list[Mapping[str, float]] = []
+    if path is not None:
+        if path.exists():
+            records = _load(path, identity, state)
+        else:
+            check_writable(path)
+    before = sum(record["seconds"] for record in records)
+    begun = written = time.perf_counter()
+    with progress(method, rounds, show=control.show) as bar, own_global_state(problem.x.device):
+        if records:
+            bar.advance(len(records))
+        for number in range(len(records), rounds):
+            since = time.perf_counter()
+            record = dict(advance(number))
+            _require_finite(record, records, method, number)
+            records.append(record | {"seconds": time.perf_counter() - since})
+            _tick(bar, record)
+            stop = control.callback is not None and bool(control.callback(number, records[-1]))
+            last = number == rounds - 1 or stop
+            if path is not None and (last or time.perf_counter() - written >= control.checkpoint_seconds):
+                write_sealed(path, KEY, FORMAT, state, {"run": identity, "records": records})
+                written = time.perf_counter()
+            if stop:
+                break
+    return Trace(records), before + time.perf_counter() - begun
+
+
+def identify(method: str, problem: Problem, settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Everything that decides the outcome of a run apart from machine and software, as plain values."""
+    total = 0
+    for tensor in problem.layout.fixed.values():
+        total = checksum(tensor, total)
+    return {
+        "method": method,
+        "seed": seed,
+        "likelihood": repr(problem.likelihood),
+        # A function has no better name than this; its values are those at the start.
+        "prior": f"{type(problem.prior).__name__} {float(problem.log_prior(problem.start)):.8g}",
+        "temperature": problem.temperature,
+        "parameters": {name: list(shape) for name, shape in problem.layout.shapes.items()},
+        # Addresses in the text of lambdas and the like change from one process to the next.
+        "model structure": re.sub(r" at 0x[0-9a-fA-F]+", "", repr(problem.model)),
+        "initial weights": f"checksum {checksum(problem.start, total):08x}",
+        "x": f"{kind(problem.x)} checksum {checksum(problem.x):08x}",
+        "y": f"{kind(problem.y)} checksum {checksum(problem.y):08x}",
+        **settings,
+    }
+
+
+def device_stream(purpose: str, seed: int, number: int, like: Tensor) -> torch.Generator:
+    """A fresh generator for one round, on the device of ``like``: noise of many weights is drawn where it is needed."""
+    return torch.Generator(like.device).manual_seed(stream_seed(purpose, seed, number))
+
+
+def epoch_batches(problem: Problem, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The data in random order, once, in batches; all of it as it stands if one batch holds it."""
+    if batch_size >= problem.count:
+        yield problem.x, problem.y
+        return
+    order = torch.randperm(problem.count, generator=stream("order", seed, epoch), device="cpu").to(problem.x.device)
+    for picked in torch.split(order, batch_size):
+        yield problem.x.index_select(0, picked), problem.y.index_select(0, picked)
+
+
+def require_finite_losses(losses: Sequence[Tensor], before: float | None, epoch: int, advice: str) -> Tensor:
+    """The losses of an epoch's steps as one tensor; raises at the first that is not finite."""
+    values = torch.stack(list(losses)).double().cpu()
+    finite = values.isfinite()
+    if not bool(finite.all()):
+        at = int(finite.logical_not().nonzero()[0])
+        last = float(values[at - 1]) if at else before
+        known = "there was no finite value before" if last is None else f"the last finite value was {last:.6g}"
+        raise DivergenceError(
+            f"the loss is {float(values[at])} in epoch {epoch + 1}, step {at + 1} of {len(values)}; {known}; {advice}"
+        )
+    return values
+
+
+def check_count(name: str, value: int, least: int = 1) -> None:
+    """Raise unless ``value`` is a whole number ≥ ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{name} is {value!r}; expected a whole number ≥ {least}")
+
+
+def check_positive(name: str, value: float, *, zero: bool = False) -> None:
+    """Raise unless ``value`` is a finite number > 0, or ≥ 0 if ``zero``."""
+    fine = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not fine or value < 0 or (value == 0 and not zero):
+        raise InputError(f"{name} is {value!r}; expected a number {'≥' if zero else '>'} 0")
+
+
+def _tick(bar: Ticker, record: Mapping[str, float]) -> None:
+    name, value = next(iter(record.items()))
+    bar.advance(note=f"{name} {value:.5g}")
+
+
+def _require_finite(
+    record: Mapping[str, float], records: Sequence[Mapping[str, float]], method: str, number: int
+) -> None:
+    for name, value in record.items():
+        if not math.isfinite(value):
+            last = records[-1].get(name) if records else None
+            known = "there was none before" if last is None else f"the last finite value was {last:.6g}"
+            raise DivergenceError(
+                f"{method}: {name} is {value} in round {number + 1}; {known}; a lower learning rate may help"
+            )
+
+
+def _load(path: Path, identity: Mapping[str, Any], state: dict[str, Tensor]) -> list[Mapping[str, float]]:
+    tensors, content = read_sealed(path, KEY, FORMAT)
+    there = content["run"]
+    wrong = [
+        f"{name} is {there.get(name)!r} there and {identity.get(name)!r} here"
+        for name in dict.fromkeys([*identity, *there])
+        if there.get(name) != identity.get(name)
+    ]
+    if wrong:
+        raise InputError(f"checkpoint {path} belongs to another run: {'; '.join(wrong[:3])}")
+    with torch.no_grad():
+        for name, tensor in state.items():
+            tensor.copy_(tensors[name])
+    records: list[Mapping[str, float]] = content["records"]
+    return records

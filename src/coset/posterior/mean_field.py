@@ -1,0 +1,272 @@
+"""Mean-field variational inference with reparametrised gradients (Rossi et al. 2023, appendix E)."""
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from coset.distribution import MeanField
+from coset.errors import InputError
+from coset.posterior.fit import (
+    Callback,
+    Control,
+    Fit,
+    check_count,
+    check_positive,
+    device_stream,
+    epoch_batches,
+    require_finite_losses,
+    run_rounds,
+)
+from coset.posterior.flat_optimizer import FlatOptimizer
+from coset.posterior.likelihoods import Likelihood
+from coset.posterior.problem import Data, PriorLike, Problem, pose
+from coset.train import Recipe
+
+ADVICE = "a lower learning_rate, a smaller std to begin with or more samples may help"
+
+KLWeight = Callable[[int], float]
+"""The weight of the KL in each epoch, counted from 0."""
+
+_HALF_LOG_2PI_E = 0.5 * math.log(2 * math.pi * math.e)
+
+
+class NegativeELBO:
+    """ℓ(μ, ρ) = −(1/N) {E_q[log p(Y|θ) + log p(θ)] + T·H(q)}, q = N(μ, diag σ²), σ = e^ρ, and its gradient by hand.
+
+    With θ = μ + σε, g = ∇_θ of the mean negative log-likelihood of a batch and w the weight of the KL:
+
+    - Gaussian prior N(m, s²), in closed form: ∂μ = g + w(μ − m)/(N s²), ∂ρ = g·ε·σ + w(σ²/s² − T)/N;
+    - any prior, by Monte Carlo (eq. 30, with its sign corrected): h = g − w ∇log p(θ)/N, ∂μ = h, ∂ρ = h·ε·σ − wT/N;
+    - "sticking-the-landing" (Roeder et al. 2017): log q counts along the path only, h = g − w(∇log p(θ) + Tε/σ)/N,
+      ∂μ = h, ∂ρ = h·ε·σ. Both its gradient and its noise vanish where q is the posterior.
+
+    ``values`` (2, D) holds μ and ρ; ``gradient`` (2, D) is written to.
+    """
+
+    def __init__(self, problem: Problem, samples: int, kl: str) -> None:
+        self.problem = problem
+        self.samples = samples
+        self.kl = kl
+        moments = problem.prior_moments()
+        if kl == "closed":
+            if moments is None:
+                raise InputError(
+                    f"kl is 'closed' and the prior is a {type(problem.prior).__name__}; a closed form needs a Gaussian "
+                    f"prior: expected kl='monte-carlo' or 'sticking'"
+                )
+            self.prior_mean, std = moments
+            self.precision = std.square().reciprocal()
+            self.prior_log_std = std.log()
+        self.noise = torch.empty_like(problem.start)
+        self.theta = torch.empty_like(problem.start)
+        self.sigma = torch.empty_like(problem.start)
+        self.own = torch.empty_like(problem.start)
+
+    def write_gradient(
+        self, values: Tensor, x: Tensor, y: Tensor, generator: torch.Generator, gradient: Tensor, weight: float = 1.0
+    ) -> Tensor:
+        """The mean negative log-likelihood of a batch, over the samples; the gradient of ℓ is written to ``gradient``.
+
+        Without an autograd graph but that of the network: samples are drawn in place, and only the gradient with
+        respect to the sampled weights is asked for.
+        """
+        with torch.no_grad():
+            torch.exp(values[1], out=self.sigma)
+            for number in range(self.samples):
+                self.noise.normal_(generator=generator)
+                torch.addcmul(values[0], self.sigma, self.noise, out=self.theta)
+                with torch.enable_grad():
+                    own = gradient[0] if self.samples == 1 else self.own
+                    value = self.problem.mean_loss_gradient(self.theta, x, y, own)
+                if self.kl != "closed":
+                    own -= self._sampled_terms(weight)
+                if self.samples == 1:
+                    torch.mul(own, self.noise, out=gradient[1])
+                    loss = value
+                elif number == 0:
+                    gradient[0].copy_(own)
+                    torch.mul(own, self.noise, out=gradient[1])
+                    loss = value
+                else:
+                    gradient[0] += own
+                    gradient[1].addcmul_(own, self.noise)
+                    loss = loss + value
+            if self.samples > 1:
+                gradient /= self.samples
+                loss = loss / self.samples
+            gradient[1] *= self.sigma
+            self._add_closed_terms(values, gradient, weight / self.problem.count)
+        return loss
+
+    def _sampled_terms(self, weight: float) -> Tensor:
+        """w ∇log p(θ)/N at the sampled weights, and wTε/(σN) where log q counts along the path."""
+        theta = self.theta.detach().requires_grad_()
+        with torch.enable_grad():
+            (terms,) = torch.autograd.grad(self.problem.log_prior(theta), theta)
+        if self.kl == "sticking":
+            terms = terms + self.problem.temperature * self.noise / self.sigma
+        return terms * (weight / self.problem.count)
+
+    def _add_closed_terms(self, values: Tensor, gradient: Tensor, scale: float) -> None:
+        temperature = self.problem.temperature
+        if self.kl == "closed":
+            gradient[0].addcmul_(values[0] - self.prior_mean, self.precision, value=scale)
+            gradient[1].addcmul_(self.sigma.square_(), self.precision, value=scale)
+            gradient[1] -= scale * temperature
+        elif self.kl == "monte-carlo":
+            gradient[1] -= scale * temperature
+
+    def divergence(self, values: Tensor, generator: torch.Generator) -> float:
+        """−E_q[log p(θ)] − T·H(q), a sum: the KL from the prior at T = 1; by ``samples`` draws if not closed."""
+        mean, log_std = values.detach().double()
+        entropy = float(log_std.sum()) + len(log_std) * _HALF_LOG_2PI_E
+        if self.kl == "closed":
+            quadratic = ((mean - self.prior_mean).square() + (2 * log_std).exp()) * self.precision
+            cross = float((0.5 * quadratic + self.prior_log_std).sum()) + len(mean) * (_HALF_LOG_2PI_E - 0.5)
+            return cross - self.problem.temperature * entropy
+        total = 0.0
+        with torch.no_grad():
+            for _ in range(self.samples):
+                self.noise.normal_(generator=generator)
+                torch.addcmul(values[0], values[1].exp(), self.noise, out=self.theta)
+                total -= float(self.problem.log_prior(self.theta))
+        return total / self.samples - self.problem.temperature * entropy
+
+
+KL = ("closed", "monte-carlo", "sticking")
+
+
+def fit_mean_field(
+    model: nn.Module,
+    data: Data,
+    *,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    likelihood: Likelihood | str = "categorical",
+    prior: PriorLike = 1.0,
+    temperature: float = 1.0,
+    optimizer: str = "adam",
+    momentum: float = 0.0,
+    schedule: str = "constant",
+    warmup_epochs: int = 0,
+    samples: int = 1,
+    std: float = 0.01,
+    kl: str | None = None,
+    kl_weight: KLWeight | None = None,
+    start: Mapping[str, Tensor] | MeanField | None = None,
+    seed: int = 0,
+    checkpoint: Path | str | None = None,
+    checkpoint_seconds: float = 5.0,
+    callback: Callback | None = None,
+    show: bool | None = None,
+) -> Fit[MeanField]:
+    """Maximise the ELBO E_q[log p(Y|θ)] − KL[q‖p] over q = N(m, diag(s²)); tempered: see ``NegativeELBO``.
+
+    Begins at ``start`` (by default the model's own weights) with all deviations ``std``, or at a given ``MeanField``.
+    ``samples`` weights are drawn for each step. ``kl``: "closed" for Gaussian priors (their default), "monte-carlo" or
+    "sticking" for any. ``kl_weight``: a weight of the KL for each epoch; None is 1 throughout, and anything else does
+    not maximise the ELBO. The trace has, per data point, the elbo, the nll E_q[−log p(Y|θ)] as the epoch saw it while
+    q moved, and the kl at its end (−E_q[log p] − T·H if tempered).
+    """
+    problem = pose(model, data, likelihood, prior, temperature)
+    recipe = optimization(epochs, batch_size, learning_rate, optimizer, momentum, schedule, warmup_epochs)
+    check_count("samples", samples)
+    check_positive("std", std)
+    closed = problem.prior_moments() is not None
+    chosen = ("closed" if closed else "monte-carlo") if kl is None else kl
+    if chosen not in KL:
+        raise InputError(f"kl is {kl!r}; expected one of {', '.join(KL)}")
+    objective = NegativeELBO(problem, samples, chosen)
+    steps = -(-problem.count // batch_size)
+    flat = FlatOptimizer(_initial_values(problem, start, std), recipe, steps)
+    losses: list[float] = []
+
+    def advance(epoch: int) -> dict[str, float]:
+        weight = 1.0 if kl_weight is None else float(kl_weight(epoch))
+        nll = _epoch(objective, flat, batch_size, seed, epoch, weight, losses[-1] if losses else None)
+        losses.append(nll)
+        share = objective.divergence(flat.state["values"], device_stream("divergence", seed, epoch, problem.start))
+        share /= problem.count
+        return {"elbo": -nll - share, "nll": nll, "kl": share, "kl_weight": weight}
+
+    settings = {
+        **{f"recipe {name}": value for name, value in recipe.to_dict().items()},
+        "samples": samples,
+        "std": std,
+        "kl": chosen,
+        "weighted kl": kl_weight is not None,
+        "start": f"{float(flat.state['values'].double().square().sum()):.10g}",
+    }
+    control = Control(seed, checkpoint, checkpoint_seconds, callback, show)
+    trace, seconds = run_rounds("mean-field VI", problem, settings, flat.state, epochs, advance, control)
+    return Fit(mean_field_of(problem, flat.state["values"]), trace, "mean-field VI", seconds)
+
+
+def optimization(
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    optimizer: str,
+    momentum: float,
+    schedule: str,
+    warmup_epochs: int,
+) -> Recipe:
+    """The settings of a descent, checked, as a recipe."""
+    return Recipe(
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        optimizer=optimizer,
+        momentum=momentum,
+        schedule=schedule,
+        warmup_epochs=warmup_epochs,
+    )
+
+
+def mean_field_of(problem: Problem, values: Tensor) -> MeanField:
+    """The distribution whose flat means and logarithms of deviations (2, D) are given."""
+    layout = problem.layout
+    deviations = {name: tensor.clone() for name, tensor in layout.views(values[1].detach().exp()).items()}
+    return MeanField(layout.whole(values[0]), layout.with_aliases(deviations))
+
+
+def _initial_values(problem: Problem, start: Mapping[str, Tensor] | MeanField | None, std: float) -> Tensor:
+    layout = problem.layout
+    if isinstance(start, MeanField):
+        mean, spread = layout.flatten(start.mean), layout.flatten(start.std)
+        if bool((spread <= 0).any()):
+            raise InputError("start has deviations of 0; expected a MeanField with deviations > 0")
+        log_std = spread.log()
+    else:
+        mean = problem.start if start is None else layout.flatten(start)
+        log_std = torch.full_like(mean, math.log(std))
+    values = torch.stack([mean, log_std]).to(problem.start)
+    if not bool(values.isfinite().all()):
+        raise InputError("start has values that are NaN or infinite")
+    return values
+
+
+def _epoch(
+    objective: NegativeELBO,
+    flat: FlatOptimizer,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    weight: float,
+    before: float | None,
+) -> float:
+    """One pass over the data; the mean negative log-likelihood over it."""
+    problem = objective.problem
+    generator = device_stream("noise", seed, epoch, problem.start)
+    losses, sizes = [], []
+    for index, (x, y) in enumerate(epoch_batches(problem, batch_size, seed, epoch)):
+        losses.append(objective.write_gradient(flat.state["values"], x, y, generator, flat.gradient, weight))
+        sizes.append(len(x))
+        flat.step(epoch * flat.steps_per_epoch + index)
+    values = require_finite_losses(losses, before, epoch, ADVICE)
+    counts = torch.tensor(sizes, dtype=torch.float64)
+    return float(values @ counts / counts.sum())

@@ -1,0 +1,134 @@
+"""The inference problem: a network, data, likelihood, prior and temperature, as functions of a flat weight vector.
+
+One convention of scale holds in the whole room: log-likelihoods, log-densities and ELBOs are sums over the data set, a
+minibatch of M standing for all N by the factor N/M; reports are per data point, divided by N.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from coset.batches import is_pair
+from coset.data import Split
+from coset.errors import InputError
+from coset.posterior.layout import Layout, layout_of
+from coset.posterior.likelihoods import Likelihood, as_likelihood
+from coset.posterior.priors import GaussianPrior, Prior, as_prior, flat_moments
+from coset.train.check import check_pair, model_device, probe
+
+Data = tuple[Tensor, Tensor] | Split
+"""Inputs and targets, row by row: a pair of tensors, or a part of a dataset."""
+
+PriorLike = Prior | float | Callable[[Mapping[str, Tensor]], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """p_T(θ | Y) ∝ (p(Y | θ) p(θ))^{1/T} over the trained parameters θ of ``model``, flat vectors (D,).
+
+    ``model`` is a copy in evaluation mode: dropout is off, running statistics are constants, and f(x; θ) is a function.
+    ``x``, ``y`` lie on its device. ``start``: the weights the model came with (D,).
+    """
+
+    model: nn.Module
+    layout: Layout
+    x: Tensor
+    y: Tensor
+    likelihood: Likelihood
+    prior: Prior
+    temperature: float
+    start: Tensor
+
+    @property
+    def count(self) -> int:
+        """N, the number of data points."""
+        return len(self.x)
+
+    def outputs(self, flat: Tensor, x: Tensor) -> Tensor:
+        """f(x; θ), (n, …)."""
+        result: Tensor = functional_call(self.model, self.layout.views(flat), (x,))
+        return result
+
+    def log_likelihood(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Σ_i log p(y_i | f(x_i; θ)) over the given points, a scalar."""
+        return self.likelihood.log_prob(self.outputs(flat, x), y).sum()
+
+    def log_prior(self, flat: Tensor) -> Tensor:
+        """log p(θ), a scalar."""
+        return self.prior.log_prob(self.layout.views(flat))
+
+    def log_joint(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """(N/M) Σ_i log p(y_i | θ) + log p(θ), not tempered, a scalar; (x, y) are M of the N points, or all."""
+        return self.count / len(x) * self.log_likelihood(flat, x, y) + self.log_prior(flat)
+
+    def log_joints(self, flats: Tensor, x: Tensor, y: Tensor, *, gradient: bool = True) -> tuple[Tensor, Tensor | None]:
+        """``log_joint`` of many chains (C, D) at once: values (C,) and gradients (C, D)."""
+
+        def value(flat: Tensor) -> Tensor:
+            return self.log_joint(flat, x, y)
+
+        if not gradient:
+            return vmap(value)(flats), None
+        gradients, values = vmap(grad_and_value(value))(flats)
+        return values, gradients
+
+    def mean_loss_gradient(self, flat: Tensor, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
+        """−(1/M) Σ_i log p(y_i | θ), a detached scalar; its gradient is written to ``out`` (D,).
+
+        The fast way for one network: leaves are the parameters' views, so that nothing but their gradients is made.
+        """
+        leaves = {name: view.detach().requires_grad_() for name, view in self.layout.views(flat).items()}
+        outputs = functional_call(self.model, leaves, (x,))
+        loss = -self.likelihood.log_prob(outputs, y).mean()
+        gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+        torch.cat([gradient.reshape(-1) for gradient in gradients], out=out)
+        return loss.detach()
+
+    def prior_moments(self) -> tuple[Tensor, Tensor] | None:
+        """Means and standard deviations (D,) of a Gaussian prior; None of any other."""
+        if not isinstance(self.prior, GaussianPrior):
+            return None
+        return flat_moments(self.prior, self.layout.shapes, self.start)
+
+
+def pose(
+    model: nn.Module, data: Data, likelihood: Likelihood | str, prior: PriorLike, temperature: float = 1.0
+) -> Problem:
+    """Check everything and put it together; the model itself is left alone."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
+    x, y = data_tensors(data)
+    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
+        raise InputError(f"temperature is {temperature!r}; expected a number > 0")
+    device = model_device(model)
+    own = copy.deepcopy(model).eval()
+    layout = layout_of(own)
+    start = layout.flatten(dict(own.named_parameters()))
+    if not bool(start.isfinite().all()):
+        raise InputError("model has weights that are NaN or infinite")
+    chosen, believed = as_likelihood(likelihood), as_prior(prior)
+    x = x.to(device, start.dtype) if x.is_floating_point() else x.to(device)
+    outputs = probe(own, x[:2], "x")
+    targets = chosen.fit_targets(y.to(device), outputs)
+    problem = Problem(own, layout, x, targets, chosen, believed, float(temperature), start)
+    value = problem.log_prior(start)
+    if not bool(value.isfinite()):
+        raise InputError(f"the prior's log-density of the model's weights is {float(value)}; expected a finite number")
+    return problem
+
+
+def data_tensors(data: Any) -> tuple[Tensor, Tensor]:
+    """Inputs and targets as two tensors with as many rows."""
+    if isinstance(data, Split):
+        data = (data.x, data.y)
+    if not is_pair(data):
+        found = type(data).__name__
+        raise InputError(f"data is a {found}; expected a pair of tensors (inputs, targets) or a part of a dataset")
+    check_pair(*data, "x", "y")
+    return data
