@@ -8,6 +8,7 @@ from torch import nn
 
 from architectures import CASES, evaluate, made, randomized
 from coset.distribution import Delta, MeanField, normalize_scales
+from coset.distribution.ties import map_tied, ties
 from coset.errors import InputError
 from coset.models import MLP
 from coset.symmetry import Symmetry, discover
@@ -17,11 +18,9 @@ SEEDS = st.integers(0, 2**20)
 
 
 def deviations(params, generator):
-    return {
-        key: torch.rand(value.shape, generator=generator, dtype=torch.float64)
-        for key, value in params.items()
-        if value.is_floating_point() and "running" not in key
-    }
+    """Of everything but running statistics; names that are one tensor have one deviation."""
+    drawn = map_tied(lambda key: torch.rand(params[key].shape, generator=generator, dtype=torch.float64), ties(params))
+    return {key: value for key, value in drawn.items() if params[key].is_floating_point() and "running" not in key}
 
 
 @pytest.mark.parametrize("name", CASES)

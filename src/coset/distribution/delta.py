@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import NoReturn, Self
 
+import torch
 from torch import Tensor
 
+from coset.distribution.draws import check_count, repeated
+from coset.distribution.ties import map_tied, ties
+from coset.errors import InputError
 from coset.symmetry.action import Action
 from coset.values import Frozen
 
@@ -23,6 +27,29 @@ class Delta:
     def mean(self) -> Mapping[str, Tensor]:
         """The point itself."""
         return self.params
+
+    @property
+    def std(self) -> Mapping[str, Tensor]:
+        """Empty: nothing varies."""
+        return Frozen({})
+
+    @property
+    def random_names(self) -> tuple[str, ...]:
+        """Empty: nothing varies."""
+        return ()
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """The point n times: views with a leading axis n on every tensor."""
+        check_count(n)
+        return map_tied(lambda name: repeated(self.params[name], n), ties(self.params))
+
+    def log_prob(self, params: Mapping[str, Tensor]) -> NoReturn:
+        """A point has no density: an InputError."""
+        raise InputError("a Delta has no density, so log_prob is not defined; expected a MeanField or a Gaussian")
+
+    def entropy(self) -> NoReturn:
+        """A point has no density: an InputError."""
+        raise InputError("a Delta has no density, so entropy is not defined; expected a MeanField or a Gaussian")
 
     def transformed(self, action: Action, *, partial: bool) -> Self:
         """θ → g·θ."""

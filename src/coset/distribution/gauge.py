@@ -8,15 +8,17 @@ import torch
 from torch import Tensor
 
 from coset.distribution.delta import Delta
+from coset.distribution.gaussian import Gaussian
 from coset.distribution.mean_field import MeanField
+from coset.distribution.ties import ties
 from coset.errors import InputError
-from coset.symmetry.action import Action, memory_of
+from coset.symmetry.action import Action
 from coset.symmetry.axes import Charge, Concat, Node, Product, Units, units_of
 from coset.symmetry.element import Element
 from coset.symmetry.structure import Stretch
 from coset.symmetry.symmetry import Family, Symmetry
 
-_T = TypeVar("_T", Mapping[str, Tensor], Delta, MeanField)
+_T = TypeVar("_T", Mapping[str, Tensor], Delta, MeanField, Gaussian)
 
 
 def normalize_scales(sym: Symmetry, params: _T) -> tuple[_T, Element]:
@@ -35,8 +37,7 @@ def normalize_scales(sym: Symmetry, params: _T) -> tuple[_T, Element]:
     """
     means: Mapping[str, Tensor] = params if isinstance(params, Mapping) else params.mean
     current = dict(means)
-    first = {memory_of(tensor): name for name, tensor in reversed(current.items())}
-    single = {name for name, tensor in current.items() if first[memory_of(tensor)] == name}
+    single = set(ties(current).values())
     incoming = {key: _incoming(sym, key) for key in sym.scaling}
     carriers = {key: _carriers(sym, key) for key in sym.scaling}
     scales: dict[str, Tensor] = {}

@@ -1,0 +1,219 @@
+"""How far two distributions over weights are from each other, where that has a closed form."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from coset.distribution.delta import Delta
+from coset.distribution.density import vector
+from coset.distribution.gaussian import Gaussian
+from coset.distribution.mean_field import MeanField
+from coset.distribution.mixture import Distribution, Mixture
+from coset.distribution.samples import Samples
+from coset.distribution.ties import ties
+from coset.errors import InputError
+
+_Divergence = Callable[[Any, Any], Tensor]
+
+
+def kl(q: Distribution, p: Distribution) -> Tensor:
+    """KL[q ‖ p] = E_q[log q − log p] in nats, in float64, differentiable; for the pairs in ``KL``.
+
+    ½ [Tr(S_p⁻¹ S_q) + (m_p − m_q)ᵀ S_p⁻¹ (m_p − m_q) − D + log det S_p − log det S_q], over what varies, which must be
+    the same names in both; points play no part, as in ``log_prob``. It does not change if one element of the group
+    moves both. What has no density (a deviation of 0, a singular covariance) is an InputError: the KL is infinite.
+    """
+    return _of(KL, q, p, "kl")
+
+
+def wasserstein2(q0: Distribution, q1: Distribution) -> Tensor:
+    """W₂, the distance itself and not its square: the root of ``wasserstein2_squared``."""
+    return wasserstein2_squared(q0, q1).sqrt()
+
+
+def wasserstein2_squared(q0: Distribution, q1: Distribution) -> Tensor:
+    """W₂² = min E‖θ₀ − θ₁‖² over couplings, in float64; for the pairs in ``WASSERSTEIN``.
+
+    Over all floating point tensors, tied ones once; what is a point varies by 0. Mean field: ‖m0−m1‖² + ‖s0−s1‖².
+    Gaussians: ‖m0−m1‖² + Tr(S0 + S1 − 2(S0^½ S1 S0^½)^½) (Rossi et al. 2023, eq. 5). Draws: the best assignment of as
+    many to as many. From a point to anything: ‖m0−m1‖² + Σ s². Invariant under permutations and signs, not scales.
+    """
+    _check_same(q0.mean, q1.mean)
+    return _of(WASSERSTEIN, q0, q1, "wasserstein2")
+
+
+def _kl_mean_fields(q: MeanField, p: MeanField) -> Tensor:
+    """½ Σ [s_q²/s_p² + (m_p − m_q)²/s_p² − 1 − log(s_q²/s_p²)]."""
+    names = _common_names(q, p)
+    (mq, sq), (mp, sp) = ((_mean(part, names), _deviations(part, names)) for part in (q, p))
+    for part, deviations in (("q", sq), ("p", sp)):
+        if bool((deviations == 0).any()):
+            raise InputError(f"{part} has deviations of 0, so the KL is infinite; expected deviations > 0")
+    ratio = (sq / sp).square()
+    return 0.5 * (ratio + ((mp - mq) / sp).square() - 1 - ratio.log()).sum()
+
+
+def _kl_gaussians(q: MeanField | Gaussian, p: MeanField | Gaussian) -> Tensor:
+    """With S = L Lᵀ: ½ [‖L_p⁻¹ L_q‖² + ‖L_p⁻¹(m_p − m_q)‖² − D] + Σ log (L_p)_ii − Σ log (L_q)_ii."""
+    names = _common_names(q, p)
+    triangles = []
+    for part, which in ((q, "q"), (p, "p")):
+        triangle, info = torch.linalg.cholesky_ex(_covariance(part, names))
+        if int(info):
+            raise InputError(f"{which} has a singular covariance, so the KL is infinite; expected a regular one")
+        triangles.append(triangle)
+    lq, lp = triangles
+    away = (_mean(p, names) - _mean(q, names))[:, None]
+    solved = torch.linalg.solve_triangular(lp, torch.cat([lq, away], dim=1), upper=False)
+    volumes = lp.diagonal().log().sum() - lq.diagonal().log().sum()
+    divergence: Tensor = 0.5 * (solved.square().sum() - len(lq)) + volumes
+    return divergence
+
+
+def _w2_mean_fields(q0: MeanField, q1: MeanField) -> Tensor:
+    names = _floating_names(q0.mean)
+    spreads = [_deviations(part, names) for part in (q0, q1)]
+    return (_mean(q0, names) - _mean(q1, names)).square().sum() + (spreads[0] - spreads[1]).square().sum()
+
+
+def _w2_gaussians(q0: MeanField | Gaussian, q1: MeanField | Gaussian) -> Tensor:
+    """‖m0−m1‖² + min over orthogonal U of ‖F0 − F1 U‖², S = F Fᵀ.
+
+    The minimum is Tr(S0 + S1 − 2(S0^½ S1 S0^½)^½): the singular values of F1ᵀF0 sum to the trace of that root. As a sum
+    of squares it loses nothing to cancellation where S0 and S1 are nearly equal, nor where they are singular.
+    """
+    names = _floating_names(q0.mean)
+    varying = [name for name in names if name in _varying(q0) | _varying(q1)]
+    f0, f1 = (_root(_covariance(part, varying)) for part in (q0, q1))
+    left, _, right = torch.linalg.svd(f1.mT @ f0)
+    bures: Tensor = (f0 - f1 @ (left @ right)).square().sum()
+    return (_mean(q0, names) - _mean(q1, names)).square().sum() + bures
+
+
+def _w2_from_point(q0: Distribution, q1: Distribution) -> Tensor:
+    names = _floating_names(q0.mean)
+    spreads = [_deviations(part, names) for part in (q0, q1)]
+    return (_mean(q0, names) - _mean(q1, names)).square().sum() + sum(part.square().sum() for part in spreads)
+
+
+def _w2_samples(q0: Samples, q1: Samples) -> Tensor:
+    if len(q0) != len(q1):
+        raise InputError(
+            f"there are {len(q0)} draws in q0 and {len(q1)} in q1; expected as many in both (see Samples.thin)"
+        )
+    names = _floating_names(q0.mean)
+    x, y = (vector(part.flat, names, part.mean).double() for part in (q0, q1))
+    y = y.to(x.device)
+    squares = torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist").square()
+    row, column = linear_sum_assignment(squares.detach().cpu().numpy())
+    return (x[torch.as_tensor(row)] - y[torch.as_tensor(column)]).square().sum(1).mean()
+
+
+KL: dict[tuple[type, type], _Divergence] = {
+    (MeanField, MeanField): _kl_mean_fields,
+    (MeanField, Gaussian): _kl_gaussians,
+    (Gaussian, MeanField): _kl_gaussians,
+    (Gaussian, Gaussian): _kl_gaussians,
+}
+"""Kinds of q and p → their KL divergence."""
+
+WASSERSTEIN: dict[tuple[type, type], _Divergence] = {
+    (MeanField, MeanField): _w2_mean_fields,
+    (MeanField, Gaussian): _w2_gaussians,
+    (Gaussian, MeanField): _w2_gaussians,
+    (Gaussian, Gaussian): _w2_gaussians,
+    (Samples, Samples): _w2_samples,
+    **{(Delta, kind): _w2_from_point for kind in (Delta, MeanField, Gaussian, Samples, Mixture)},
+    **{(kind, Delta): _w2_from_point for kind in (MeanField, Gaussian, Samples, Mixture)},
+}
+"""Kinds of q0 and q1 → their squared Wasserstein distance."""
+
+
+def _of(registry: Mapping[tuple[type, type], _Divergence], a: Distribution, b: Distribution, what: str) -> Tensor:
+    pair = (type(a), type(b))
+    if pair not in registry:
+        known = ", ".join(f"{one.__name__} and {two.__name__}" for one, two in registry)
+        raise InputError(
+            f"{what} of a {pair[0].__name__} and a {pair[1].__name__} has no closed form; expected one of: {known}"
+        )
+    return registry[pair](a, b)
+
+
+def _check_same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
+    if odd := sorted(a.keys() ^ b.keys()):
+        has, lacks = ("first", "second") if odd[0] in a else ("second", "first")
+        raise InputError(f"the {has} distribution has '{odd[0]}' and the {lacks} has not")
+    for name, tensor in a.items():
+        if tensor.shape != b[name].shape:
+            raise InputError(
+                f"'{name}' has shape {tuple(tensor.shape)} in the first distribution and {tuple(b[name].shape)} in the "
+                f"second; expected equal shapes"
+            )
+    mine, theirs = _first(a), _first(b)
+    for name, one in mine.items():
+        if one != theirs[name]:
+            tied = one if one != name else theirs[name]
+            raise InputError(f"'{name}' and '{tied}' are one tensor in one distribution and two in the other")
+
+
+def _first(mean: Mapping[str, Tensor]) -> dict[str, str]:
+    """Name → the first of the names it is tied to, in alphabetical order: that of the dict may differ between two."""
+    return ties(dict(sorted(mean.items())))
+
+
+def _varying(q: Distribution) -> set[str]:
+    """What varies, each tied tensor under its first name."""
+    first = _first(q.mean)
+    return {first[name] for name in q.random_names}
+
+
+def _common_names(q: Distribution, p: Distribution) -> list[str]:
+    """What varies in both."""
+    mine, theirs = _varying(q), _varying(p)
+    if odd := sorted(mine ^ theirs):
+        varies, fixed = ("q", "p") if odd[0] in mine else ("p", "q")
+        raise InputError(f"'{odd[0]}' varies in {varies} and not in {fixed}; expected the same names to vary in both")
+    names = sorted(mine)
+    if not names:
+        raise InputError("nothing varies in q and p: points have no KL; expected deviations")
+    _check_same({name: q.mean[name] for name in names}, {name: p.mean[name] for name in names})
+    return names
+
+
+def _floating_names(mean: Mapping[str, Tensor]) -> list[str]:
+    return [name for name, one in _first(mean).items() if one == name and mean[name].is_floating_point()]
+
+
+def _mean(q: Distribution, names: list[str]) -> Tensor:
+    return vector(q.mean, names, q.mean).double()
+
+
+def _deviations(q: Distribution, names: list[str]) -> Tensor:
+    """(D,); 0 for what does not vary."""
+    first = _first(q.mean)
+    known = {first[name]: deviation for name, deviation in q.std.items()}
+    spreads = {name: known[name] if name in known else torch.zeros_like(q.mean[name]) for name in names}
+    return vector(spreads, names, q.mean).double()
+
+
+def _covariance(q: MeanField | Gaussian, names: list[str]) -> Tensor:
+    """(D, D) over ``names``; rows of zeros for what does not vary."""
+    if isinstance(q, MeanField):
+        return _deviations(q, names).square().diag()
+    first = _first(q.mean)
+    places, start = {}, 0
+    for name in names:
+        places[name] = torch.arange(start, start := start + q.mean[name].numel())
+    found = torch.cat([places[first[name]] for name in q.names]).to(q.covariance.device)
+    total = q.covariance.new_zeros(start, start, dtype=torch.float64)
+    return total.index_put((found[:, None], found), q.covariance.double())
+
+
+def _root(covariance: Tensor) -> Tensor:
+    """F with S = F Fᵀ: the symmetric root, in which small eigenvalues are small columns."""
+    values, vectors = torch.linalg.eigh(covariance)
+    root: Tensor = vectors * values.clamp(min=0).sqrt() @ vectors.mT
+    return root

@@ -1,0 +1,31 @@
+"""What every distribution needs to draw: counts that are checked, noise from a generator, points repeated."""
+
+import torch
+from torch import Tensor
+
+from coset.errors import InputError
+
+
+def check_count(n: object, what: str = "n") -> None:
+    """Raise unless ``n`` is a whole number ≥ 1."""
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise InputError(f"{what} is {n!r}; expected a whole number ≥ 1")
+
+
+def check_generator(generator: object) -> None:
+    """Raise unless ``generator`` is one: draws never use torch's global state."""
+    if not isinstance(generator, torch.Generator):
+        raise InputError(f"generator is a {type(generator).__name__}; expected a torch.Generator")
+
+
+def standard_normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
+    """Standard normal numbers of the type and on the device of ``like``.
+
+    They are drawn where the generator lives: the same seed gives the same numbers on any device.
+    """
+    return torch.randn(shape, generator=generator, dtype=like.dtype, device=generator.device).to(like.device)
+
+
+def repeated(tensor: Tensor, n: int) -> Tensor:
+    """A view of shape (n, *shape): the same tensor for every draw."""
+    return tensor.expand(n, *tensor.shape)

@@ -1,0 +1,129 @@
+"""Distributions in files: one safetensors file for each, of every kind.
+
+Tensors: ``<part>/<name>`` such as ``mean/layers.0.weight``, each tied tensor once; those of the components of a mixture
+behind ``0/``, ``1/``, …. Metadata: under ``coset.distribution``, as JSON, the ``schema``, and in ``content`` the
+``kind``, the names in their order with the tensor that each stands for, and for a mixture the same of its components;
+whatever the user adds stands beside it.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from coset.checkpoints import read_checkpoint, write_checkpoint
+from coset.distribution.delta import Delta
+from coset.distribution.gaussian import Gaussian
+from coset.distribution.mean_field import MeanField
+from coset.distribution.mixture import Distribution, Mixture
+from coset.distribution.samples import Samples
+from coset.distribution.ties import ties
+from coset.errors import InputError
+
+SCHEMA = 1
+KEY = "coset.distribution"
+
+_MAPPINGS: dict[str, tuple[type, tuple[str, ...]]] = {
+    "delta": (Delta, ("params",)),
+    "mean-field": (MeanField, ("mean", "std")),
+    "samples": (Samples, ("params",)),
+    "gaussian": (Gaussian, ("mean",)),
+    "mixture": (Mixture, ()),
+}
+"""Kind → its class and which of its parts are dicts of tensors."""
+
+
+def save_distribution(q: Distribution, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
+    """Write ``q`` to a safetensors file, whole or not at all; values, types, names, their order and ties are kept.
+
+    ``metadata``: texts to keep beside it, see ``load_metadata``.
+    """
+    if metadata and KEY in metadata:
+        raise InputError(f"metadata has {KEY!r}, which is the distribution's own; expected other names")
+    tensors: dict[str, Tensor] = {}
+    content = json.dumps({"schema": SCHEMA, "content": _pack(q, "", tensors)}, ensure_ascii=False)
+    write_checkpoint(path, tensors, {**(metadata or {}), KEY: content})
+
+
+def load_distribution(path: str | os.PathLike[str]) -> Distribution:
+    """Read what ``save_distribution`` wrote, on the CPU; anything else is an InputError that names the file."""
+    tensors, description, _ = _read(path)
+    try:
+        return _unpack(description["content"], "", tensors)
+    except InputError as error:
+        raise InputError(f"{Path(path)} holds no distribution: {error}") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{Path(path)} is damaged: {error!r} in what it says of its content") from error
+
+
+def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The texts that were saved beside a distribution."""
+    return {name: text for name, text in _read(path)[2].items() if name not in (KEY, "format")}
+
+
+def _pack(q: Distribution, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Put the tensors of ``q`` into ``tensors`` and say what is where."""
+    kinds = {cls: kind for kind, (cls, _) in _MAPPINGS.items()}
+    if type(q) not in kinds:
+        known = ", ".join(cls.__name__ for cls in kinds)
+        raise InputError(f"a {type(q).__name__} cannot be saved; expected one of {known}")
+    kind = kinds[type(q)]
+    description: dict[str, Any] = {"kind": kind}
+    for part in _MAPPINGS[kind][1]:
+        params = dict(getattr(q, part))
+        description[part] = ties(params)
+        tensors |= {f"{prefix}{part}/{name}": params[name] for name in description[part].values()}
+    if isinstance(q, Gaussian):
+        tensors[f"{prefix}covariance"] = q.covariance
+        description["names"] = list(q.names)
+    if isinstance(q, Mixture):
+        tensors[f"{prefix}weights"] = q.weights
+        description["components"] = [
+            _pack(component, f"{prefix}{number}/", tensors) for number, component in enumerate(q.components)
+        ]
+    return description
+
+
+def _unpack(description: Mapping[str, Any], prefix: str, tensors: Mapping[str, Tensor]) -> Distribution:
+    kind = description["kind"]
+    if kind not in _MAPPINGS:
+        raise InputError(f"its kind is {kind!r}; expected one of {', '.join(_MAPPINGS)}")
+    cls, mappings = _MAPPINGS[kind]
+    parts: dict[str, Any] = {
+        part: {name: _tensor(tensors, f"{prefix}{part}/{one}") for name, one in description[part].items()}
+        for part in mappings
+    }
+    if cls is Gaussian:
+        parts |= {"covariance": _tensor(tensors, f"{prefix}covariance"), "names": tuple(description["names"])}
+    if cls is Mixture:
+        rows = enumerate(description["components"])
+        parts["components"] = [_unpack(component, f"{prefix}{number}/", tensors) for number, component in rows]
+        parts["weights"] = _tensor(tensors, f"{prefix}weights")
+    built: Distribution = cls(**parts)
+    return built
+
+
+def _tensor(tensors: Mapping[str, Tensor], key: str) -> Tensor:
+    if key not in tensors:
+        raise InputError(f"the tensor '{key}' is missing")
+    return tensors[key]
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[Mapping[str, Tensor], dict[str, Any], Mapping[str, str]]:
+    found = read_checkpoint(path)
+    if KEY not in found.metadata:
+        raise InputError(
+            f"{found.where} is not a distribution: there is no {KEY!r} in its metadata; expected a file written by "
+            f"save_distribution"
+        )
+    try:
+        description = json.loads(found.metadata[KEY])
+    except json.JSONDecodeError as error:
+        raise InputError(f"{found.where} is damaged: its metadata {KEY!r} is not JSON: {error}") from error
+    schema = description.get("schema") if isinstance(description, dict) else None
+    if schema != SCHEMA:
+        raise InputError(f"{found.where} is a distribution of schema {schema!r}; expected {SCHEMA}")
+    return found.params, description, found.metadata

@@ -1,0 +1,173 @@
+"""Mixtures of any of the other distributions."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Self, Union
+
+import torch
+from torch import Tensor
+
+from coset.distribution.delta import Delta
+from coset.distribution.draws import check_count, check_generator
+from coset.distribution.gaussian import Gaussian
+from coset.distribution.mean_field import MeanField
+from coset.distribution.samples import Samples
+from coset.distribution.ties import map_tied, ties
+from coset.errors import InputError
+from coset.symmetry.action import Action
+from coset.values import Frozen
+
+Distribution = Union[Delta, MeanField, Gaussian, Samples, "Mixture"]
+"""Any distribution over weights."""
+
+_CHUNK = 256
+"""So many draws are held at once while an entropy is estimated."""
+
+
+class Estimate(NamedTuple):
+    """A Monte Carlo estimate and its standard error."""
+
+    value: float
+    error: float
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Mixture:
+    """q = Σ w_k q_k: ``components`` q_k over the same names, and ``weights`` w_k ≥ 0, which are made to sum to 1.
+
+    Names of different tensors are tied only where they are tied in every component.
+    """
+
+    components: tuple[Distribution, ...]
+    weights: Tensor
+
+    def __init__(self, components: Sequence[Distribution], weights: Tensor | Sequence[float] | None = None) -> None:
+        """``weights``: by default all are equal; kept in float64."""
+        object.__setattr__(self, "components", tuple(components))
+        _check_components(self.components)
+        object.__setattr__(self, "weights", _normalized(weights, len(self.components)))
+
+    @cached_property
+    def _first(self) -> dict[str, str]:
+        return ties(*(component.mean for component in self.components))
+
+    @cached_property
+    def mean(self) -> Mapping[str, Tensor]:
+        """Σ w_k m_k, summed in float64; tensors of whole numbers are those of the first component."""
+        means = [component.mean for component in self.components]
+
+        def averaged(name: str) -> Tensor:
+            like = means[0][name]
+            return self._weighted([part[name].double() for part in means]).to(like) if _real(like) else like
+
+        return Frozen(map_tied(averaged, self._first))
+
+    @cached_property
+    def std(self) -> Mapping[str, Tensor]:
+        """√(Σ w_k (s_k² + (m_k − m)²)), of every floating point tensor: 0 for what no component varies."""
+        means = [component.mean for component in self.components]
+        spreads = [component.std for component in self.components]
+        first = {name: one for name, one in self._first.items() if _real(means[0][name])}
+
+        def deviation(name: str) -> Tensor:
+            centre = self._weighted([part[name].double() for part in means])
+            squares = [
+                (mean[name].double() - centre).square() + (spread[name].double().square() if name in spread else 0.0)
+                for mean, spread in zip(means, spreads, strict=True)
+            ]
+            return self._weighted(squares).sqrt().to(means[0][name])
+
+        return Frozen(map_tied(deviation, first))
+
+    @property
+    def random_names(self) -> tuple[str, ...]:
+        """What varies within the components, in the order of the first."""
+        varying = {name for component in self.components for name in component.random_names}
+        return tuple(name for name in self._first if name in varying)
+
+    def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """n draws, each from a component chosen with probability w_k, on a leading axis of every tensor."""
+        check_count(n)
+        check_generator(generator)
+        probabilities = self.weights.detach().to(generator.device)
+        chosen = torch.multinomial(probabilities, n, replacement=True, generator=generator)
+        counts = torch.bincount(chosen, minlength=len(self.components)).tolist()
+        # Component by component, then each draw to the place its component was chosen for.
+        places = chosen.argsort(stable=True).argsort()
+        drawn = [q.sample(count, generator) for q, count in zip(self.components, counts, strict=True) if count]
+
+        def gathered(name: str) -> Tensor:
+            together = torch.cat([part[name] for part in drawn])
+            return together[places.to(together.device)]
+
+        return map_tied(gathered, self._first)
+
+    def log_prob(self, params: Mapping[str, Tensor]) -> Tensor:
+        """log Σ w_k q_k(θ), in nats, over what varies: the same names in every component.
+
+        ``params``: a dict with every random name, its tensors with the same leading axes (…) or none. Returns (…).
+        """
+        first, *others = (component.random_names for component in self.components)
+        for number, names in enumerate(others, start=1):
+            if odd := sorted(set(first) ^ set(names)):
+                varies, fixed = (0, number) if odd[0] in first else (number, 0)
+                raise InputError(
+                    f"'{odd[0]}' varies in component {varies} and not in component {fixed}: the mixture has no density"
+                )
+        logs = torch.stack([component.log_prob(params) for component in self.components])
+        weights = self.weights.to(logs).reshape(-1, *(1,) * (logs.ndim - 1))
+        return torch.logsumexp(weights.log() + logs, dim=0)
+
+    @torch.no_grad()
+    def entropy(self, samples: int, generator: torch.Generator) -> Estimate:
+        """E[−log q(θ)] in nats by so many ``samples``, with its standard error; there is no closed form."""
+        check_count(samples, "samples")
+        if samples < 2:
+            raise InputError("samples is 1; expected two or more, for a standard error")
+        sizes = [min(_CHUNK, samples - start) for start in range(0, samples, _CHUNK)]
+        values = torch.cat([-self.log_prob(self.sample(size, generator)).double() for size in sizes])
+        return Estimate(float(values.mean()), float(values.std()) / math.sqrt(samples))
+
+    def transformed(self, action: Action, *, partial: bool) -> Self:
+        """Every component by the same g."""
+        return type(self)([part.transformed(action, partial=partial) for part in self.components], self.weights)
+
+    def _weighted(self, parts: Sequence[Tensor]) -> Tensor:
+        total = torch.zeros_like(parts[0])
+        for weight, part in zip(self.weights.unbind(), parts, strict=True):
+            total = total + weight.to(part.device) * part
+        return total
+
+
+def _real(tensor: Tensor) -> bool:
+    return tensor.is_floating_point()
+
+
+def _check_components(components: tuple[Distribution, ...]) -> None:
+    if not components:
+        raise InputError("components is empty; expected at least one distribution")
+    for number, component in enumerate(components):
+        if not isinstance(component, Delta | MeanField | Gaussian | Samples | Mixture):
+            raise InputError(f"component {number} is a {type(component).__name__}; expected a distribution")
+        first, mean = components[0].mean, component.mean
+        if odd := sorted(first.keys() ^ mean.keys()):
+            has, lacks = (0, number) if odd[0] in first else (number, 0)
+            raise InputError(f"component {has} has '{odd[0]}' and component {lacks} has not")
+        for name, tensor in mean.items():
+            if tensor.shape != first[name].shape:
+                raise InputError(
+                    f"'{name}' has shape {tuple(tensor.shape)} in component {number} and {tuple(first[name].shape)} "
+                    f"in component 0; expected equal shapes"
+                )
+
+
+def _normalized(weights: Tensor | Sequence[float] | None, count: int) -> Tensor:
+    given = torch.ones(count) if weights is None else torch.as_tensor(weights)
+    if given.shape != (count,):
+        raise InputError(f"weights has shape {tuple(given.shape)}; expected ({count},), one for each component")
+    given = given.double()
+    if not bool(torch.isfinite(given).all()) or bool((given < 0).any()) or not float(given.detach().sum()) > 0:
+        raise InputError(f"weights are {given.tolist()}; expected finite numbers ≥ 0 with a positive sum")
+    return given / given.sum()
