@@ -7,6 +7,7 @@ from coset.alignment.merge import Merged, merge
 from coset.alignment.renormalize import RENORMALIZATIONS, renormalize
 from coset.alignment.renormalize_result import Renormalized
 from coset.alignment.result import Alignment, Callback, Network, Step
+from coset.alignment.samples import SamplesAlignment, align_samples
 from coset.alignment.sinkhorn_operator import sinkhorn
 
 __all__ = [
@@ -18,9 +19,11 @@ __all__ = [
     "Merged",
     "Network",
     "Renormalized",
+    "SamplesAlignment",
     "Step",
     "align",
     "align_many",
+    "align_samples",
     "mean",
     "merge",
     "renormalize",

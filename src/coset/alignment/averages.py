@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from coset.alignment.result import Network, T, points
-from coset.distribution import Delta, MeanField
+from coset.distribution import Delta, Gaussian, MeanField
+from coset.distribution.ties import ties as tied_names
 from coset.errors import InputError
-from coset.symmetry.action import memory_of
 
 _STEPS = 200
 _ANTIPODAL = 1e-7
@@ -50,7 +50,7 @@ def average(
         raise InputError(f"average is {kind!r}; expected one of {', '.join(AVERAGES)}")
     _check(networks)
     shares = normalized_weights(weights, len(networks))
-    ties = _ties([points(network) for network in networks])
+    ties = tied_names(*(points(network) for network in networks))
     coefficients = AVERAGES[kind](networks, shares, ties, buffers)
     mine = _combined([points(network) for network in networks], shares, coefficients, ties, buffers)
     first = networks[0]
@@ -59,7 +59,7 @@ def average(
         result = Delta(mine)
     elif isinstance(first, MeanField):
         deviations = [network.std for network in networks if isinstance(network, MeanField)]
-        result = MeanField(mine, _combined(deviations, shares, shares, _ties(deviations), ()))
+        result = MeanField(mine, _combined(deviations, shares, shares, tied_names(*deviations), ()))
     return result  # type: ignore[no-any-return]
 
 
@@ -88,6 +88,10 @@ def _check(networks: Sequence[Network]) -> None:
         raise InputError("networks is empty; expected at least one network")
     first = points(networks[0])
     for number, network in enumerate(networks):
+        if isinstance(network, Gaussian):
+            raise InputError(
+                f"network {number} is a Gaussian: the average of dense ones has no closed form; expected its marginals"
+            )
         if isinstance(network, MeanField) != isinstance(networks[0], MeanField):
             raise InputError(f"networks 0 and {number} are a point and a posterior; expected one kind")
         parts = [(first, points(network), "")]
@@ -103,12 +107,6 @@ def _check(networks: Sequence[Network]) -> None:
                         f"'{name}' has shape {tuple(tensor.shape)} in network 0 and {tuple(theirs[name].shape)} in "
                         f"network {number}; expected equal shapes"
                     )
-
-
-def _ties(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, str]:
-    """Name → the first name whose tensor is the same one, in every network."""
-    seen: dict[tuple[object, ...], str] = {}
-    return {name: seen.setdefault(tuple(memory_of(part[name]) for part in parts), name) for name in parts[0]}
 
 
 def _wide(tensor: Tensor, device: torch.device) -> Tensor:

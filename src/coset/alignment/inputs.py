@@ -6,15 +6,19 @@ import torch
 from torch import Tensor
 
 from coset.alignment.result import Network, points
-from coset.distribution import Delta, MeanField
+from coset.distribution import Delta, Gaussian, MeanField
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
+
+_POSTERIORS = (MeanField, Gaussian)
 
 
 def check_network(sym: Symmetry, network: Network, what: str) -> None:
     """Raise unless ``network`` has every parameter of ``sym``, each of its shape and finite."""
-    if not isinstance(network, Mapping | Delta | MeanField):
-        raise InputError(f"{what} is a {type(network).__name__}; expected a dict of parameters, a Delta or a MeanField")
+    if not isinstance(network, Mapping | Delta | MeanField | Gaussian):
+        raise InputError(
+            f"{what} is a {type(network).__name__}; expected a dict of parameters, a Delta, a MeanField or a Gaussian"
+        )
     weights = points(network)
     for name in weights:
         if name not in sym.parameters:
@@ -42,23 +46,30 @@ def check_network(sym: Symmetry, network: Network, what: str) -> None:
 
 def check_pair(sym: Symmetry, reference: Network, other: Network) -> None:
     """Raise unless both are networks of ``sym`` with the same names, and both points or both posteriors."""
-    check_networks(sym, [reference, other], ["the reference", "the other network"])
+    check_networks(sym, [reference, other], ["the reference", "the other network"], dense=True)
 
 
-def check_networks(sym: Symmetry, networks: Sequence[Network], names: Sequence[str] | None = None) -> None:
-    """Raise unless all are networks of ``sym`` with the same names and the same deviations."""
+def check_networks(
+    sym: Symmetry, networks: Sequence[Network], names: Sequence[str] | None = None, *, dense: bool = False
+) -> None:
+    """Raise unless all are networks of ``sym`` with the same names and the same deviations.
+
+    ``dense``: Gaussians may be among them; what averages networks has no closed form for them.
+    """
     labels = names or [f"network {number}" for number in range(len(networks))]
     for network, label in zip(networks, labels, strict=True):
         check_network(sym, network, label)
+        if isinstance(network, Gaussian) and not dense:
+            raise InputError(f"{label} is a Gaussian, which is not averaged here; expected a MeanField: its marginals")
     first = networks[0]
     for network, label in zip(networks[1:], labels[1:], strict=True):
-        if isinstance(network, MeanField) != isinstance(first, MeanField):
+        if isinstance(network, _POSTERIORS) != isinstance(first, _POSTERIORS):
             raise InputError(
                 f"{labels[0]} is a {_kind(first)} and {label} a {_kind(network)}; expected both points or both "
                 f"posteriors"
             )
         _same_names(points(first), points(network), labels[0], label, "")
-        if isinstance(first, MeanField) and isinstance(network, MeanField):
+        if isinstance(first, _POSTERIORS) and isinstance(network, _POSTERIORS):
             _same_names(first.std, network.std, labels[0], label, " a deviation of")
 
 
@@ -82,7 +93,7 @@ def _same_names(a: Mapping[str, Tensor], b: Mapping[str, Tensor], first: str, se
 
 
 def _kind(network: Network) -> str:
-    return "point" if not isinstance(network, MeanField) else "posterior"
+    return "point" if not isinstance(network, _POSTERIORS) else "posterior"
 
 
 def _some(names: Mapping[str, object]) -> str:

@@ -14,7 +14,7 @@ from coset.alignment.averages import mean
 from coset.alignment.inputs import check_networks, check_seed
 from coset.alignment.places import Layout, layout_of
 from coset.alignment.relaxation import relax
-from coset.alignment.result import Callback, Step, T, carried, points
+from coset.alignment.result import Callback, Step, T, carried, marginals, points
 from coset.alignment.scores import Scoring
 from coset.alignment.terms import build_terms
 from coset.errors import InputError
@@ -93,8 +93,9 @@ def align_many(
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
         raise InputError(f"rounds is {rounds!r}; expected a whole number ≥ 1")
     check_seed(seed)
-    check_networks(sym, networks)
-    session = _Session(sym.restrict(scales=False), networks, STRATEGIES[method], seed, callback)
+    check_networks(sym, networks, dense=True)
+    matched = [marginals(network) for network in networks]
+    session = _Session(sym.restrict(scales=False), matched, STRATEGIES[method], seed, callback)
     with progress(f"aligning {len(networks)} networks", 1 + rounds, show=show) as bar:
         session.run(rounds, bar)
     home = sym.inverse(session.full(0, sym))
@@ -102,7 +103,7 @@ def align_many(
         sym.identity() if i == 0 else sym.compose(home, session.full(i, sym)) for i in range(len(networks))
     )
     aligned = tuple(carried(sym, g, network) for g, network in zip(elements, networks, strict=True))
-    middle = points(mean(aligned))
+    middle = mean([points(network) for network in aligned])
     agreements = [agreement(sym, middle, points(network)) for network in aligned]
     return ManyAlignment(
         sym,

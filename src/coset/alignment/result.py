@@ -6,11 +6,11 @@ from typing import Any, Generic, TypeVar, cast
 
 from torch import Tensor
 
-from coset.distribution import Delta, MeanField
+from coset.distribution import Delta, Gaussian, MeanField
 from coset.symmetry import Element, Symmetry
 from coset.values import Frozen
 
-Network = Mapping[str, Tensor] | Delta | MeanField
+Network = Mapping[str, Tensor] | Delta | MeanField | Gaussian
 """A point of weight space, as a dict or a ``Delta``, or a posterior."""
 
 T = TypeVar("T", bound=Network)
@@ -72,6 +72,11 @@ class Alignment(Generic[T]):
 def points(network: Network) -> Mapping[str, Tensor]:
     """The weights themselves; of a posterior, its means."""
     return network if isinstance(network, Mapping) else network.mean
+
+
+def marginals(network: Network) -> Mapping[str, Tensor] | Delta | MeanField:
+    """What is matched of a network: all of it, but of a dense Gaussian its means and marginal deviations."""
+    return network.marginals if isinstance(network, Gaussian) else network
 
 
 def carried(sym: Symmetry, g: Element, network: T) -> T:

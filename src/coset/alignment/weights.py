@@ -12,7 +12,7 @@ from coset.alignment.ascent import Climb, Clock, ascend
 from coset.alignment.inputs import check_start
 from coset.alignment.places import Move, layout_of
 from coset.alignment.relaxation import relax as relax_all
-from coset.alignment.result import Alignment, Callback, Network, Step, T, carried, points
+from coset.alignment.result import Alignment, Callback, Network, Step, T, carried, marginals, points
 from coset.alignment.scale_fit import fit_scales
 from coset.alignment.scores import Scoring
 from coset.alignment.terms import build_terms
@@ -49,7 +49,8 @@ def match_weights(
     the gauge in which they are matched. ``relax``: besides the ascent from the start, one from the end of a
     relaxation that moves all classes together; ``restarts``: further ascents from random elements; the best is
     returned, so never less than the plain ascent. ``start``: where to begin (default: the identity); its scales are
-    kept. ``buffers``: match running statistics, too.
+    kept. ``buffers``: match running statistics, too. A dense Gaussian is matched by its means and marginal deviations,
+    and its covariance carried along.
     """
     if gauge not in GAUGES:
         raise InputError(f"gauge is {gauge!r}; expected one of {', '.join(GAUGES)}")
@@ -58,8 +59,8 @@ def match_weights(
     if start is not None:
         check_start(sym, start)
     clock, since = Clock(), time.perf_counter()
-    left: Any = reference
-    right: Any = other if start is None else carried(sym, start, other)
+    left: Any = marginals(reference)
+    right: Any = marginals(other if start is None else carried(sym, start, other))
     undo: tuple[Element, Element] | None = None
     if gauge == "normalized":
         left, undo_left = normalize_scales(sym, left)
