@@ -1,0 +1,101 @@
+"""Weights drawn from any distribution, each by its number: draw j is the same whatever else is computed."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from coset.distribution.delta import Delta
+from coset.distribution.mean_field import MeanField
+from coset.distribution.samples import Samples
+from coset.errors import InputError
+from coset.posterior.fit import Fit, check_count
+from coset.train.randomness import stream
+
+SAMPLES = 128
+"""So many draws unless told otherwise."""
+
+
+@runtime_checkable
+class Sampled(Protocol):
+    """Anything that draws weights: every distribution over weights does."""
+
+    def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """n draws on a leading axis of every tensor."""
+        ...
+
+
+Posterior = Sampled | Mapping[str, Tensor] | Fit[Any]
+"""A distribution over weights, a dict of weights (a point), or what inference returned."""
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """``count`` draws of weights, ``draw(j)`` the j-th as one network; ``exact``: one is all there is to know."""
+
+    count: int
+    exact: bool
+    draw: Callable[[int], Mapping[str, Tensor]]
+
+
+def draws_of(q: Posterior, samples: int | None, seed: int | torch.Generator) -> Draws:
+    """The draws by which ``q`` is represented.
+
+    A point is drawn once. Of ``Samples`` all draws are taken, or ``samples`` of them evenly spaced over the chains, in
+    an order in which any first few are spread over all. Of everything else, ``samples`` are drawn (128 if None), the
+    j-th from a stream of its own that depends on the seed and on j only: distributions along a path see the same
+    standard normal numbers.
+    """
+    if samples is not None:
+        check_count("samples", samples)
+    if isinstance(q, Fit):
+        q = q.posterior
+    if isinstance(q, Mapping):
+        q = Delta(q)
+    if isinstance(q, Delta):
+        point = q.params
+        return Draws(1, True, lambda number: point)
+    if isinstance(q, Samples):
+        return _given(q, samples)
+    if isinstance(q, type) or not isinstance(q, Sampled):
+        raise InputError(f"q is a {type(q).__name__}; expected a distribution over weights, a dict of them or a Fit")
+    distribution, root = q, _root(seed)
+
+    def draw(number: int) -> dict[str, Tensor]:
+        drawn = distribution.sample(1, stream("predictive", root, number))
+        return {name: tensor[0] for name, tensor in drawn.items()}
+
+    exact = isinstance(q, MeanField) and not q.random_names
+    return Draws(1 if exact else samples or SAMPLES, exact, draw)
+
+
+def _given(q: Samples, samples: int | None) -> Draws:
+    total = len(q)
+    count = total if samples is None else min(samples, total)
+    # The middle of each of ``count`` equal stretches.
+    spaced = [(2 * number + 1) * total // (2 * count) for number in range(count)]
+    order = sorted(range(count), key=_mirrored)
+
+    def draw(number: int) -> dict[str, Tensor]:
+        return q.draw(*divmod(spaced[order[number]], q.draws))
+
+    return Draws(count, False, draw)
+
+
+def _mirrored(number: int) -> float:
+    """The binary digits of a number behind the point, mirrored (van der Corput): 0, 1/2, 1/4, 3/4, 1/8, …"""
+    value, place = 0.0, 0.5
+    while number:
+        value, number, place = value + place * (number & 1), number >> 1, place / 2
+    return value
+
+
+def _root(seed: int | torch.Generator) -> int:
+    """The seed itself, or one number taken from a generator."""
+    if isinstance(seed, torch.Generator):
+        return int(torch.randint(2**63 - 1, (), generator=seed, device=seed.device))
+    if type(seed) is not int or not 0 <= seed < 2**63:
+        raise InputError(f"seed is {seed!r}; expected a whole number from 0 to 2^63 - 1, or a torch.Generator")
+    return seed
