@@ -11,6 +11,7 @@ from torch.func import grad_and_value, vmap
 
 from coset.distribution.samples import Samples
 from coset.errors import InputError
+from coset.posterior.chains import require_batching, samples_of
 from coset.posterior.fit import (
     Callback,
     Control,
@@ -71,6 +72,8 @@ def fit_ensemble(
     flat = FlatOptimizer(values, recipe, -(-problem.count // batch_size))
     objective = NegativeLogJoint(problem)
     together = len(problem.start) <= BATCHED_WEIGHTS if batched is None else batched
+    if together:
+        require_batching(problem)
     losses: list[float] = []
 
     def advance(epoch: int) -> dict[str, float]:
@@ -125,14 +128,6 @@ def fresh_weights(problem: Problem, seed: int) -> Tensor:
                 f"such a method, or starts: the weights each network begins with"
             )
     return problem.layout.flatten(trained)
-
-
-def samples_of(problem: Problem, flats: Tensor) -> Samples:
-    """Draws (chains, draws, D) as a distribution over all that the ``state_dict`` holds."""
-    layout = problem.layout
-    trained = layout.with_aliases({name: part.clone() for name, part in layout.views(flats.detach()).items()})
-    fixed = {name: tensor.expand(*flats.shape[:2], *tensor.shape).clone() for name, tensor in layout.fixed.items()}
-    return Samples(trained | fixed)
 
 
 def _reset(module: nn.Module) -> None:

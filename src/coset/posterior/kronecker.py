@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from coset.distribution.samples import Samples
 from coset.errors import InputError
-from coset.posterior.ensemble import samples_of
+from coset.posterior.chains import samples_of
 from coset.posterior.fit import device_stream
 from coset.posterior.likelihoods import Bernoulli, Categorical, GaussianNoise
 from coset.posterior.priors import GaussianPrior

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from coset.distribution.samples import Samples
-from coset.posterior.ensemble import initial_members, samples_of
+from coset.posterior.chains import require_batching, samples_of
+from coset.posterior.ensemble import initial_members
 from coset.posterior.fit import (
     Callback,
     Control,
@@ -86,6 +87,7 @@ def fit_svgd(
     if bandwidth is not None:
         check_positive("bandwidth", bandwidth)
     problem = pose(model, data, likelihood, prior, temperature)
+    require_batching(problem)
     recipe = optimization(epochs, batch_size, learning_rate, optimizer, momentum, schedule, warmup_epochs)
     values = initial_members(problem, particles, seed, starts, "particles")
     flat = FlatOptimizer(values, recipe, -(-problem.count // batch_size))
