@@ -181,8 +181,18 @@ def test_all_scores_of_labels(labelled):
     other = (y + 1) % 4
     assert set(found) - set(score(result, other)) == {"nll_error"}
     assert score(result, other) == pytest.approx(dict(score(predictive(model, draws, x), other)))
+    assert score(result, y.to(torch.int32)) == found
     assert "accuracy" in str(found)
     assert "%" in str(found)
+
+
+def test_labels_of_two_classes_as_the_likelihood_takes_them(labelled):
+    _, _, x, y = labelled
+    model = MLP(3, [5], 1).double()
+    binary = (y > 1).double().unsqueeze(1)
+    result = predictive(model, dict(model.state_dict()), x, y=binary, likelihood="bernoulli")
+    assert dict(score(result, binary)) == dict(score(result))
+    assert score(result, binary)["nll_error"] == 0
 
 
 @pytest.fixture(scope="module")
@@ -202,6 +212,8 @@ def test_all_scores_of_real_targets(real):
     assert found["crps"] == pytest.approx(crps(result.member_means, result.member_stds, y))
     assert found["noise_std"] == pytest.approx(0.5)
     assert found["std"] == pytest.approx(math.hypot(found["noise_std"], found["model_std"]))
+    single = Samples({name: tensor.float() for name, tensor in draws.params.items()})
+    assert "nll_error" in score(predictive(model, single, x, y=y, likelihood=GaussianNoise(0.5)), y)
     unseen = predictive(model, draws, x, likelihood=GaussianNoise(0.5))
     assert score(unseen, y) == pytest.approx({name: found[name] for name in found if name != "nll_error"})
     lean = predictive(model, draws, x, y=y, likelihood=GaussianNoise(0.5), keep=False)

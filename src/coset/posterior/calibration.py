@@ -138,7 +138,7 @@ def plot_reliability(curves: ReliabilityCurve | Mapping[str, ReliabilityCurve]) 
         # A reader's own matplotlibrc must not change the figures.
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)
-        figure = new_figure(3.2, 4.0)
+        figure = new_figure(3.2, 4.6)
         shares, axes = figure.subplots(2, 1, sharex=True, height_ratios=(1, 3))
         axes.plot([0, 1], [0, 1], color=GREY, lw=0.8, ls=":")
         for number, (label, curve) in enumerate(lines.items()):
@@ -147,8 +147,11 @@ def plot_reliability(curves: ReliabilityCurve | Mapping[str, ReliabilityCurve]) 
         axes.set_ylabel("accuracy")
         axes.set_xlim(0, 1.02)
         axes.set_ylim(-0.02, 1.02)
-        shares.set_ylabel("share of points (%)")
-        axes.legend(title="expected calibration error", title_fontsize=8.0, loc="upper left")
+        shares.set_ylabel("points (%)")
+        # Below the panel, for lines may go anywhere in it.
+        axes.legend(
+            title="expected calibration error", title_fontsize=8.0, loc="upper center", bbox_to_anchor=(0.5, -0.2)
+        )
     return figure
 
 

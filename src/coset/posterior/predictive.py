@@ -130,8 +130,8 @@ def _fitted(likelihood: Likelihood, run: Runner, y: Tensor) -> Tensor:
     if not isinstance(y, Tensor) or y.ndim == 0 or len(y) != len(run.x):
         found = f"of shape {tuple(y.shape)}" if isinstance(y, Tensor) else f"a {type(y).__name__}"
         raise InputError(f"y is {found}; expected a tensor with a target for each of the {len(run.x)} points")
-    targets = likelihood.fit_targets(y.to(run.outputs.device), run.outputs)
-    return targets.double() if targets.is_floating_point() else targets
+    # Real targets take the type of the outputs, which are summed in double precision.
+    return likelihood.fit_targets(y.to(run.outputs.device), run.outputs.double())
 
 
 def _until_next_look(used: int) -> int:

@@ -168,9 +168,10 @@ def _labels(y: Tensor) -> Tensor:
     """Labels (N,), from those or from (N, 1), and from 0 and 1 as real numbers: as the likelihoods take them."""
     if isinstance(y, Tensor) and y.ndim == 2 and y.shape[1] == 1:
         y = y.squeeze(1)
-    if isinstance(y, Tensor) and y.is_floating_point() and bool(((y == 0) | (y == 1)).all()):
-        return y.long()
-    return y
+    whole = (
+        isinstance(y, Tensor) and not y.is_complex() and (not y.is_floating_point() or bool((y * (1 - y) == 0).all()))
+    )
+    return y.long() if whole else y
 
 
 def _real_targets(y: Tensor, mean: Tensor) -> Tensor:
