@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value, vmap
+from torch.func import vmap
 
 from coset.distribution.samples import Samples
 from coset.errors import InputError
@@ -62,28 +62,34 @@ class Plan:
         return sum(self.kept(iteration) is not None for span in self.spans()[:rounds] for iteration in span)
 
 
+def joints(problem: Problem, flats: Tensor, x: Tensor, y: Tensor, *, own: bool = False) -> tuple[Tensor, Tensor]:
+    """``log_joint``, not tempered, of chains (C, D): values (C,) and gradients (C, D).
+
+    x and y are for all chains, or with ``own`` (C, M, …), each for its own.
+    """
+    leaves, axis = flats.detach().requires_grad_(), 0 if own else None
+    with torch.enable_grad():
+        values = vmap(problem.log_joint, (0, axis, axis))(leaves, x, y)
+        # A chain's value depends on its own row only; outside of vmap this costs less than a gradient inside.
+        (gradients,) = torch.autograd.grad(values.sum(), leaves)
+    return values.detach(), gradients
+
+
 def joint_density(problem: Problem, rows: int | None = None) -> LogDensity:
     """(log p(Y|θ) + log p(θ))/T of all chains on the whole data set, ``rows`` of it at a time to bound memory."""
-
     size = problem.count if rows is None else rows
+    parts = list(zip(torch.split(problem.x, size), torch.split(problem.y, size), strict=True))
 
     def density(flats: Tensor) -> tuple[Tensor, Tensor]:
         values, gradients = torch.zeros_like(flats[:, 0]), torch.zeros_like(flats)
-        for x, y in zip(torch.split(problem.x, size), torch.split(problem.y, size), strict=True):
-            own, slope = problem.log_joints(flats, x, y)
-            assert slope is not None
-            # The parts' log_joint counts their points N/M times, and the prior once: their weighted mean is the whole.
-            values.add_(own.detach(), alpha=len(x) / problem.count / problem.temperature)
-            gradients.add_(slope.detach(), alpha=len(x) / problem.count / problem.temperature)
+        for x, y in parts:
+            # A part's log_joint counts its points N/M times, and the prior once: the weighted mean is the whole.
+            share = len(x) / problem.count / problem.temperature
+            for total, part in zip((values, gradients), joints(problem, flats, x, y), strict=True):
+                total.add_(part, alpha=share)
         return values, gradients
 
     return density
-
-
-def separate_joints(problem: Problem, flats: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """``log_joint``, not tempered, of chains (C, D), each on its own minibatch x (C, M, …), y (C, M, …)."""
-    gradients, values = vmap(grad_and_value(problem.log_joint))(flats, x, y)
-    return values, gradients
 
 
 def require_batching(problem: Problem) -> None:
@@ -92,7 +98,7 @@ def require_batching(problem: Problem) -> None:
     # If this fails the fault is not the batching's, and the error is the network's own.
     torch.func.grad(problem.log_joint)(problem.start, x, y)
     try:
-        problem.log_joints(problem.start.expand(2, -1), x, y)
+        joints(problem, problem.start.expand(2, -1), x, y)
     except (RuntimeError, ValueError, TypeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise InputError(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from coset.distribution.samples import Samples
-from coset.posterior.chains import Plan, finished, require_batching, separate_joints, starts
+from coset.posterior.chains import Plan, finished, joints, require_batching, starts
 from coset.posterior.fit import Callback, Control, Fit, check_count, device_stream, run_rounds
 from coset.posterior.langevin import Dynamics, Gradient, Langevin, check_plan
 from coset.posterior.likelihoods import Likelihood
@@ -125,15 +125,11 @@ def batch_gradient(problem: Problem, batch_size: int, own: bool, seed: int) -> G
 
     def gradient(iteration: int, flats: Tensor) -> tuple[Tensor, Tensor]:
         if batch_size == problem.count:
-            values, slopes = problem.log_joints(flats, problem.x, problem.y)
-        elif own:
-            rows = picked(iteration, len(flats))
-            values, slopes = separate_joints(problem, flats, problem.x[rows], problem.y[rows])
-        else:
-            (rows,) = picked(iteration, len(flats))
-            values, slopes = problem.log_joints(flats, problem.x.index_select(0, rows), problem.y.index_select(0, rows))
-        assert slopes is not None
-        return values.detach(), slopes.detach()
+            return joints(problem, flats, problem.x, problem.y)
+        rows = picked(iteration, len(flats))
+        if own:
+            return joints(problem, flats, problem.x[rows], problem.y[rows], own=True)
+        return joints(problem, flats, problem.x.index_select(0, rows[0]), problem.y.index_select(0, rows[0]))
 
     return gradient
 
