@@ -54,6 +54,7 @@ _ROOMS = frozenset(
         "distribution",
         "landscape",
         "models",
+        "posterior",
         "store",
         "studies",
         "symmetry",

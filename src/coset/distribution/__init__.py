@@ -5,6 +5,7 @@ from coset.distribution.divergences import kl, wasserstein2, wasserstein2_square
 from coset.distribution.files import load_distribution, load_metadata, save_distribution
 from coset.distribution.gauge import normalize_scales
 from coset.distribution.gaussian import Gaussian
+from coset.distribution.low_rank import LowRank
 from coset.distribution.mean_field import MeanField
 from coset.distribution.mixture import Distribution, Estimate, Mixture
 from coset.distribution.samples import Samples, act_each
@@ -14,6 +15,7 @@ __all__ = [
     "Distribution",
     "Estimate",
     "Gaussian",
+    "LowRank",
     "MeanField",
     "Mixture",
     "Samples",

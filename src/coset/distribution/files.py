@@ -17,6 +17,7 @@ from torch import Tensor
 from coset.checkpoints import read_checkpoint, write_checkpoint
 from coset.distribution.delta import Delta
 from coset.distribution.gaussian import Gaussian
+from coset.distribution.low_rank import LowRank
 from coset.distribution.mean_field import MeanField
 from coset.distribution.mixture import Distribution, Mixture
 from coset.distribution.samples import Samples
@@ -31,6 +32,7 @@ _MAPPINGS: dict[str, tuple[type, tuple[str, ...]]] = {
     "mean-field": (MeanField, ("mean", "std")),
     "samples": (Samples, ("params",)),
     "gaussian": (Gaussian, ("mean",)),
+    "low-rank": (LowRank, ("mean", "diagonal", "factors")),
     "mixture": (Mixture, ()),
 }
 """Kind → its class and which of its parts are dicts of tensors."""
@@ -43,8 +45,8 @@ def save_distribution(q: Distribution, path: str | os.PathLike[str], metadata: M
     """
     if metadata and KEY in metadata:
         raise InputError(f"metadata has {KEY!r}, which is the distribution's own; expected other names")
-    tensors: dict[str, Tensor] = {}
-    content = json.dumps({"schema": SCHEMA, "content": _pack(q, "", tensors)}, ensure_ascii=False)
+    tensors, description = pack(q)
+    content = json.dumps({"schema": SCHEMA, "content": description}, ensure_ascii=False)
     write_checkpoint(path, tensors, {**(metadata or {}), KEY: content})
 
 
@@ -52,7 +54,7 @@ def load_distribution(path: str | os.PathLike[str]) -> Distribution:
     """Read what ``save_distribution`` wrote, on the CPU; anything else is an InputError that names the file."""
     tensors, description, _ = _read(path)
     try:
-        return _unpack(description["content"], "", tensors)
+        return unpack(tensors, description["content"])
     except InputError as error:
         raise InputError(f"{Path(path)} holds no distribution: {error}") from error
     except (KeyError, TypeError, AttributeError) as error:
@@ -62,6 +64,17 @@ def load_distribution(path: str | os.PathLike[str]) -> Distribution:
 def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     """The texts that were saved beside a distribution."""
     return {name: text for name, text in _read(path)[2].items() if name not in (KEY, "format")}
+
+
+def pack(q: Distribution) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of ``q`` under names of their own, and a description in plain values of what is where."""
+    tensors: dict[str, Tensor] = {}
+    return tensors, _pack(q, "", tensors)
+
+
+def unpack(tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> Distribution:
+    """The distribution that ``pack`` took apart."""
+    return _unpack(description, "", tensors)
 
 
 def _pack(q: Distribution, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from coset.distribution.delta import Delta
 from coset.distribution.draws import check_count, check_generator
 from coset.distribution.gaussian import Gaussian
+from coset.distribution.low_rank import LowRank
 from coset.distribution.mean_field import MeanField
 from coset.distribution.samples import Samples
 from coset.distribution.ties import map_tied, ties
@@ -19,7 +20,7 @@ from coset.errors import InputError
 from coset.symmetry.action import Action
 from coset.values import Frozen
 
-Distribution = Union[Delta, MeanField, Gaussian, Samples, "Mixture"]
+Distribution = Union[Delta, MeanField, Gaussian, LowRank, Samples, "Mixture"]
 """Any distribution over weights."""
 
 _CHUNK = 256

@@ -1,13 +1,42 @@
-"""Posteriors over weights: likelihoods, priors, and the inference that makes them."""
+"""Posteriors over weights: likelihoods, priors, the inference that makes them, predictions and their scores."""
 
+from collections.abc import Callable
+from typing import Any
+
+from coset.posterior.calibration import ReliabilityCurve, ece, plot_reliability, reliability
+from coset.posterior.elbo import elbo
+from coset.posterior.ensemble import fit_ensemble
 from coset.posterior.fit import Fit, Trace
+from coset.posterior.hmc import fit_hmc
+from coset.posterior.laplace import fit_laplace
 from coset.posterior.likelihoods import Bernoulli, Categorical, GaussianNoise, LearnedNoise, NoiseParameter
 from coset.posterior.mean_field import fit_mean_field
+from coset.posterior.point import fit_map
+from coset.posterior.predictive import predictive
+from coset.posterior.predictive_results import ClassPredictive, Predictive, RealPredictive
 from coset.posterior.priors import Density, FanIn, Isotropic, Named
+from coset.posterior.scores import Scores, score
+from coset.posterior.sgmcmc import fit_sgmcmc
+from coset.posterior.svgd import fit_svgd
+from coset.posterior.swag import fit_swag
+
+FITS: dict[str, Callable[..., Fit[Any]]] = {
+    "map": fit_map,
+    "ensemble": fit_ensemble,
+    "mean-field": fit_mean_field,
+    "swag": fit_swag,
+    "svgd": fit_svgd,
+    "sgmcmc": fit_sgmcmc,
+    "hmc": fit_hmc,
+    "laplace": fit_laplace,
+}
+"""The methods of inference by name; all take a module, data, likelihood, prior, temperature and seed."""
 
 __all__ = [
+    "FITS",
     "Bernoulli",
     "Categorical",
+    "ClassPredictive",
     "Density",
     "FanIn",
     "Fit",
@@ -16,6 +45,23 @@ __all__ = [
     "LearnedNoise",
     "Named",
     "NoiseParameter",
+    "Predictive",
+    "RealPredictive",
+    "ReliabilityCurve",
+    "Scores",
     "Trace",
+    "ece",
+    "elbo",
+    "fit_ensemble",
+    "fit_hmc",
+    "fit_laplace",
+    "fit_map",
     "fit_mean_field",
+    "fit_sgmcmc",
+    "fit_svgd",
+    "fit_swag",
+    "plot_reliability",
+    "predictive",
+    "reliability",
+    "score",
 ]

@@ -1,27 +1,15 @@
 """The evidence lower bound of a posterior on data, with its Monte Carlo error."""
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from coset.distribution import Gaussian, MeanField
+from coset.distribution import Estimate, Gaussian, MeanField
 from coset.errors import InputError
 from coset.posterior.fit import check_count
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike, pose
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number found by Monte Carlo and its standard error."""
-
-    value: float
-    error: float
-
-    def __repr__(self) -> str:
-        return f"{self.value:.6g} ± {self.error:.2g}"
 
 
 def elbo(

@@ -36,7 +36,7 @@ def network_config(
         "kind": "network",
         "schema": SCHEMA,
         "model": model,
-        "options": _all_options(model, options),
+        "options": all_options(model, options),
         "data": dataset.name,
         "fingerprint": dataset.fingerprint,
         "recipe": recipe.to_dict(),
@@ -97,7 +97,7 @@ def trained_network(
     return store.get_or_make(config, make)
 
 
-def _all_options(model: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def all_options(model: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """``options`` with the defaults of those that are not given."""
     try:
         arguments = inspect.signature(MODELS[model].make).bind(**options)

@@ -1,0 +1,99 @@
+"""Posteriors that studies share: one address for model, data, method, settings and seed, and inference that resumes."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from coset.distribution import Distribution
+from coset.distribution.files import pack, unpack
+from coset.errors import InputError
+from coset.models import build
+from coset.posterior import FITS, Fit, NoiseParameter, Trace
+from coset.store import Entry
+from coset.studies._trained import CHECKPOINT_SECONDS, all_options
+from coset.train import DivergenceError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from coset.studies import Context
+
+SCHEMA = 1
+"""Version of the configuration and of what it stands for: to be raised where the same one comes to infer otherwise."""
+Q = TypeVar("Q", bound=Distribution)
+
+
+def network_of(model: str, options: Mapping[str, Any], *, seed: int, noise: float | None = None) -> "nn.Module":
+    """The untrained network; if ``noise`` is given, with a parameter for the noise of its targets that begins there."""
+    network = build(model, seed=seed, **options)
+    return network if noise is None else NoiseParameter(network, outputs=_outputs(network), start=noise)
+
+
+def inferred(
+    context: "Context",
+    *,
+    method: str,
+    model: str,
+    data: str,
+    seed: int,
+    settings: Mapping[str, Any],
+    options: Mapping[str, Any] | None = None,
+    data_options: Mapping[str, Any] | None = None,
+    noise: float | None = None,
+) -> Fit[Any]:
+    """The posterior that ``method`` (of ``coset.posterior.FITS``) finds on the train part of ``data``, or the store has.
+
+    ``settings`` are those of the method; likelihoods and priors among them count by their ``repr``, so they must be
+    those of coset. Initial weights and inference follow from ``seed``.
+    """
+    if method not in FITS:
+        raise InputError(f"method is {method!r}; expected one of {', '.join(FITS)}")
+    dataset = context.data(data, **(data_options or {}))
+    config = {
+        "kind": "posterior",
+        "schema": SCHEMA,
+        "method": method,
+        "model": model,
+        "options": all_options(model, options or {}),
+        "noise": noise,
+        "data": dataset.name,
+        "fingerprint": dataset.fingerprint,
+        "settings": {name: _plain(value) for name, value in settings.items()},
+        "seed": seed,
+    }
+    fit: Callable[..., Fit[Any]] = FITS[method]
+    checkpoint = context.store.checkpoint(config)
+
+    def make() -> tuple[Mapping[str, "Tensor"], Mapping[str, object]]:
+        network = network_of(model, options or {}, seed=seed, noise=noise).to(context.device)
+        keep = {"checkpoint": checkpoint, "checkpoint_seconds": CHECKPOINT_SECONDS}
+        try:
+            found = fit(network, dataset.train, **settings, seed=seed, show=context.show, **keep)
+        except DivergenceError:
+            # To go on from there would only diverge again.
+            checkpoint.unlink(missing_ok=True)
+            raise
+        tensors, description = pack(found.posterior)
+        return tensors, {
+            "distribution": description,
+            "trace": [dict(record) for record in found.trace],
+            "seconds": found.seconds,
+            "notes": list(found.notes),
+        }
+
+    return _fit_of(context.store.get_or_make(config, make), method)
+
+
+def _fit_of(entry: Entry, method: str) -> Fit[Any]:
+    info = entry.info
+    posterior = unpack(entry.params, info["distribution"])
+    return Fit(posterior, Trace(info["trace"]), method, info["seconds"], tuple(info["notes"]))
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
+
+
+def _outputs(network: "nn.Module") -> int:
+    from coset.models import example_input
+
+    return int(network(example_input(network, 1)).shape[-1])
