@@ -18,7 +18,6 @@ from coset.posterior import laplace as laplace_module
 from coset.posterior.ggn import dense_ggn, diagonal_ggn, output_root
 from coset.posterior.laplace import fit_laplace
 from coset.posterior.likelihoods import Bernoulli, Categorical, GaussianNoise, LearnedNoise, NoiseParameter
-from coset.posterior.point import fit_map
 from coset.posterior.priors import FanIn, Named
 from coset.posterior.problem import pose
 
@@ -106,9 +105,9 @@ def test_it_is_the_hessian_of_a_model_linear_in_its_weights(kind):
     torch.testing.assert_close(dense_ggn(problem, problem.start, ignore), expected, rtol=1e-10, atol=1e-11)
 
 
-def linear_posterior(noise=0.5, prior=0.7):
-    x = inputs(40)
-    y = x @ torch.tensor([[1.0], [-2.0], [0.5]], **DOUBLE) + noise * inputs(40, 1, seed=5)
+def linear_posterior(noise=0.5, prior=0.7, count=40):
+    x = inputs(count)
+    y = x @ torch.tensor([[1.0], [-2.0], [0.5]], **DOUBLE) + noise * inputs(count, 1, seed=5)
     precision = x.T @ x / noise**2 + torch.eye(3, **DOUBLE) / prior**2
     return nn.Linear(3, 1, bias=False).double(), (x, y), precision, torch.linalg.solve(precision, x.T @ y / noise**2)
 
@@ -291,15 +290,37 @@ def test_kron_refuses_learned_noise(monkeypatch):
         )
 
 
-def test_kron_of_the_real_package():
+@pytest.mark.parametrize("count", [40, 600])
+def test_kron_of_the_real_package_is_exact_where_factors_are(count):
     pytest.importorskip("laplace", reason="the extra coset[laplace] is not installed")
-    problem = problem_of("categorical")
-    data = (problem.x, problem.y)
-    start = fit_map(problem.model, data, epochs=100, batch_size=30, learning_rate=0.05)
-    kron = fit_laplace(problem.model, data, structure="kron", start=start, draws=2000)
-    full = fit_laplace(problem.model, data, structure="full", start=start)
-    # Factors keep less than the dense matrix does: deviations of the same size, not the same.
-    ratio = torch.cat([(kron.posterior.std[key] / std).reshape(-1) for key, std in full.posterior.std.items()])
-    assert 0.5 < float(ratio.median()) < 2
+    # One output without bias: the factor of the inputs is all there is.
+    model, data, _, mean = linear_posterior(count=count)
+    common = {"start": {"weight": mean.T}, "likelihood": GaussianNoise(0.5), "prior": 0.7, "temperature": 0.5}
+    kron = fit_laplace(model, data, structure="kron", draws=5000, **common)
+    full = fit_laplace(model, data, structure="full", **common)
     name = "log_marginal_likelihood"
-    assert kron.trace[-1][name] == pytest.approx(full.trace[-1][name], abs=0.3)
+    assert kron.trace[-1][name] == pytest.approx(full.trace[-1][name], rel=1e-11)
+    # Five standard errors, 1/√(2n), of a deviation.
+    expected = full.posterior.std["weight"]
+    torch.testing.assert_close(kron.posterior.std["weight"], expected, rtol=5 / math.sqrt(2 * 5000), atol=0)
+
+
+def test_kron_of_the_real_package_keeps_tensors_and_their_priors_apart():
+    pytest.importorskip("laplace", reason="the extra coset[laplace] is not installed")
+    _, (x, y), _, _ = linear_posterior()
+    torch.manual_seed(0)
+    model, prior = nn.Linear(3, 1).double(), FanIn(0.9, 0.05)
+    common = {"start": model.state_dict(), "likelihood": GaussianNoise(0.5), "prior": prior}
+    kron = fit_laplace(model, (x, y), structure="kron", draws=5000, **common)
+    # Of one output the block of each tensor is exact: XᵀX/σ² for the weight, N/σ² for the bias.
+    blocks = {
+        "weight": x.T @ x / 0.25 + torch.eye(3, **DOUBLE) * 3 / 0.81,
+        "bias": torch.tensor([[40 / 0.25 + 1 / 0.05**2]], **DOUBLE),
+    }
+    for name, precision in blocks.items():
+        expected = torch.linalg.inv(precision).diagonal().sqrt()
+        found = kron.posterior.std[name].reshape(-1)
+        torch.testing.assert_close(found, expected, rtol=5 / math.sqrt(2 * 5000), atol=0)
+    log_det = sum(float(torch.logdet(precision)) for precision in blocks.values())
+    expected = 40 * kron.trace[-1]["log_joint"] + 2 * math.log(2 * math.pi) - 0.5 * log_det
+    assert 40 * kron.trace[-1]["log_marginal_likelihood"] == pytest.approx(expected, rel=1e-11)

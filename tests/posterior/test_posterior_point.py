@@ -141,6 +141,9 @@ def test_starts_come_from_weights_distributions_and_fits():
         assert torch.equal(initial_weights(problem, start), problem.layout.flatten(fit.posterior.params))
     with pytest.raises(InputError, match="start is a int"):
         fit_map(network(), data, epochs=1, batch_size=60, learning_rate=0.1, start=3)
+    several = fit_ensemble(network(), data, members=2, epochs=1, batch_size=60, learning_rate=0.1)
+    with pytest.raises(InputError, match="start is a Samples; expected one network"):
+        fit_map(network(), data, epochs=1, batch_size=60, learning_rate=0.1, start=several)
     broken = {name: tensor * float("nan") for name, tensor in fit.posterior.params.items()}
     with pytest.raises(InputError, match="NaN or infinite"):
         fit_map(network(), data, epochs=1, batch_size=60, learning_rate=0.1, start=broken)
@@ -234,6 +237,24 @@ def test_tied_and_attention_weights_are_drawn_and_buffers_are_not():
     assert not torch.equal(fresh_weights(problem, 0), fresh_weights(problem, 1))
     outputs = functional_call(model.eval(), fit.posterior.draw(1, 0), (problem.x,))
     assert bool(outputs.isfinite().all())
+
+
+def test_a_network_that_cannot_be_batched_is_trained_one_after_the_other():
+    class Branching(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.read = nn.Linear(4, 3)
+
+        def forward(self, x):
+            out = self.read(x)
+            return out if float(out.detach().sum()) > 0 else 2 * out
+
+    settings = {"members": 2, "epochs": 1, "batch_size": 60, "learning_rate": 0.1}
+    data = blobs(dtype=torch.float32)
+    chosen, asked = (fit_ensemble(Branching(), data, batched=b, **settings) for b in (None, False))
+    assert torch.equal(chosen.posterior.params["read.weight"], asked.posterior.params["read.weight"])
+    with pytest.raises(InputError, match="cannot be run with the weights of many chains at once"):
+        fit_ensemble(Branching(), data, batched=True, **settings)
 
 
 @pytest.mark.parametrize("batched", [True, False])

@@ -17,6 +17,7 @@ from coset.distribution.monomial import monomial
 from coset.distribution.ties import map_tied, once, ties
 from coset.errors import InputError
 from coset.symmetry.action import Action
+from coset.symmetry.gather import transformed_by_functorch
 from coset.values import Frozen
 
 _LOG_2PI = math.log(2 * math.pi)
@@ -49,7 +50,7 @@ class LowRank:
             expected = (self.rank, *self.mean[name].shape)
             if tuple(factor.shape) != expected or self.rank < 1:
                 raise InputError(f"factors['{name}'] has shape {tuple(factor.shape)}; expected {expected}, K ≥ 1")
-            if not bool(factor.isfinite().all()):
+            if not transformed_by_functorch(factor) and not bool(factor.isfinite().all()):
                 raise InputError(f"factors['{name}'] has values that are NaN or infinite")
 
     @cached_property
@@ -152,7 +153,7 @@ class LowRank:
     def _woodbury(self) -> tuple[Tensor, Tensor, Tensor]:
         """d (D,), Aᵀ (K, D) and the Cholesky factor of I + AᵀA (K, K)."""
         spread, directions = self._flat()
-        if bool((spread == 0).any()):
+        if not transformed_by_functorch(spread) and bool((spread == 0).any()):
             raise InputError("diagonal has values of 0, where there is no density; expected values > 0")
         scaled = directions / spread
         inner = scaled @ scaled.mT

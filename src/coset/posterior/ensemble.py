@@ -71,9 +71,7 @@ def fit_ensemble(
     values = initial_members(problem, members, seed, starts, "members")
     flat = FlatOptimizer(values, recipe, -(-problem.count // batch_size))
     objective = NegativeLogJoint(problem)
-    together = len(problem.start) <= BATCHED_WEIGHTS if batched is None else batched
-    if together:
-        require_batching(problem)
+    together = _train_together(problem, batched)
     losses: list[float] = []
 
     def advance(epoch: int) -> dict[str, float]:
@@ -120,7 +118,8 @@ def fresh_weights(problem: Problem, seed: int) -> Tensor:
     device = problem.start.device
     with own_global_state(device):
         seed_global_state(seed, device)
-        fresh.apply(_reset)
+        with torch.no_grad():
+            fresh.apply(_reset)
     for name, parameter in trained.items():
         if bool(parameter.isnan().any()):
             raise InputError(
@@ -128,6 +127,20 @@ def fresh_weights(problem: Problem, seed: int) -> Tensor:
                 f"such a method, or starts: the weights each network begins with"
             )
     return problem.layout.flatten(trained)
+
+
+def _train_together(problem: Problem, batched: bool | None) -> bool:
+    """Whether all members go through one call: as asked, or where that is faster and the network allows it."""
+    if batched is None and len(problem.start) > BATCHED_WEIGHTS:
+        return False
+    if batched is not False:
+        try:
+            require_batching(problem)
+        except InputError:
+            if batched:
+                raise
+            return False
+    return batched is not False
 
 
 def _reset(module: nn.Module) -> None:

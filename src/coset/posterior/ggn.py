@@ -71,7 +71,8 @@ def ggn_rows(problem: Problem, flat: Tensor, chunk_bytes: int = ROW_BYTES) -> It
     for x in torch.split(problem.x, size):
         with torch.no_grad():
             roots = output_root(problem.likelihood, problem.outputs(flat, x))
-            yield len(x), vmap(pulled)(x, roots).reshape(-1, flat.numel())
+            rows = vmap(pulled)(x, roots).reshape(-1, flat.numel())
+        yield len(x), rows
 
 
 def dense_ggn(problem: Problem, flat: Tensor, advance: Callable[[int], None], chunk_bytes: int = ROW_BYTES) -> Tensor:

@@ -18,7 +18,7 @@ from coset.posterior.fit import Callback, Fit, Trace, check_count
 from coset.posterior.ggn import dense_ggn, diagonal_ggn
 from coset.posterior.kronecker import kronecker_posterior
 from coset.posterior.likelihoods import Likelihood
-from coset.posterior.point import fit_map, initial_weights
+from coset.posterior.point import Start, fit_map, initial_weights
 from coset.posterior.problem import Data, PriorLike, Problem, pose
 from coset.progress import progress
 
@@ -83,7 +83,7 @@ def fit_laplace(
     data: Data,
     *,
     structure: str = "diagonal",
-    start: Any = None,
+    start: Start | None = None,
     likelihood: Likelihood | str = "categorical",
     prior: PriorLike = 1.0,
     temperature: float = 1.0,
@@ -161,7 +161,7 @@ def _maximum(model: nn.Module, data: Data, search: Mapping[str, Any], rest: Mapp
     return fit_map(model, data, **{name: value for name, value in search.items() if value is not None}, **rest)
 
 
-def _given(start: Any, search: Mapping[str, Any]) -> Fit[Any]:
+def _given(start: Start, search: Mapping[str, Any]) -> Fit[Any]:
     """A maximum that is there already, as a fit without a course."""
     for name, value in search.items():
         if value is not None:

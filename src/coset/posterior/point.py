@@ -8,6 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from coset.distribution.delta import Delta
+from coset.distribution.gaussian import Gaussian
+from coset.distribution.low_rank import LowRank
+from coset.distribution.mean_field import MeanField
 from coset.errors import InputError
 from coset.posterior.fit import Callback, Control, Fit, epoch_batches, require_finite_losses, run_rounds
 from coset.posterior.flat_optimizer import FlatOptimizer
@@ -16,6 +19,9 @@ from coset.posterior.mean_field import optimization
 from coset.posterior.priors import Density
 from coset.posterior.problem import Data, PriorLike, Problem, pose
 from coset.sealed import checksum
+
+Start = Mapping[str, Tensor] | Delta | MeanField | Gaussian | LowRank | Fit[Any]
+"""Weights to begin at: a dict of them, a distribution with one centre (its mean), or a fit of either."""
 
 ADVICE = "a lower learning_rate or a warm-up may help"
 
@@ -70,7 +76,7 @@ def fit_map(
     momentum: float = 0.0,
     schedule: str = "constant",
     warmup_epochs: int = 0,
-    start: Any = None,
+    start: Start | None = None,
     seed: int = 0,
     checkpoint: Path | str | None = None,
     checkpoint_seconds: float = 5.0,
@@ -132,20 +138,29 @@ def descent_settings(flat: FlatOptimizer) -> dict[str, Any]:
     return {**recipe, "start": f"checksum {checksum(flat.state['values']):08x}"}
 
 
-def initial_weights(problem: Problem, start: Any) -> Tensor:
-    """The trained parameters (D,) of weights, of a distribution's mean or of a fit; the model's own if None."""
+def initial_weights(problem: Problem, start: Start | None) -> Tensor:
+    """The trained parameters (D,) of ``start``; the model's own if None."""
     if start is None:
         return problem.start.clone()
-    params = start.posterior if isinstance(start, Fit) else start
-    params = getattr(params, "mean", params)
-    if not isinstance(params, Mapping):
-        raise InputError(f"start is a {type(start).__name__}; expected a dict of weights, a distribution or a Fit")
-    flat = problem.layout.flatten(params).to(problem.start)
+    flat = problem.layout.flatten(weights_of(start, "start")).to(problem.start)
     if flat.ndim != 1:
         raise InputError(f"start has tensors with leading axes {tuple(flat.shape[:-1])}; expected one network")
     if not bool(flat.isfinite().all()):
         raise InputError("start has values that are NaN or infinite")
     return flat
+
+
+def weights_of(start: Start, name: str) -> Mapping[str, Tensor]:
+    """One network as a dict of weights. Draws have none to stand for all: their mean is no network of that function."""
+    found = start.posterior if isinstance(start, Fit) else start
+    if isinstance(found, Delta | MeanField | Gaussian | LowRank):
+        return found.mean
+    if not isinstance(found, Mapping):
+        raise InputError(
+            f"{name} is a {type(found).__name__}; expected one network: a dict of weights, a distribution with one "
+            f"centre or a Fit of either"
+        )
+    return found
 
 
 def given_or_flat(prior: PriorLike | None) -> PriorLike:

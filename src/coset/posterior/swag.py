@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +12,14 @@ from coset.posterior.fit import Callback, Control, Fit, check_count, run_rounds
 from coset.posterior.flat_optimizer import FlatOptimizer
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.mean_field import optimization
-from coset.posterior.point import NegativeLogJoint, descend, descent_settings, given_or_flat, initial_weights
+from coset.posterior.point import (
+    NegativeLogJoint,
+    Start,
+    descend,
+    descent_settings,
+    given_or_flat,
+    initial_weights,
+)
 from coset.posterior.problem import Data, PriorLike, Problem, pose
 
 
@@ -67,7 +73,7 @@ def fit_swag(
     epochs: int,
     batch_size: int,
     learning_rate: float,
-    start: Any = None,
+    start: Start | None = None,
     burn_in_epochs: int = 0,
     collect_every: int | None = None,
     rank: int = 20,
