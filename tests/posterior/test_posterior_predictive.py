@@ -208,6 +208,29 @@ def test_a_path_of_posteriors_is_smooth_and_ends_where_it_should(points):
     assert values.diff().diff().abs().max() < 0.02 * error
 
 
+def test_draws_of_a_mean_field_have_its_moments_and_keep_ties_and_points():
+    tied, point = torch.tensor([1.0, -2.0]), torch.tensor([3.0])
+    mean = {"a": tied, "b": tied, "c": torch.zeros(2, 2), "d": point, "n": torch.tensor(4)}
+    q = MeanField(mean, {"b": torch.tensor([0.5, 2.0]), "c": torch.tensor([[1.0, 0.0], [3.0, 0.1]])})
+    draws = draws_of(q, 4000, 0)
+    drawn = [draws.draw(j) for j in range(4000)]
+    assert all(list(one) == list(mean) and one["a"].data_ptr() == one["b"].data_ptr() for one in drawn)
+    assert all(one["d"] is point and int(one["n"]) == 4 for one in drawn)
+    for name, std in (("a", q.std["b"]), ("c", q.std["c"])):
+        values = torch.stack([one[name] for one in drawn])
+        # Five standard errors of a mean, and of a deviation.
+        assert ((values.mean(0) - mean[name]).abs() <= 5 * std / math.sqrt(4000)).all()
+        assert ((values.std(0) - std).abs() <= 5 * std / math.sqrt(8000)).all()
+    flat = torch.stack([torch.cat([one["a"], one["c"][:, 0]]) for one in drawn])
+    assert (torch.corrcoef(flat.mT) - torch.eye(4)).abs().max() < 5 / math.sqrt(4000)
+
+
+def test_a_mean_field_of_several_types_is_drawn_in_them():
+    mean = {"a": torch.zeros(3), "b": torch.zeros(2, dtype=torch.float64)}
+    draw = draws_of(MeanField(mean, {name: torch.ones_like(tensor) for name, tensor in mean.items()}), 2, 0).draw(1)
+    assert [draw[name].dtype for name in mean] == [torch.float32, torch.float64]
+
+
 @pytest.mark.parametrize(("count", "expected"), [(None, 15), (15, 15), (40, 15), (5, 5), (1, 1)])
 def test_draws_of_samples_are_all_or_evenly_spaced(count, expected):
     flat = torch.arange(15.0).reshape(3, 5, 1)
@@ -285,11 +308,11 @@ def test_the_error_of_the_mean_is_the_spread_over_seeds(points):
 def test_drawing_stops_at_the_error_asked_for(points):
     x, y = points
     model, q = network(), mean_field(network())
-    loose = predictive(model, q, x, samples=2000, y=y, target_error=0.03)
-    tight = predictive(model, q, x, samples=2000, y=y, target_error=0.015)
+    loose = predictive(model, q, x, samples=2000, y=y, target_error=0.01)
+    tight = predictive(model, q, x, samples=2000, y=y, target_error=0.005)
     assert 16 <= loose.draws < tight.draws < 2000
-    assert loose.likelihood.mean_error <= 0.03
-    assert tight.likelihood.mean_error <= 0.015
+    assert loose.likelihood.mean_error <= 0.01
+    assert tight.likelihood.mean_error <= 0.005
     same = predictive(model, q, x, samples=tight.draws, y=y, batch_size=5)
     torch.testing.assert_close(same.log_probabilities, tight.log_probabilities)
     assert predictive(model, q, x, samples=20, y=y, target_error=1e-9).draws == 20

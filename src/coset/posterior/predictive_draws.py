@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from coset.distribution.delta import Delta
+from coset.distribution.draws import standard_normal
 from coset.distribution.mean_field import MeanField
 from coset.distribution.samples import Samples
+from coset.distribution.ties import ties
 from coset.errors import InputError
 from coset.posterior.fit import Fit, check_count
 from coset.train.randomness import stream
@@ -61,14 +63,35 @@ def draws_of(q: Posterior, samples: int | None, seed: int | torch.Generator) -> 
         return _given(q, samples)
     if isinstance(q, type) or not isinstance(q, Sampled):
         raise InputError(f"q is a {type(q).__name__}; expected a distribution over weights, a dict of them or a Fit")
-    distribution, root = q, _root(seed)
+    root, count = _root(seed), samples or SAMPLES
+    if isinstance(q, MeanField) and not q.random_names:
+        return draws_of(q.mean, samples, seed)
+    if isinstance(q, MeanField) and len({(q.mean[name].dtype, q.mean[name].device) for name in q.random_names}) == 1:
+        return Draws(count, False, _flat(q, root))
+    distribution = q
 
     def draw(number: int) -> dict[str, Tensor]:
         drawn = distribution.sample(1, stream("predictive", root, number))
         return {name: tensor[0] for name, tensor in drawn.items()}
 
-    exact = isinstance(q, MeanField) and not q.random_names
-    return Draws(1 if exact else samples or SAMPLES, exact, draw)
+    return Draws(count, False, draw)
+
+
+def _flat(q: MeanField, root: int) -> Callable[[int], dict[str, Tensor]]:
+    """m + s·ε of all that varies as one vector: few small operations where networks are small, one pass where large."""
+    first, names = ties(q.mean), q.random_names
+    spread = {first[name]: deviation for name, deviation in q.std.items()}
+    mean = torch.cat([q.mean[name].detach().reshape(-1) for name in names])
+    std = torch.cat([spread[name].detach().to(mean).reshape(-1) for name in names])
+    sizes = [q.mean[name].numel() for name in names]
+
+    def draw(number: int) -> dict[str, Tensor]:
+        noise = standard_normal(tuple(mean.shape), mean, stream("predictive", root, number))
+        parts = torch.split(torch.addcmul(mean, std, noise), sizes)
+        drawn = {name: part.view(q.mean[name].shape) for name, part in zip(names, parts, strict=True)}
+        return {name: drawn[one] if one in drawn else q.mean[name] for name, one in first.items()}
+
+    return draw
 
 
 def _given(q: Samples, samples: int | None) -> Draws:
