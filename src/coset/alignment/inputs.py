@@ -17,7 +17,8 @@ def check_network(sym: Symmetry, network: Network, what: str) -> None:
     """Raise unless ``network`` has every parameter of ``sym``, each of its shape and finite."""
     if not isinstance(network, Mapping | Delta | MeanField | Gaussian):
         raise InputError(
-            f"{what} is a {type(network).__name__}; expected a dict of parameters, a Delta, a MeanField or a Gaussian"
+            f"{what} is a {type(network).__name__}; expected a dict of parameters, a Delta or a MeanField, or a dense "
+            f"Gaussian"
         )
     weights = points(network)
     for name in weights:

@@ -78,7 +78,7 @@ def align_samples(
     the others, which is coordinate ascent on the objective (generalised Procrustes analysis modulo the group).
 
     ``gauge``: "given" leaves scales as they are, also where the group has them (ReLU): a Gaussian prior is invariant
-    under permutations and signs and not under scales, so that the posterior has one mode along them and draws mix there.
+    under permutations and signs and not under scales, so that the posterior does not repeat itself along them.
     "normalized" first removes the scales of every draw, and the elements have them: draws of one function become equal
     however they are scaled; the weights of the last layer then carry the products of all norms, and count most.
     ``callback`` is told of every pass through the draws and may stop after it.

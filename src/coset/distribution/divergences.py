@@ -213,7 +213,9 @@ def _covariance(q: MeanField | Gaussian, names: list[str]) -> Tensor:
 
 
 def _root(covariance: Tensor) -> Tensor:
-    """F with S = F Fᵀ: the symmetric root, in which small eigenvalues are small columns."""
+    """The symmetric F with S = F Fᵀ."""
     values, vectors = torch.linalg.eigh(covariance)
-    root: Tensor = vectors * values.clamp(min=0).sqrt() @ vectors.mT
+    # Rounding of an eigenvalue of 0 is not small under the root.
+    noise = 8 * len(values) * torch.finfo(values.dtype).eps * values.abs().amax() if len(values) else 0.0
+    root: Tensor = vectors * values.where(values > noise, 0.0).sqrt() @ vectors.mT
     return root

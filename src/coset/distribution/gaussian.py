@@ -57,11 +57,13 @@ class Gaussian:
             return triangle, True
         values, vectors = torch.linalg.eigh(self.covariance)
         lowest, highest = float(values[0]), float(values[-1])
-        if lowest < -_noise(self.covariance, max(highest, 0.0)):
+        noise = _noise(self.covariance, max(highest, 0.0))
+        if lowest < -noise:
             raise InputError(
                 f"covariance is not positive semidefinite: its eigenvalues lie between {lowest:.3g} and {highest:.3g}"
             )
-        return vectors * values.clamp(min=0).sqrt(), False
+        # Rounding of an eigenvalue of 0 is not small under the root.
+        return vectors * values.where(values > noise, 0.0).sqrt(), False
 
     @property
     def random_names(self) -> tuple[str, ...]:

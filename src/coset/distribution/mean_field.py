@@ -50,7 +50,6 @@ class MeanField:
                     f"expected real floating point numbers"
                 )
             _check_positive(name, deviation)
-        _check_tied(self.std, self._first)
 
     @cached_property
     def _first(self) -> dict[str, str]:
@@ -59,6 +58,7 @@ class MeanField:
     @cached_property
     def _spread(self) -> dict[str, Tensor]:
         """First name of a random tensor → its deviations."""
+        _check_tied(self.std, self._first)
         return {self._first[name]: deviation for name, deviation in self.std.items()}
 
     @property

@@ -1,0 +1,137 @@
+"""Distributions come back from files as they went; files that are something else are refused by name."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from coset.checkpoints import read_checkpoint, write_checkpoint
+from coset.distribution import (
+    Delta,
+    Gaussian,
+    MeanField,
+    Mixture,
+    Samples,
+    load_distribution,
+    load_metadata,
+    save_distribution,
+)
+from coset.distribution.files import KEY, SCHEMA
+from coset.distribution.ties import ties
+from coset.errors import InputError
+
+
+def every_kind():
+    generator = torch.Generator().manual_seed(0)
+    shared = torch.randn(3, 2, generator=generator).to(torch.bfloat16)
+    params = {
+        "out": shared, "in": shared, "b": torch.randn(2, generator=generator, dtype=torch.float64),
+        "count": torch.tensor(3),
+    }  # fmt: skip
+    field = MeanField(params, {"b": torch.rand(2, generator=generator), "in": torch.ones(3, 2)})
+    dense = Gaussian(params, torch.eye(8, dtype=torch.float64) + 0.1, ("b", "in"))
+    draws = Samples({"w": torch.randn(2, 3, 4, generator=generator), "n": torch.arange(6).reshape(2, 3)})
+    mixed = Mixture([field, Mixture([dense, Delta(params)], [0.5, 0.5])], [0.25, 0.75])
+    return {"delta": Delta(params), "mean-field": field, "gaussian": dense, "samples": draws, "mixture": mixed}
+
+
+def assert_same(a, b):
+    assert type(a) is type(b)
+    if isinstance(a, Mixture):
+        assert torch.equal(a.weights, b.weights)
+        for mine, theirs in zip(a.components, b.components, strict=True):
+            assert_same(mine, theirs)
+        return
+    parts = [("mean", "std"), ("params",)][isinstance(a, Delta | Samples)]
+    for part in ("mean",) if isinstance(a, Gaussian) else parts:
+        mine, theirs = getattr(a, part), getattr(b, part)
+        assert list(mine) == list(theirs)
+        assert ties(mine) == ties(theirs)
+        assert all(torch.equal(mine[key], theirs[key]) and mine[key].dtype == theirs[key].dtype for key in mine)
+    if isinstance(a, Gaussian):
+        assert a.names == b.names
+        assert torch.equal(a.covariance, b.covariance)
+
+
+@pytest.mark.parametrize("kind", every_kind())
+def test_every_kind_comes_back(kind, tmp_path):
+    q = every_kind()[kind]
+    save_distribution(q, tmp_path / "q.safetensors", {"seed": "3"})
+    assert_same(q, load_distribution(tmp_path / "q.safetensors"))
+    assert load_metadata(tmp_path / "q.safetensors") == {"seed": "3"}
+    first = (tmp_path / "q.safetensors").read_bytes()
+    save_distribution(q, tmp_path / "q.safetensors", {"seed": "3"})
+    assert (tmp_path / "q.safetensors").read_bytes() == first
+    assert [path.name for path in tmp_path.iterdir()] == ["q.safetensors"]
+
+
+def test_tied_tensors_are_stored_once(tmp_path):
+    save_distribution(every_kind()["delta"], tmp_path / "q")
+    assert set(read_checkpoint(tmp_path / "q").params) == {"params/out", "params/b", "params/count"}
+
+
+def test_truncated_files(tmp_path):
+    path = tmp_path / "q.safetensors"
+    save_distribution(every_kind()["mixture"], path)
+    whole = path.read_bytes()
+    for size in (0, 5, 60, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(InputError, match=r"q.safetensors"):
+            load_distribution(path)
+
+
+def test_foreign_files(tmp_path):
+    path = tmp_path / "q.safetensors"
+    with pytest.raises(InputError, match=r"q.safetensors does not exist"):
+        load_distribution(path)
+    save_file({"w": torch.zeros(2)}, path)
+    with pytest.raises(InputError, match=r"q.safetensors is not a distribution: there is no 'coset.distribution' in"):
+        load_distribution(path)
+    torch.save({"w": torch.zeros(2)}, path)
+    with pytest.raises(InputError, match=r"q.safetensors is not a distribution"):
+        load_distribution(path)
+    path.write_text("hello, this is no tensor")
+    with pytest.raises(InputError, match=r"q.safetensors is neither a safetensors nor a PyTorch file"):
+        load_distribution(path)
+
+
+def written(path, content, tensors=None):
+    text = content if isinstance(content, str) else json.dumps(content)
+    write_checkpoint(path, tensors or {"params/w": torch.zeros(2)}, {KEY: text})
+
+
+def test_other_schemas_and_damage(tmp_path):
+    path = tmp_path / "q"
+    good = {"kind": "delta", "params": {"w": "w"}}
+    written(path, {"schema": SCHEMA, "content": good})
+    assert load_distribution(path).params["w"].tolist() == [0.0, 0.0]
+    cases = {
+        "is a distribution of schema 2; expected 1": {"schema": SCHEMA + 1, "content": good},
+        "is a distribution of schema None; expected 1": ["no"],
+        "is damaged: its metadata 'coset.distribution' is not JSON": "{",
+        "holds no distribution: its kind is 'cauchy'; expected one of delta": {
+            "schema": SCHEMA, "content": {"kind": "cauchy"},
+        },
+        "holds no distribution: the tensor 'params/v' is missing": {
+            "schema": SCHEMA, "content": {"kind": "delta", "params": {"v": "v"}},
+        },
+        "is damaged: KeyError": {"schema": SCHEMA, "content": {"kind": "mean-field"}},
+        "holds no distribution: params\\['w'\\] has shape": {
+            "schema": SCHEMA, "content": {"kind": "samples", "params": {"w": "w"}},
+        },
+    }  # fmt: skip
+    for message, content in cases.items():
+        written(path, content)
+        with pytest.raises(InputError, match=rf"q {message}"):
+            load_distribution(path)
+
+
+def test_what_cannot_be_saved(tmp_path):
+    with pytest.raises(InputError, match="a dict cannot be saved; expected one of Delta, MeanField"):
+        save_distribution({"w": torch.zeros(2)}, tmp_path / "q")
+    with pytest.raises(InputError, match=r"metadata has 'coset.distribution', which is the distribution's own"):
+        save_distribution(Delta({"w": torch.zeros(2)}), tmp_path / "q", {KEY: "mine"})
+    with pytest.raises(InputError, match=r"'params/w' .* NaN or infinite"):
+        save_distribution(Delta({"w": torch.full((2,), torch.nan)}), tmp_path / "q")
+    assert list(tmp_path.iterdir()) == []
