@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -99,9 +99,7 @@ def runner(model: nn.Module, draws: Draws, x: Tensor, batch_size: int) -> Runner
     size = sum(tensor.numel() for tensor in weights.values())
     group = _group(size, points, min(batch_size, len(points)), draws.count)
     alone = Runner(copied, points, sources, own, batch_size, 1, outputs)
-    if group > 1 and not _vectorizes(alone, draws):
-        group = 1
-    return Runner(copied, points, sources, own, batch_size, group, outputs)
+    return replace(alone, group=group) if group > 1 and _vectorizes(alone, draws) else alone
 
 
 def _group(size: int, x: Tensor, rows: int, count: int) -> int:
@@ -129,6 +127,8 @@ def _together(model: nn.Module, members: list[dict[str, Tensor]]) -> Callable[[T
         result: Tensor = functional_call(model, {**shared, **varying}, (x,))
         return result
 
+    if not stacked:
+        return lambda x: torch.stack([one({}, x)] * len(members))
     batched = vmap(one, in_dims=(0, None))
     return lambda x: batched(stacked, x)
 
