@@ -16,6 +16,7 @@ ROOMS = (
     "symmetry",
     "distribution",
     "alignment",
+    "posterior",
     "landscape",
     "checkpoints",
     "models",

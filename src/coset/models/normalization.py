@@ -24,9 +24,15 @@ class FilterResponseNorm(nn.Module):
     def __init__(self, channels: int, eps: float = 1e-6) -> None:
         super().__init__()
         check_count("channels", channels)
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
+        self.weight = nn.Parameter(torch.empty(channels))
+        self.bias = nn.Parameter(torch.empty(channels))
         self.register_buffer("eps", torch.full((channels,), eps))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """γ = 1 and β = 0."""
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         second_moment = x.square().mean((-2, -1), keepdim=True)
@@ -47,7 +53,12 @@ class ThresholdedLinear(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         check_count("channels", channels)
-        self.tau = nn.Parameter(torch.zeros(channels))
+        self.tau = nn.Parameter(torch.empty(channels))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """τ = 0."""
+        nn.init.zeros_(self.tau)
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.maximum(x, self.tau.view(-1, 1, 1))
@@ -67,9 +78,15 @@ class ChannelLayerNorm(nn.Module):
     def __init__(self, channels: int, eps: float = 1e-5) -> None:
         super().__init__()
         check_count("channels", channels)
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
+        self.weight = nn.Parameter(torch.empty(channels))
+        self.bias = nn.Parameter(torch.empty(channels))
         self.eps = eps
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """γ = 1 and β = 0."""
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         last = F.layer_norm(x.movedim(-3, -1), self.weight.shape, self.weight, self.bias, self.eps)

@@ -180,7 +180,13 @@ class NoiseParameter(nn.Module):
             raise InputError(f"start is {start!r}; the noise to begin with is a number > 0")
         like = next(network.parameters(), torch.zeros(()))
         self.network = network
-        self.log_noise = nn.Parameter(torch.full((outputs,), math.log(start), dtype=like.dtype, device=like.device))
+        self.start = float(start)
+        self.log_noise = nn.Parameter(torch.empty((outputs,), dtype=like.dtype, device=like.device))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The noise of the beginning; the network's own parts reset themselves."""
+        nn.init.constant_(self.log_noise, math.log(self.start))
 
     def forward(self, x: Tensor) -> Tensor:
         mean = self.network(x)

@@ -128,8 +128,8 @@ class NegativeELBO:
 
     def _sampled_terms(self, sign: int, weight: float) -> Tensor:
         """w ∇log p(θ)/N at the sampled weights, and wTε/(σN) where log q counts along the path."""
-        theta = self.theta.detach().requires_grad_()
-        (terms,) = torch.autograd.grad(self.problem.log_prior(theta), theta)
+        # Unlike autograd.grad this takes a density that does not depend on some parameters, or on none.
+        terms: Tensor = torch.func.grad(self.problem.log_prior)(self.theta)
         if self.kl == "sticking":
             terms = terms + sign * self.problem.temperature * self.noise / self.sigma
         return terms * (weight / self.problem.count)
