@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from architectures import made
 from coset.errors import InputError
-from coset.posterior.chains import Plan, starts
+from coset.posterior.chains import Plan, joints, starts
 from coset.posterior.fit import device_stream
 from coset.posterior.langevin import METHODS, PRECONDITIONERS, Dynamics, Langevin
 from coset.posterior.likelihoods import GaussianNoise
@@ -200,6 +201,24 @@ def test_a_linear_model_has_its_closed_form_up_to_discretisation(temperature):
     assert ((variances * values / temperature - 1) <= 0.12).all()
 
 
+@pytest.mark.parametrize("name", ["batchnorm+depthwise", "grouped+groupnorm", "concatenation", "cct", "resnet20, frn"])
+def test_chains_side_by_side_are_what_each_is_alone(name):
+    model, _, shape = made(name)
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(2, 3, *shape, dtype=torch.float64, generator=generator)
+    y = torch.randn(2, 3, model(x[0]).shape[1], dtype=torch.float64, generator=generator)
+    problem = pose(model, (x.flatten(0, 1), y.flatten(0, 1)), GaussianNoise(1.0), 1.0)
+    flats = starts(problem, None, 0.1, 2, seed=0)
+    for own in (False, True):
+        values, gradients = joints(problem, flats, x if own else x[0], y if own else y[0], own=own)
+        for chain, flat in enumerate(flats):
+            alone = flat.clone().requires_grad_()
+            value = problem.log_joint(alone, x[chain * own], y[chain * own])
+            (gradient,) = torch.autograd.grad(value, alone)
+            torch.testing.assert_close(values[chain], value.detach(), rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(gradients[chain], gradient, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("own", [False, True])
 def test_batches_of_a_pass_make_the_whole_gradient(own):
     model, data = regression()
@@ -385,8 +404,15 @@ def test_a_network_that_cannot_be_batched_is_refused():
 
 def test_divergence_stops_with_step_and_advice():
     model, data = regression()
-    with pytest.raises(DivergenceError, match=r"in step \d+; the .* finite.*a smaller step_size may help"):
+    with pytest.raises(
+        DivergenceError, match=r"in step \d+; the last finite value was -.*; a smaller step_size may help"
+    ):
         fit_sgmcmc(model, data, step_size=10.0, draws=900, burn_in=1, batch_size=40, **LINEAR)
+
+
+def test_states_have_two_axes():
+    with pytest.raises(InputError, match=r"start has shape \(3,\)"):
+        sample_sgmcmc(quadratic, torch.zeros(3), draws=1, burn_in=0, step_size=0.1)
 
 
 @pytest.mark.parametrize(
@@ -399,6 +425,7 @@ def test_divergence_stops_with_step_and_advice():
         ({"cycles": 2}, "cycles is 2; 'sghmc' has one"),
         ({"method": "csghmc", "cycles": 4}, "draws is 6; expected a multiple of the 4 cycles"),
         ({"noise_estimate": 1e9}, "noise_estimate is 1000000000.0"),
+        ({"noise_estimate": 1.0, "preconditioner": "rms"}, "noise_estimate is 1.0 and preconditioner is 'rms'"),
         ({"preconditioner": "adam"}, "preconditioner is 'adam'"),
         ({"preconditioner": "rms", "burn_in": 0}, "burn_in is 0; the preconditioner 'rms' learns there"),
         ({"draws": 0}, "draws is 0"),

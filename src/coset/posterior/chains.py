@@ -62,6 +62,14 @@ class Plan:
         return sum(self.kept(iteration) is not None for span in self.spans()[:rounds] for iteration in span)
 
 
+def check_states(start: Tensor) -> None:
+    """Raise unless ``start`` holds states (C, D) of chains."""
+    if start.ndim != 2 or not start.numel() or not start.is_floating_point():
+        raise InputError(f"start has shape {tuple(start.shape)} and type {start.dtype}; expected numbers (chains, D)")
+    if not bool(start.isfinite().all()):
+        raise InputError("start has values that are NaN or infinite")
+
+
 def joints(problem: Problem, flats: Tensor, x: Tensor, y: Tensor, *, own: bool = False) -> tuple[Tensor, Tensor]:
     """``log_joint``, not tempered, of chains (C, D): values (C,) and gradients (C, D).
 
@@ -160,8 +168,7 @@ def starts(problem: Problem, start: Mapping[str, Tensor] | None, spread: str | f
             raise InputError(f"spread is {spread!r}; expected one of {', '.join(SPREADS)}, or a number ≥ 0")
         found = first.repeat(chains, 1)
         found[1:] += spread * torch.empty_like(found[1:]).normal_(generator=device_stream("initial", seed, 0, found))
-    if not bool(found.isfinite().all()):
-        raise InputError("start has values that are NaN or infinite")
+    check_states(found)
     return found
 
 

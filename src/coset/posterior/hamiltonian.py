@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coset.errors import InputError
-from coset.posterior.chains import LogDensity, Plan
+from coset.posterior.chains import LogDensity, Plan, check_states
 from coset.posterior.fit import check_count, check_positive
 from coset.posterior.leapfrog import Phase, energy, leapfrog
 from coset.posterior.step_size import (
@@ -84,6 +84,7 @@ class Hamiltonian:
     """
 
     def __init__(self, density: LogDensity, start: Tensor, plan: Plan, trajectories: Trajectories) -> None:
+        check_states(start)
         self.density, self.plan, self.trajectories = density, plan, trajectories
         position = start.detach().clone()
         value, gradient = density(position)

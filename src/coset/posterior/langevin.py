@@ -2,7 +2,7 @@
 
 One step, for the log-density log p, step size η, friction α, temperature T and a fixed positive diagonal G:
 
-    v ← (1 − α) v + η G ∇log p̂(θ) + √(2αηT G − η² G² V̂) ξ,   ξ ~ N(0, I)
+    v ← (1 − α) v + η G ∇log p̂(θ) + √(2αηT G − η² V̂) ξ,   ξ ~ N(0, I)
     θ ← θ + v
 
 This is SGHMC (Chen et al. 2014, eq. 15: unit mass, v of variance ηT, β̂ = ηV̂/2), where V̂ is an estimate of the
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from coset.errors import InputError
-from coset.posterior.chains import Plan
+from coset.posterior.chains import Plan, check_states
 from coset.posterior.fit import check_count, check_positive
 from coset.train import DivergenceError
 
@@ -91,6 +91,11 @@ class Dynamics:
                 raise InputError(f"friction is {self.friction!r}; {self.method!r} has no momentum: expected None")
             if self.friction > 1:
                 raise InputError(f"friction is {self.friction!r}; expected a number in (0, 1]")
+        if self.noise_estimate and self.preconditioner != "identity":
+            raise InputError(
+                f"noise_estimate is {self.noise_estimate!r} and preconditioner is {self.preconditioner!r}; expected 0, "
+                f"or 'identity'"
+            )
         most = 2 * self.alpha * self.temperature / self.step_size
         if self.noise_estimate > most:
             raise InputError(
@@ -120,11 +125,13 @@ class Langevin:
     """Chains (C, D) that move by the dynamics; ``state`` holds all that changes, draws (C, draws, D) among it."""
 
     def __init__(self, gradient: Gradient, start: Tensor, plan: Plan, dynamics: Dynamics) -> None:
+        check_states(start)
         self.gradient, self.plan, self.dynamics = gradient, plan, dynamics
         self.rule = PRECONDITIONERS[dynamics.preconditioner]
         self.state: dict[str, Tensor] = {
             "position": start.detach().clone(),
             "velocity": torch.zeros_like(start),
+            "last": torch.full((), math.nan, dtype=torch.float64),
             "draws": start.new_zeros(len(start), plan.draws, start.shape[1]),
         }
         if self.rule is not None:
@@ -137,12 +144,13 @@ class Langevin:
         values = []
         for iteration in span:
             value, gradient = self.gradient(iteration, self.state["position"])
-            values.append(value.mean())
-            self._step(iteration, gradient, generator)
+            values.append(value.detach().mean())
+            self._step(iteration, gradient.detach(), generator)
             kept = self.plan.kept(iteration)
             if kept is not None:
                 self.state["draws"][:, kept].copy_(self.state["position"])
-        joint = _finite(torch.stack(values), span, self.state["position"])
+        joint = _finite(torch.stack(values), span, self.state)
+        self.state["last"].copy_(joint[-1])
         return {"log_joint": float(joint.mean()), "step_size": self.dynamics.rate(span[-1], self.plan)}
 
     def _step(self, iteration: int, gradient: Tensor, generator: torch.Generator) -> None:
@@ -158,8 +166,7 @@ class Langevin:
             if scale is None:
                 velocity.add_(self.noise, alpha=math.sqrt(added - own))
             else:
-                # Where G is large the gradient's own noise may be more than there should be: none is added then.
-                velocity.addcmul_(self.noise, (added * scale - own * scale.square()).clamp(min=0).sqrt())
+                velocity.addcmul_(self.noise, (added * scale).sqrt())
         position.add_(velocity)
 
     def _preconditioner(self, gradient: Tensor, burning: bool) -> Tensor | None:
@@ -185,17 +192,14 @@ def check_plan(plan: Plan, dynamics: Dynamics) -> None:
         raise InputError(f"burn_in is 0; the preconditioner {dynamics.preconditioner!r} learns there: expected ≥ 1")
 
 
-def _finite(values: Tensor, span: range, position: Tensor) -> Tensor:
-    """The values of a round's steps in float64; raises at the first that is not finite."""
+def _finite(values: Tensor, span: range, state: Mapping[str, Tensor]) -> Tensor:
+    """The values of a round's steps in float64; raises at the first that is not finite, or if weights are not."""
     values = values.double().cpu()
-    finite = values.isfinite()
-    if not bool(finite.all()):
-        at = int(finite.logical_not().nonzero()[0])
-        known = f"the last finite value was {float(values[at - 1]):.6g}" if at else "the step before was still finite"
-        raise DivergenceError(f"the log-density is {float(values[at])} in step {span[at] + 1}; {known}; {ADVICE}")
-    if not bool(position.isfinite().all()):
-        raise DivergenceError(
-            f"weights are not finite after step {span[-1] + 1}; the last finite log-density was "
-            f"{float(values[-1]):.6g}; {ADVICE}"
-        )
-    return values
+    bad = values.isfinite().logical_not().nonzero().flatten().tolist()
+    if not bad and bool(state["position"].isfinite().all()):
+        return values
+    before = torch.cat([state["last"].view(1), values[: bad[0]] if bad else values])
+    last = float(before[-1])
+    known = "there was no finite value before" if math.isnan(last) else f"the last finite value was {last:.6g}"
+    found = f"the log-density is {float(values[bad[0]])} in" if bad else "weights are not finite after"
+    raise DivergenceError(f"{found} step {span[bad[0] if bad else -1] + 1}; {known}; {ADVICE}")
