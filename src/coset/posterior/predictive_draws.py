@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from coset.distribution.delta import Delta
-from coset.distribution.draws import standard_normal
 from coset.distribution.mean_field import MeanField
 from coset.distribution.samples import Samples
 from coset.distribution.ties import ties
@@ -84,10 +83,12 @@ def _flat(q: MeanField, root: int) -> Callable[[int], dict[str, Tensor]]:
     mean = torch.cat([q.mean[name].detach().reshape(-1) for name in names])
     std = torch.cat([spread[name].detach().to(mean).reshape(-1) for name in names])
     sizes = [q.mean[name].numel() for name in names]
+    # Written anew for every draw: fresh memory would cost as much as the arithmetic.
+    noise = torch.empty_like(mean, device="cpu")
 
     def draw(number: int) -> dict[str, Tensor]:
-        noise = standard_normal(tuple(mean.shape), mean, stream("predictive", root, number))
-        parts = torch.split(torch.addcmul(mean, std, noise), sizes)
+        noise.normal_(generator=stream("predictive", root, number))
+        parts = torch.split(torch.addcmul(mean, std, noise.to(mean.device)), sizes)
         drawn = {name: part.view(q.mean[name].shape) for name, part in zip(names, parts, strict=True)}
         return {name: drawn[one] if one in drawn else q.mean[name] for name, one in first.items()}
 
