@@ -40,7 +40,7 @@ def inferred(
     data_options: Mapping[str, Any] | None = None,
     noise: float | None = None,
 ) -> Fit[Any]:
-    """The posterior that ``method`` (of ``coset.posterior.FITS``) finds on the train part of ``data``, or the store has.
+    """The posterior that ``method`` (of ``coset.posterior.FITS``) finds on ``data`` (the train part), or the store has.
 
     ``settings`` are those of the method; likelihoods and priors among them count by their ``repr``, so they must be
     those of coset. Initial weights and inference follow from ``seed``.
