@@ -13,6 +13,7 @@ import coset.posterior.predictive_chunks as chunks
 from architectures import CASES, made, randomized
 from coset.distribution.delta import Delta
 from coset.distribution.gaussian import Gaussian
+from coset.distribution.low_rank import LowRank
 from coset.distribution.mean_field import MeanField
 from coset.distribution.mixture import Mixture
 from coset.distribution.samples import Samples
@@ -60,6 +61,9 @@ KINDS = {
     "mean field": mean_field,
     "mean field of points": lambda model: MeanField(weights_of(model), {}),
     "gaussian": gaussian,
+    "low rank": lambda model: LowRank(
+        weights_of(model), mean_field(model, 0.1).std, mean_field(model).sample(2, torch.Generator().manual_seed(4))
+    ),
     "samples": samples,
     "mixture": lambda model: Mixture([mean_field(model), Delta(weights_of(network(seed=9)))], [0.7, 0.3]),
     "mixture of points": lambda model: Mixture([Delta(weights_of(network(seed=k))) for k in range(3)]),
