@@ -7,16 +7,19 @@ from dataclasses import asdict
 
 import torch
 
-from benchmarks import act, align, discovery, landscape, train_step
+from benchmarks import act, align, chains, discovery, landscape, predictive, train_step, variational
 from benchmarks.measure import Ratio
 from coset.tables import text_table
 
 BENCHMARKS: dict[str, Callable[[bool], list[Ratio]]] = {
     "act": act.run,
     "align": align.run,
+    "chains": chains.run,
     "discovery": discovery.run,
     "landscape": landscape.run,
+    "predictive": predictive.run,
     "train_step": train_step.run,
+    "variational": variational.run,
 }
 
 

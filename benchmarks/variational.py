@@ -39,5 +39,5 @@ def _step(inputs: int, widths: list[int], batch: int, steps: int, *, repeat: int
             objective.write_gradient(flat.state["values"], x, y, generator, flat.gradient)
             flat.step(0)
 
-    label = f"step of mean-field VI: MLP {'-'.join(map(str, (inputs, *widths, 10)))}, batch {batch}"
+    label = f"variational, one step: MLP {'-'.join(map(str, (inputs, *widths, 10)))}, batch {batch}"
     return ratio(label, variational, "deterministic step, fused Adam", plain, bound=1.4, repeat=repeat)

@@ -219,7 +219,7 @@ def test_a_linear_model_has_its_closed_form(temperature):
     assert_mean(draws.unsqueeze(1) * draws.unsqueeze(2), covariance)
     flat = torch.cat([params["weight"][:, 0, 0], params["bias"][:, 0]], 1)
     problem = pose(model, (x, y), GaussianNoise(0.5), 2.0)
-    joint = problem.log_joints(flat, problem.x, problem.y, gradient=False)[0].mean() / 40
+    joint = problem.log_joints(flat, problem.x, problem.y)[0].mean() / 40
     assert fit.trace[-1]["log_joint"] == pytest.approx(float(joint))
 
 
@@ -229,7 +229,7 @@ def test_rows_at_a_time_change_nothing():
     states = normal(4, 3)
     for whole, parts in zip(joint_density(problem)(states), joint_density(problem, rows=7)(states), strict=True):
         torch.testing.assert_close(parts, whole)
-    exact = problem.log_joints(states, problem.x, problem.y, gradient=False)[0] / 0.5
+    exact = problem.log_joints(states, problem.x, problem.y)[0] / 0.5
     torch.testing.assert_close(joint_density(problem)(states)[0], exact)
 
 

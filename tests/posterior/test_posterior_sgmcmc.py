@@ -11,7 +11,7 @@ from torch import nn
 
 from architectures import made
 from coset.errors import InputError
-from coset.posterior.chains import Plan, joints, starts
+from coset.posterior.chains import Plan, starts
 from coset.posterior.fit import device_stream
 from coset.posterior.langevin import METHODS, PRECONDITIONERS, Dynamics, Langevin
 from coset.posterior.likelihoods import GaussianNoise
@@ -210,7 +210,7 @@ def test_chains_side_by_side_are_what_each_is_alone(name):
     problem = pose(model, (x.flatten(0, 1), y.flatten(0, 1)), GaussianNoise(1.0), 1.0)
     flats = starts(problem, None, 0.1, 2, seed=0)
     for own in (False, True):
-        values, gradients = joints(problem, flats, x if own else x[0], y if own else y[0], own=own)
+        values, gradients = problem.log_joints(flats, x if own else x[0], y if own else y[0], own=own)
         for chain, flat in enumerate(flats):
             alone = flat.clone().requires_grad_()
             value = problem.log_joint(alone, x[chain * own], y[chain * own])

@@ -10,10 +10,11 @@ from coset.posterior.fit import Fit, Trace
 from coset.posterior.hmc import fit_hmc
 from coset.posterior.laplace import fit_laplace
 from coset.posterior.likelihoods import Bernoulli, Categorical, GaussianNoise, LearnedNoise, NoiseParameter
+from coset.posterior.linearized import linearized
 from coset.posterior.mean_field import fit_mean_field
 from coset.posterior.point import fit_map
-from coset.posterior.predictive import predictive
-from coset.posterior.predictive_results import ClassPredictive, Predictive, RealPredictive
+from coset.posterior.predictive import predictive, predictive_log_likelihood
+from coset.posterior.predictive_results import ClassPredictive, Predictive, RealPredictive, TargetLikelihood
 from coset.posterior.priors import Density, FanIn, Isotropic, Named
 from coset.posterior.scores import Scores, score
 from coset.posterior.sgmcmc import fit_sgmcmc
@@ -49,6 +50,7 @@ __all__ = [
     "RealPredictive",
     "ReliabilityCurve",
     "Scores",
+    "TargetLikelihood",
     "Trace",
     "ece",
     "elbo",
@@ -60,8 +62,10 @@ __all__ = [
     "fit_sgmcmc",
     "fit_svgd",
     "fit_swag",
+    "linearized",
     "plot_reliability",
     "predictive",
+    "predictive_log_likelihood",
     "reliability",
     "score",
 ]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from coset.distribution.samples import Samples
 from coset.errors import InputError
@@ -70,19 +69,6 @@ def check_states(start: Tensor) -> None:
         raise InputError("start has values that are NaN or infinite")
 
 
-def joints(problem: Problem, flats: Tensor, x: Tensor, y: Tensor, *, own: bool = False) -> tuple[Tensor, Tensor]:
-    """``log_joint``, not tempered, of chains (C, D): values (C,) and gradients (C, D).
-
-    x and y are for all chains, or with ``own`` (C, M, …), each for its own.
-    """
-    leaves, axis = flats.detach().requires_grad_(), 0 if own else None
-    with torch.enable_grad():
-        values = vmap(problem.log_joint, (0, axis, axis))(leaves, x, y)
-        # A chain's value depends on its own row only; outside of vmap this costs less than a gradient inside.
-        (gradients,) = torch.autograd.grad(values.sum(), leaves)
-    return values.detach(), gradients
-
-
 def joint_density(problem: Problem, rows: int | None = None) -> LogDensity:
     """(log p(Y|θ) + log p(θ))/T of all chains on the whole data set, ``rows`` of it at a time to bound memory."""
     size = problem.count if rows is None else rows
@@ -93,7 +79,7 @@ def joint_density(problem: Problem, rows: int | None = None) -> LogDensity:
         for x, y in parts:
             # A part's log_joint counts its points N/M times, and the prior once: the weighted mean is the whole.
             share = len(x) / problem.count / problem.temperature
-            for total, part in zip((values, gradients), joints(problem, flats, x, y), strict=True):
+            for total, part in zip((values, gradients), problem.log_joints(flats, x, y), strict=True):
                 total.add_(part, alpha=share)
         return values, gradients
 
@@ -106,7 +92,7 @@ def require_batching(problem: Problem) -> None:
     # If this fails the fault is not the batching's, and the error is the network's own.
     torch.func.grad(problem.log_joint)(problem.start, x, y)
     try:
-        joints(problem, problem.start.expand(2, -1), x, y)
+        problem.log_joints(problem.start.expand(2, -1), x, y)
     except (RuntimeError, ValueError, TypeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise InputError(

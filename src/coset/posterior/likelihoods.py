@@ -83,7 +83,8 @@ class Categorical:
 
     def log_probabilities(self, outputs: Tensor) -> Tensor:
         """log softmax(outputs)."""
-        return outputs.log_softmax(-1)
+        # For few classes this is several times as fast as log_softmax, and does the same.
+        return outputs - outputs.logsumexp(-1, keepdim=True)
 
 
 @dataclass(frozen=True)

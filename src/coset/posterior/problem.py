@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, vmap
 
 from coset.batches import is_pair
 from coset.data import Split
@@ -67,16 +67,17 @@ class Problem:
         """(N/M) Σ_i log p(y_i | θ) + log p(θ), not tempered, a scalar; (x, y) are M of the N points, or all."""
         return self.count / len(x) * self.log_likelihood(flat, x, y) + self.log_prior(flat)
 
-    def log_joints(self, flats: Tensor, x: Tensor, y: Tensor, *, gradient: bool = True) -> tuple[Tensor, Tensor | None]:
-        """``log_joint`` of many chains (C, D) at once: values (C,) and gradients (C, D)."""
+    def log_joints(self, flats: Tensor, x: Tensor, y: Tensor, *, own: bool = False) -> tuple[Tensor, Tensor]:
+        """``log_joint`` of many networks (C, D) at once: values (C,) and gradients (C, D).
 
-        def value(flat: Tensor) -> Tensor:
-            return self.log_joint(flat, x, y)
-
-        if not gradient:
-            return vmap(value)(flats), None
-        gradients, values = vmap(grad_and_value(value))(flats)
-        return values, gradients
+        x and y are for all of them, or with ``own`` (C, M, …), each for its own.
+        """
+        leaves, axis = flats.detach().requires_grad_(), 0 if own else None
+        with torch.enable_grad():
+            values = vmap(self.log_joint, (0, axis, axis))(leaves, x, y)
+            # A value depends on its own row only; outside of vmap this costs less than a gradient inside.
+            (gradients,) = torch.autograd.grad(values.sum(), leaves)
+        return values.detach(), gradients
 
     def mean_loss_gradient(self, flat: Tensor, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         """−(1/M) Σ_i log p(y_i | θ), a detached scalar; its gradient is written to ``out`` (D,).

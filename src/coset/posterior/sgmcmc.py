@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from coset.distribution.samples import Samples
-from coset.posterior.chains import Plan, finished, joints, require_batching, starts
+from coset.posterior.chains import Plan, finished, require_batching, starts
 from coset.posterior.fit import Callback, Control, Fit, check_count, device_stream, run_rounds
 from coset.posterior.langevin import Dynamics, Gradient, Langevin, check_plan
 from coset.posterior.likelihoods import Likelihood
@@ -125,11 +125,11 @@ def batch_gradient(problem: Problem, batch_size: int, own: bool, seed: int) -> G
 
     def gradient(iteration: int, flats: Tensor) -> tuple[Tensor, Tensor]:
         if batch_size == problem.count:
-            return joints(problem, flats, problem.x, problem.y)
+            return problem.log_joints(flats, problem.x, problem.y)
         rows = picked(iteration, len(flats))
         if own:
-            return joints(problem, flats, problem.x[rows], problem.y[rows], own=True)
-        return joints(problem, flats, problem.x.index_select(0, rows[0]), problem.y.index_select(0, rows[0]))
+            return problem.log_joints(flats, problem.x[rows], problem.y[rows], own=True)
+        return problem.log_joints(flats, problem.x.index_select(0, rows[0]), problem.y.index_select(0, rows[0]))
 
     return gradient
 
