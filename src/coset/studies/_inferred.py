@@ -15,6 +15,7 @@ from coset.train import DivergenceError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from coset.data import Dataset
     from coset.studies import Context
 
 SCHEMA = 1
@@ -33,7 +34,7 @@ def inferred(
     *,
     method: str,
     model: str,
-    data: str,
+    data: "str | Dataset",
     seed: int,
     settings: Mapping[str, Any],
     options: Mapping[str, Any] | None = None,
@@ -42,12 +43,13 @@ def inferred(
 ) -> Fit[Any]:
     """The posterior that ``method`` (of ``coset.posterior.FITS``) finds on ``data`` (the train part), or the store has.
 
-    ``settings`` are those of the method; likelihoods and priors among them count by their ``repr``, so they must be
+    ``data`` is the name of a dataset, read with ``data_options``, or one that the study made itself. ``settings`` are
+    those of the method; likelihoods and priors among them count by their ``repr``, so they must be
     those of coset. Initial weights and inference follow from ``seed``.
     """
     if method not in FITS:
         raise InputError(f"method is {method!r}; expected one of {', '.join(FITS)}")
-    dataset = context.data(data, **(data_options or {}))
+    dataset = context.data(data, **(data_options or {})) if isinstance(data, str) else data
     config = {
         "kind": "posterior",
         "schema": SCHEMA,
