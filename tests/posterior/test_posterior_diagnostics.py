@@ -192,6 +192,19 @@ def test_a_difference_in_one_unit_stays_in_that_unit():
     assert torch.equal(found.rhat, diagnose(samples).weights.rhat), "as if no element had acted"
 
 
+def test_a_difference_between_exchangeable_units_is_seen_without_labels():
+    """Draws of a symmetric prior, one outgoing weight of two chains 4 deviations larger: a function of another size."""
+    model, sym = network(2, 3, 1), group(2, 3, 1)
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    samples = around(model, 1.0, draws=30)
+    alike = diagnose(apart(sym, samples), sym=sym, relax=False, rounds=5).aligned
+    samples.params["layers.1.weight"][:2, :, 0, 1] += 4
+    found = diagnose(apart(sym, samples), sym=sym, relax=False, rounds=5).aligned
+    assert alike.max_rhat < 1.15
+    assert found.max_rhat > 1.3
+
+
 def test_functions_are_read_as_the_likelihood_says():
     model = network(2, 3, 3)
     samples, x = around(model, 0.3, draws=20), normal(5, 2, seed=5)

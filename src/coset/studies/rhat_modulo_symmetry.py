@@ -166,10 +166,10 @@ weights are at {near} or below (as drawn: {weights_near:.0f} %), and the median 
 What remains is the movement inside a mode. If the gauge were at fault, longer chains would not help: with the first
 {fewest} draws of a chain the largest R̂ of the aligned weights is {aligned_weights_fewest:.3f}, with all of them
 {aligned_weights_max:.3f}; as drawn it is {weights_fewest:.2f} and {weights_max:.2f}, on functions
-{functions_fewest:.3f} and {functions_max:.3f}. Weights move more slowly than functions, for several settings of them give nearly the same
-function. With {widest} units R̂ modulo symmetry is up to {widest_aligned:.3f} (functions: {widest_functions:.3f}), and
-{widest_switches:.0f} % of the steps change the copy: where there are more units than the data need, some hardly matter,
-wander over the prior and pass each other, and which is which is decided by little.
+{functions_fewest:.3f} and {functions_max:.3f}. Weights move more slowly than functions, for several settings of them
+give nearly the same function. With {widest} units R̂ modulo symmetry is up to {widest_aligned:.3f} (functions:
+{widest_functions:.3f}), and {widest_switches:.0f} % of the steps change the copy: where there are more units than the
+data need, some hardly matter, wander over the prior and pass each other, and which is which is decided by little.
 """
 
 
@@ -316,14 +316,14 @@ def _figure(config: Config, chains: Mapping[int, _Chains], course: Mapping[int, 
         label_panel(axes, letter, title)
     aligned.sharey(raw)
     _strips(strips, chains, colours)
-    label_panel(strips, "c", "R̂ of every scalar")
+    label_panel(strips, "c", f"{_RHAT} of every scalar")
     for side, label in SIDES.items():
         shown = [(count, _shown(numbers[side])) for count, numbers in course.items()]
         lengths.plot(*zip(*shown, strict=True), "o-", color=colours[side], label=label)
     lengths.set_xscale("log", base=2)
     lengths.set_xticks(list(course), [str(count) for count in course], minor=False)
     lengths.set_xlabel("draws of each chain")
-    lengths.set_ylabel("largest R̂")
+    lengths.set_ylabel(f"largest {_RHAT}")
     _log_rhat(lengths)
     lengths.legend()
     label_panel(lengths, "d", f"With longer chains, {config.width} units")
@@ -352,7 +352,8 @@ def _strips(axes: "Axes", chains: Mapping[int, _Chains], colours: Mapping[str, s
             axes.plot(across, heights, ".", markersize=4, alpha=0.7, color=colours[side], label=label)
     axes.set_xticks(range(len(chains)), [f"{width} units" for width in chains])
     axes.grid(False, axis="x")
-    axes.set_ylabel("R̂")
+    axes.set_ylabel(_RHAT)
+    axes.legend(ncols=3, loc="upper center", handletextpad=0.1, columnspacing=1.0)
     _log_rhat(axes)
 
 
@@ -362,6 +363,8 @@ def _shown(rhat: float) -> float:
 
 
 _FLOOR, _CEILING = 1e-3, 9.0
+_RHAT = r"$\hat{R}$"
+"""As mathematics: the font sets a combining hat beside its letter."""
 
 
 def _log_rhat(axes: "Axes") -> None:
@@ -369,6 +372,7 @@ def _log_rhat(axes: "Axes") -> None:
 
     axes.set_yscale("log")
     axes.set_ylim(0.8 * _FLOOR, _CEILING)
-    marks = {0.001: "≤ 1.001", 0.01: "1.01", 0.1: "1.1", 1.0: "2"}
+    marks = {0.001: "≤ 1.001", 0.01: "1.01", NEAR - 1: str(NEAR), 0.2: "1.2", 1.0: "2", 4.0: "5"}
     axes.set_yticks(list(marks), list(marks.values()))
+    axes.minorticks_off()
     axes.axhline(NEAR - 1, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
