@@ -1,21 +1,23 @@
-"""The demonstration: two networks trained on digits, one moved along its orbit, the other brought to it."""
+"""The demonstration: two networks trained on digits, one moved along its orbit, one brought to it; a posterior."""
 
 import json
 import math
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from coset.alignment import align
 from coset.data import Dataset, load
+from coset.distribution import MeanField
 from coset.errors import InputError
 from coset.files import output_folder, write_bytes, write_text
 from coset.landscape import Profiles, barrier, linear, on
 from coset.models import MLP
+from coset.posterior import fit_mean_field, predictive, score
 from coset.progress import progress
 from coset.symmetry import Element, Symmetry, discover
 from coset.train import Recipe, fit
@@ -25,6 +27,16 @@ if TYPE_CHECKING:
 
 WIDTHS = (64, 64)
 RECIPE = Recipe(epochs=30, batch_size=64, learning_rate=2e-3, optimizer="adam", schedule="linear")
+VARIATIONAL: dict[str, Any] = {
+    "epochs": 30,
+    "batch_size": 64,
+    "learning_rate": 2e-3,
+    "schedule": "linear",
+    "prior": 1.0,
+    "std": 0.05,
+    # Mean-field posteriors of small data are too wide at T = 1: the effect of cold posteriors.
+    "temperature": 0.1,
+}
 
 
 @dataclass(frozen=True)
@@ -48,12 +60,23 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Prediction:
+    """How well one network, or a posterior, predicts the test labels; nll in nats per image."""
+
+    by: str
+    nll: float
+    accuracy: float
+    ece: float
+
+
+@dataclass(frozen=True)
 class DemoResult:
-    """What the demonstration found: the symmetry, a row for each network, lines from A, and the files written."""
+    """What was found: the symmetry, a row for each network, lines from A, predictions, and the files written."""
 
     symmetry: Symmetry
     rows: tuple[Row, ...]
     lines: tuple[Line, ...]
+    predictions: tuple[Prediction, ...]
     figure: Path
     results: Path
 
@@ -62,7 +85,8 @@ def run_demo(out: str | os.PathLike[str], *, seed: int = 0, show: bool | None = 
     """Train networks A and B on digits, move A by a random element g of its group, bring B to A by alignment.
 
     Weights are compared by ‖θ − θ_A‖/‖θ_A‖, outputs by the largest difference of a logit on the test images in float64;
-    then the loss is followed on the line from A to B, and to B aligned.
+    then the loss is followed on the line from A to B, and to B aligned. Last, mean-field VI from A's weights makes a
+    posterior, which is compared with A in what it predicts.
     """
     if not 0 <= seed < 2**63 - 1:
         raise InputError(f"seed must be an integer from 0 to 2^63 - 2, found {seed}")
@@ -95,6 +119,7 @@ def run_demo(out: str | os.PathLike[str], *, seed: int = 0, show: bool | None = 
             Line(name, profile["test loss"].barrier, 1 - profile["test error"].midpoint.value)
             for name, profile in profiles.items()
         )
+        predictions = _predictions(digits, model, a, seed, show)
         # matplotlib takes long to import, and only this needs it.
         from coset.figures import render
 
@@ -105,8 +130,9 @@ def run_demo(out: str | os.PathLike[str], *, seed: int = 0, show: bool | None = 
             "scales": sym.scale_dimension,
             "rows": [asdict(row) for row in rows],
             "lines": [asdict(line) for line in lines],
+            "predictions": [asdict(prediction) for prediction in predictions],
         }
-        result = DemoResult(sym, rows, lines, folder / "demo.png", folder / "demo.json")
+        result = DemoResult(sym, rows, lines, predictions, folder / "demo.png", folder / "demo.json")
         write_bytes(result.figure, image)
         write_text(result.results, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
     return result
@@ -133,6 +159,19 @@ def _train_two(digits: Dataset, seed: int, generator: torch.Generator, show: boo
             )
             trained.append({name: tensor.double() for name, tensor in result.params.items()})
     return trained
+
+
+def _predictions(
+    digits: Dataset, model: nn.Module, a: dict[str, Tensor], seed: int, show: bool | None
+) -> tuple[Prediction, ...]:
+    """Network A, and the posterior that mean-field VI finds from there."""
+    posterior = fit_mean_field(model, digits.train, **VARIATIONAL, start=a, seed=seed, show=show).posterior
+    both: dict[str, dict[str, Tensor] | MeanField] = {"network A": a, "posterior at T = 0.1, 128 draws": posterior}
+    found = []
+    for name, q in both.items():
+        scores = score(predictive(model, q, digits.test.x, y=digits.test.y, seed=seed, show=False))
+        found.append(Prediction(name, scores["nll"], scores["accuracy"], scores["ece"]))
+    return tuple(found)
 
 
 def _initial(inputs: int, outputs: int, generator: torch.Generator) -> nn.Module:

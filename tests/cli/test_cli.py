@@ -247,6 +247,11 @@ def test_the_demo(here):
     naive, along = content["lines"]
     assert along["barrier"] < naive["barrier"] / 5
     assert min(a["test_accuracy"], b["test_accuracy"]) > 0.95
+    # Averaging over a posterior costs no accuracy to speak of, and says better how sure it is.
+    point, posterior = content["predictions"]
+    assert point["accuracy"] == a["test_accuracy"]
+    assert posterior["accuracy"] > point["accuracy"] - 0.01
+    assert posterior["nll"] < point["nll"]
     assert (Path("there") / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads(here("demo", "--out", "there", "--json")[1]) == content
 

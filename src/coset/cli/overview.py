@@ -54,6 +54,14 @@ def demo(
         [[line.to, f"{line.barrier:.3f}", f"{100 * line.midpoint_accuracy:.1f} %"] for line in result.lines],
         "The line between two networks",
     )
+    show_table(
+        ["by", "negative log-likelihood, nats", "test accuracy", "calibration error"],
+        [
+            [one.by, f"{one.nll:.3f}", f"{100 * one.accuracy:.1f} %", f"{100 * one.ece:.1f} %"]
+            for one in result.predictions
+        ],
+        "Predictions on test images, by A alone and by a posterior around it",
+    )
     moved, other = result.rows[1], result.rows[2]
     print(
         f"g·A is at {moved.weight_distance:.2f} from A (another trained network: {other.weight_distance:.2f}) and its "
