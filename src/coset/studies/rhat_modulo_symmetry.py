@@ -85,6 +85,12 @@ class _Chains:
         steps = [one != other for chain in self.copies for one, other in pairwise(chain)]
         return 100 * sum(steps) / len(steps)
 
+    @cached_property
+    def norms(self) -> list[float]:
+        """The mean of ‖θ‖² in every chain: permutations and signs do not change it."""
+        squares = [self.samples.params[name].square().flatten(2).sum(2) for name in self.samples.random_names]
+        return [float(chain) for chain in torch.stack(squares).sum(0).mean(1)]
+
 
 @study(
     name="rhat-modulo-symmetry",
@@ -118,7 +124,7 @@ def run(config: Config, context: Context) -> Findings:
         for width in config.widths:
             chains[width] = _chains(config, context, width)
             bar.advance(note=f"width {width}")
-    main = chains[config.width]
+    main, narrowest, widest = (chains[width] for width in (config.width, config.widths[0], config.widths[-1]))
     course = _course(main)
     sides = main.found.sides
     numbers: dict[str, Scalar] = {
@@ -132,16 +138,23 @@ def run(config: Config, context: Context) -> Findings:
         "order": round(math.exp(main.sym.log_order)),
         "visited": main.visited,
         "switches": main.switches,
-        **{f"{_word(side)}_max": _finite(mixing.max_rhat) for side, mixing in sides.items()},
-        **{f"{_word(side)}_median": _finite(mixing.median_rhat) for side, mixing in sides.items()},
+        **{f"{_word(side)}_max": mixing.max_rhat for side, mixing in sides.items()},
+        **{f"{_word(side)}_median": mixing.median_rhat for side, mixing in sides.items()},
         **{f"{_word(side)}_near": 100 * (1 - mixing.share_above(NEAR)) for side, mixing in sides.items()},
         **{f"{_word(side)}_ess": float(mixing.bulk_ess.median()) for side, mixing in sides.items()},
         "fewest": min(course),
-        **{f"{_word(side)}_fewest": _finite(course[min(course)][side]) for side in SIDES},
+        **{f"{_word(side)}_fewest": course[min(course)][side] for side in SIDES},
+        "least_norm": min(main.norms),
+        "largest_norm": max(main.norms),
+        "narrowest": config.widths[0],
+        "narrowest_functions": narrowest.found.sides["functions"].max_rhat,
+        "narrowest_aligned": narrowest.found.sides["aligned weights"].max_rhat,
+        "narrowest_least_norm": min(narrowest.norms),
+        "narrowest_largest_norm": max(narrowest.norms),
         "widest": config.widths[-1],
-        "widest_aligned": _finite(chains[config.widths[-1]].found.sides["aligned weights"].max_rhat),
-        "widest_functions": _finite(chains[config.widths[-1]].found.sides["functions"].max_rhat),
-        "widest_switches": chains[config.widths[-1]].switches,
+        "widest_weights": widest.found.weights.max_rhat,
+        "widest_aligned": widest.found.sides["aligned weights"].max_rhat,
+        "widest_switches": widest.switches,
     }
     return Findings(
         numbers=numbers,
@@ -167,9 +180,14 @@ What remains is the movement inside a mode. If the gauge were at fault, longer c
 {fewest} draws of a chain the largest R̂ of the aligned weights is {aligned_weights_fewest:.3f}, with all of them
 {aligned_weights_max:.3f}; as drawn it is {weights_fewest:.2f} and {weights_max:.2f}, on functions
 {functions_fewest:.3f} and {functions_max:.3f}. Weights move more slowly than functions, for several settings of them
-give nearly the same function. With {widest} units R̂ modulo symmetry is up to {widest_aligned:.3f} (functions:
-{widest_functions:.3f}), and {widest_switches:.0f} % of the steps change the copy: where there are more units than the
-data need, some hardly matter, wander over the prior and pass each other, and which is which is decided by little.
+give nearly the same function.
+
+Chains in modes that the group does not relate stay apart. With {narrowest} units R̂ is up to {narrowest_functions:.2f}
+on functions and {narrowest_aligned:.2f} modulo symmetry; the mean of ‖θ‖², which no permutation or sign changes, is
+from {narrowest_least_norm:.0f} to {narrowest_largest_norm:.0f} over the chains, and from {least_norm:.0f} to
+{largest_norm:.0f} with {width} units. With {widest} units {widest_switches:.0f} % of the steps change the copy: those
+that the data do not need wander over the prior and pass each other. There R̂ is {widest_weights:.2f} as drawn and
+{widest_aligned:.3f} modulo symmetry.
 """
 
 
@@ -181,32 +199,18 @@ def _word(side: str) -> str:
     return side.replace(" ", "_")
 
 
-def _finite(rhat: float) -> float | None:
-    """R̂, or None where chains stand still."""
-    return rhat if math.isfinite(rhat) else None
-
-
 def _chains(config: Config, context: Context, width: int) -> _Chains:
     data = context.data(config.data, dtype=torch.float64, flatten=True)
     order = torch.randperm(len(data.train.x), generator=context.generator("points"))
     fitted, looked_at = order[: config.points], order[config.points : config.points + config.held_out]
-    options = {
-        "in_features": data.train.x.shape[1],
-        "widths": [width],
-        "out_features": data.outputs,
-        "activation": "tanh",
-    }
+    sizes = {"in_features": data.train.x.shape[1], "widths": [width], "out_features": data.outputs}
+    options = {**sizes, "activation": "tanh"}
     network = build("mlp", seed=context.seed, **options).double().eval().to(context.device)
     likelihood = "categorical" if config.noise is None else GaussianNoise(config.noise)
     settings: dict[str, Any] = {
-        "chains": config.chains,
-        "warmup": config.warmup,
-        "draws": config.draws,
-        "thin": config.thin,
-        "leapfrog_steps": config.steps,
-        "prior": 1.0,
-        "spread": "prior",
-    }
+        "chains": config.chains, "warmup": config.warmup, "draws": config.draws, "thin": config.thin,
+        "leapfrog_steps": config.steps, "prior": 1.0, "spread": "prior",
+    }  # fmt: skip
     key = {
         "kind": "posterior on a part of the data",
         "schema": 1,
@@ -263,27 +267,20 @@ def _mixing_table(chains: Mapping[int, _Chains]) -> Table:
     )  # fmt: skip
     rows: list[list[Scalar]] = [
         [
-            width,
-            SIDES[side],
-            len(mixing),
-            _finite(mixing.max_rhat),
-            _finite(mixing.median_rhat),
-            100 * (1 - mixing.share_above(NEAR)),
-            100 * (1 - mixing.share_above(1.01)),
-            mixing.min_bulk_ess,
-            float(mixing.bulk_ess.median()),
-            mixing.min_tail_ess,
+            width, SIDES[side], len(mixing), mixing.max_rhat, mixing.median_rhat,
+            100 * (1 - mixing.share_above(NEAR)), 100 * (1 - mixing.share_above(1.01)),
+            mixing.min_bulk_ess, float(mixing.bulk_ess.median()), mixing.min_tail_ess,
         ]
         for width, one in chains.items()
         for side, mixing in one.found.sides.items()
-    ]
+    ]  # fmt: skip
     return Table(columns, rows, "R̂ and effective sample sizes (ESS) of the same draws, seen in three ways.")
 
 
 def _copies_table(chains: Mapping[int, _Chains]) -> Table:
     columns = (
         "units", "copies of a mode", "copies visited", "steps that change the copy, %", "alignment settled",
-        "divergences",
+        "least ‖θ‖² of a chain", "largest", "divergences",
     )  # fmt: skip
     rows: list[list[Scalar]] = [
         [
@@ -292,11 +289,17 @@ def _copies_table(chains: Mapping[int, _Chains]) -> Table:
             one.visited,
             one.switches,
             one.found.alignment is not None and one.found.alignment.settled,
+            min(one.norms),
+            max(one.norms),
             one.divergences,
         ]
         for width, one in chains.items()
     ]
-    return Table(columns, rows, "Where the chains were in the group's copies of the common gauge.")
+    return Table(
+        columns,
+        rows,
+        "Where the chains were; ‖θ‖², the mean over a chain, is the same in all copies.",
+    )
 
 
 def _figure(config: Config, chains: Mapping[int, _Chains], course: Mapping[int, Mapping[str, float]]) -> "Figure":
