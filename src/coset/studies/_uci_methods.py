@@ -50,9 +50,9 @@ class Settings:
     sghmc_burn_in: int = 400
     sghmc_draws: int = 20
     sghmc_thin: int = 30
-    leapfrog_steps: int = 100
-    hmc_warmup: int = 15
-    hmc_draws: int = 15
+    leapfrog_steps: int = 80
+    hmc_warmup: int = 12
+    hmc_draws: int = 13
     samples: int = 128
 
     @property
