@@ -49,7 +49,7 @@ class Wide:
     batch_size: int
     samples: int
     learning_rate: float = 2e-3
-    prior: float = 0.1
+    prior: float = 0.3
     std: float = 0.03
 
 
