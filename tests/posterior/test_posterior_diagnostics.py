@@ -292,6 +292,8 @@ def test_refusals(monkeypatch):
         diagnose(good, model=model)
     with pytest.raises(InputError, match="x is given and model is not"):
         diagnose(good, x=normal(5, 2))
+    with pytest.raises(InputError, match="sym is a MLP; expected a Symmetry"):
+        diagnose(good, sym=model)
     with pytest.raises(InputError, match="likelihood is given and model is not"):
         diagnose(good, likelihood="categorical")
     broken = {name: tensor.clone() for name, tensor in good.params.items()}

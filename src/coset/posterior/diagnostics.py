@@ -167,6 +167,8 @@ def diagnose(
         raise InputError(f"{given} is given and {missing} is not; the function's values need both")
     if likelihood is not None and model is None:
         raise InputError("likelihood is given and model is not; it says how the model's outputs are read")
+    if sym is not None and not isinstance(sym, Symmetry):
+        raise InputError(f"sym is a {type(sym).__name__}; expected a Symmetry, as discover(model, x) gives")
     package = _package()
     weights = _mixing(package, _weights(draws), "weights", show)
     functions = aligned = alignment = None
@@ -180,7 +182,7 @@ def diagnose(
 
 
 def _checked(samples: Samples | Fit[Samples]) -> Samples:
-    """Draws enough of them."""
+    """The draws themselves, if there are enough of them."""
     found = samples.posterior if isinstance(samples, Fit) else samples
     if not isinstance(found, Samples):
         raise InputError(f"samples is a {type(found).__name__}; expected Samples, or a Fit that has found them")
