@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from coset.errors import InputError
+from coset.posterior.priors import GaussianPrior
 from coset.posterior.problem import Problem
 from coset.progress import Ticker, progress
 from coset.sealed import check_writable, checksum, kind, read_sealed, write_sealed
@@ -148,8 +149,7 @@ def identify(method: str, problem: Problem, settings: Mapping[str, Any], seed: i
         "method": method,
         "seed": seed,
         "likelihood": repr(problem.likelihood),
-        # A function has no better name than this; its values are those at the start.
-        "prior": f"{type(problem.prior).__name__} {float(problem.log_prior(problem.start)):.8g}",
+        "prior": _prior_name(problem),
         "temperature": problem.temperature,
         "parameters": {name: list(shape) for name, shape in problem.layout.shapes.items()},
         # Addresses in the text of lambdas and the like change from one process to the next.
@@ -159,6 +159,14 @@ def identify(method: str, problem: Problem, settings: Mapping[str, Any], seed: i
         "y": f"{kind(problem.y)} checksum {checksum(problem.y):08x}",
         **settings,
     }
+
+
+def _prior_name(problem: Problem) -> str:
+    if isinstance(problem.prior, GaussianPrior):
+        return repr(problem.prior)
+    # A function has no name that lasts; its values at two places tell it apart.
+    values = [float(problem.log_prior(flat)) for flat in (problem.start, torch.ones_like(problem.start))]
+    return f"{type(problem.prior).__name__} {values[0]:.8g} {values[1]:.8g}"
 
 
 def device_stream(purpose: str, seed: int, number: int, like: Tensor) -> torch.Generator:

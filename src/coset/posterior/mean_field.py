@@ -23,6 +23,7 @@ from coset.posterior.fit import (
 from coset.posterior.flat_optimizer import FlatOptimizer
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike, Problem, pose
+from coset.sealed import checksum
 from coset.train import Recipe
 
 ADVICE = "a lower learning_rate, a smaller std to begin with or more samples may help"
@@ -216,8 +217,8 @@ def fit_mean_field(
         "antithetic": antithetic,
         "std": std,
         "kl": chosen,
-        "weighted kl": kl_weight is not None,
-        "start": f"{float(flat.state['values'].double().square().sum()):.10g}",
+        "kl weights": None if kl_weight is None else [float(kl_weight(epoch)) for epoch in range(epochs)],
+        "start": f"checksum {checksum(flat.state['values']):08x}",
     }
     control = Control(seed, checkpoint, checkpoint_seconds, callback, show)
     trace, seconds = run_rounds("mean-field VI", problem, settings, flat.state, epochs, advance, control)
