@@ -92,7 +92,9 @@ def test_priors_are_gaussians_of_their_moments(seed, std, other):
     params = {"weight": weight, "bias": bias}
 
     def gaussian(name, mean, deviation):
-        return distributions.Normal(mean, deviation).log_prob(params[name]).sum()
+        # Two plain numbers would be rounded to float32 there.
+        moments = torch.tensor([mean, deviation], dtype=torch.float64)
+        return distributions.Normal(*moments).log_prob(params[name]).sum()
 
     isotropic = Isotropic(std).log_prob(params)
     torch.testing.assert_close(isotropic, gaussian("weight", 0.0, std) + gaussian("bias", 0.0, std))

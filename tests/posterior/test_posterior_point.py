@@ -8,11 +8,12 @@ from torch.func import functional_call
 from coset.distribution.samples import Samples
 from coset.errors import InputError
 from coset.models import MLP
-from coset.posterior.ensemble import fit_ensemble, fresh_weights, member_seed
+from coset.posterior.ensemble import fit_ensemble, member_seed
 from coset.posterior.likelihoods import GaussianNoise, LearnedNoise, NoiseParameter
-from coset.posterior.point import NegativeLogJoint, fit_map, initial_weights
+from coset.posterior.point import NegativeLogJoint, fit_map
 from coset.posterior.priors import FanIn
 from coset.posterior.problem import pose
+from coset.posterior.starting import fresh_weights, initial_weights
 from coset.train import DivergenceError
 
 DOUBLE = {"dtype": torch.float64}
@@ -234,7 +235,7 @@ def test_tied_and_attention_weights_are_drawn_and_buffers_are_not():
     assert torch.equal(params["norm.running_mean"], torch.full((2, 1, 4), 0.3))
     assert params["again.weight"] is params["read.weight"]
     problem = pose(model, blobs(dtype=torch.float32), "categorical", 1.0)
-    assert not torch.equal(fresh_weights(problem, 0), fresh_weights(problem, 1))
+    assert not torch.equal(fresh_weights(problem, 0, "starts"), fresh_weights(problem, 1, "starts"))
     outputs = functional_call(model.eval(), fit.posterior.draw(1, 0), (problem.x,))
     assert bool(outputs.isfinite().all())
 

@@ -385,7 +385,9 @@ class Bare(nn.Module):
 def test_what_cannot_be_reinitialized_or_drawn_is_refused():
     _, data = regression()
     settings = {"step_size": 1e-3, "draws": 2, "burn_in": 1, "batch_size": 9}
-    with pytest.raises(InputError, match="no module of the model has reset_parameters"):
+    with pytest.raises(
+        InputError, match=r"'slope' belongs to a Bare that has no reset_parameters\(\).* or spread: 'prior' or a number"
+    ):
         fit_sgmcmc(Bare(), data, **settings, **LINEAR)
     density = LINEAR | {"prior": lambda params: -params["slope"].square().sum()}
     with pytest.raises(InputError, match="prior is a Density; drawing from it needs a Gaussian"):

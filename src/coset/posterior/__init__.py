@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from coset.posterior.calibration import ReliabilityCurve, ece, plot_reliability, reliability
+from coset.posterior.diagnostics import Diagnostics, Mixing, diagnose
 from coset.posterior.elbo import elbo
 from coset.posterior.ensemble import fit_ensemble
 from coset.posterior.fit import Fit, Trace
@@ -39,11 +40,13 @@ __all__ = [
     "Categorical",
     "ClassPredictive",
     "Density",
+    "Diagnostics",
     "FanIn",
     "Fit",
     "GaussianNoise",
     "Isotropic",
     "LearnedNoise",
+    "Mixing",
     "Named",
     "NoiseParameter",
     "Predictive",
@@ -52,6 +55,7 @@ __all__ = [
     "Scores",
     "TargetLikelihood",
     "Trace",
+    "diagnose",
     "ece",
     "elbo",
     "fit_ensemble",

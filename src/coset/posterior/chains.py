@@ -1,6 +1,5 @@
 """Many chains of weights side by side: where they begin, which of their states are kept, and the density they see."""
 
-import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from coset.distribution.samples import Samples
 from coset.errors import InputError
 from coset.posterior.fit import device_stream
 from coset.posterior.problem import Problem
-from coset.train.randomness import own_global_state, seed_global_state, stream_seed
+from coset.posterior.starting import Start, fresh_weights, weights_of
+from coset.train.randomness import stream_seed
 
 LogDensity = Callable[[Tensor], tuple[Tensor, Tensor]]
 """States of all chains (C, D) to values of an unnormalised log-density (C,) and gradients (C, D)."""
@@ -102,19 +102,7 @@ def require_batching(problem: Problem) -> None:
 
 
 def _reinitialized(problem: Problem, chain: int, seed: int) -> Tensor:
-    """The weights after ``reset_parameters`` of every module that has it."""
-    if not any(callable(getattr(module, "reset_parameters", None)) for module in problem.model.modules()):
-        raise InputError(
-            "spread is 'initial' and no module of the model has reset_parameters; expected 'prior' or a number"
-        )
-    own = copy.deepcopy(problem.model)
-    with own_global_state(problem.start.device), torch.no_grad():
-        seed_global_state(stream_seed("initial", seed, chain), problem.start.device)
-        for module in own.modules():
-            reset = getattr(module, "reset_parameters", None)
-            if callable(reset):
-                reset()
-    return problem.layout.flatten(dict(own.named_parameters()))
+    return fresh_weights(problem, stream_seed("initial", seed, chain), "spread: 'prior' or a number")
 
 
 def _prior_draw(problem: Problem, chain: int, seed: int) -> Tensor:
@@ -133,14 +121,14 @@ SPREADS: dict[str, Callable[[Problem, int, int], Tensor]] = {"initial": _reiniti
 """Where chains other than the first begin, by name."""
 
 
-def starts(problem: Problem, start: Mapping[str, Tensor] | None, spread: str | float, chains: int, seed: int) -> Tensor:
+def starts(problem: Problem, start: Start | None, spread: str | float, chains: int, seed: int) -> Tensor:
     """Where the chains begin, (chains, D).
 
     ``start`` with a leading axis of the chains says it. Else the first chain begins at ``start`` (None: the model's
-    weights), and the others as ``spread`` says: "initial": every module's ``reset_parameters``, other parameters as in
-    the model; "prior": drawn from a Gaussian prior; a number s: from N(first, s²), 0 for all at one place.
+    weights), and the others as ``spread`` says: "initial": see ``fresh_weights``; "prior": drawn from a Gaussian prior;
+    a number s: from N(first, s²), 0 for all at one place.
     """
-    first = problem.start if start is None else problem.layout.flatten(start).to(problem.start)
+    first = problem.start if start is None else problem.layout.flatten(weights_of(start, "start")).to(problem.start)
     if first.ndim > 1:
         if first.shape[:-1] != (chains,):
             raise InputError(f"start has the leading axes {tuple(first.shape[:-1])}; expected ({chains},), the chains")

@@ -1,6 +1,5 @@
 """Deep ensembles: several networks from independent initialisations (Lakshminarayanan et al. 2017)."""
 
-import copy
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,18 +20,15 @@ from coset.posterior.fit import (
     require_finite_losses,
     run_rounds,
 )
-from coset.posterior.flat_optimizer import FlatOptimizer
+from coset.posterior.flat_optimizer import FlatOptimizer, optimization
 from coset.posterior.likelihoods import Likelihood
-from coset.posterior.mean_field import optimization
-from coset.posterior.point import ADVICE, NegativeLogJoint, descent_settings, given_or_flat, initial_weights
+from coset.posterior.point import ADVICE, NegativeLogJoint, descent_settings, given_or_flat
 from coset.posterior.problem import Data, PriorLike, Problem, pose
-from coset.train.randomness import own_global_state, seed_global_state, stream_seed
+from coset.posterior.starting import fresh_weights, initial_weights
+from coset.train.randomness import stream_seed
 
 BATCHED_WEIGHTS = 200_000
 """Networks of so many weights or fewer are trained together: there one call for all costs less than one for each."""
-
-# What initialises a module again: torch's public name, and that of its attention layers.
-_RESETS = ("reset_parameters", "_reset_parameters")
 
 
 def fit_ensemble(
@@ -97,36 +93,13 @@ def initial_members(
 ) -> Tensor:
     """Where so many networks begin, (count, D): at ``starts``, or initialised anew."""
     if starts is None:
-        return torch.stack([fresh_weights(problem, stream_seed("initialisation", seed, k)) for k in range(count)])
+        seeds = [stream_seed("initialisation", seed, number) for number in range(count)]
+        otherwise = "starts: the weights each network begins with"
+        return torch.stack([fresh_weights(problem, own, otherwise) for own in seeds])
     given = [initial_weights(problem, start) for start in starts]
     if len(given) != count:
         raise InputError(f"starts has {len(given)} networks and {what} is {count}; expected as many")
     return torch.stack(given)
-
-
-def fresh_weights(problem: Problem, seed: int) -> Tensor:
-    """New initial weights (D,): every submodule that has ``reset_parameters`` draws its own again, inner ones first.
-
-    Raises where a trained parameter belongs to none that does: nobody but its author knows how it is drawn.
-    """
-    fresh = copy.deepcopy(problem.model)
-    trained = {name: parameter for name, parameter in fresh.named_parameters() if name in problem.layout.shapes}
-    with torch.no_grad():
-        # What still is NaN afterwards was not drawn.
-        for parameter in trained.values():
-            parameter.fill_(math.nan)
-    device = problem.start.device
-    with own_global_state(device):
-        seed_global_state(seed, device)
-        with torch.no_grad():
-            fresh.apply(_reset)
-    for name, parameter in trained.items():
-        if bool(parameter.isnan().any()):
-            raise InputError(
-                f"'{name}' belongs to a {_owner(fresh, name)} that has no reset_parameters() to draw it anew; expected "
-                f"such a method, or starts: the weights each network begins with"
-            )
-    return problem.layout.flatten(trained)
 
 
 def _train_together(problem: Problem, batched: bool | None) -> bool:
@@ -141,18 +114,6 @@ def _train_together(problem: Problem, batched: bool | None) -> bool:
                 raise
             return False
     return batched is not False
-
-
-def _reset(module: nn.Module) -> None:
-    for name in _RESETS:
-        method = getattr(module, name, None)
-        if callable(method):
-            method()
-            return
-
-
-def _owner(model: nn.Module, name: str) -> str:
-    return type(model.get_submodule(name.rpartition(".")[0])).__name__
 
 
 def _epoch(

@@ -40,3 +40,24 @@ def _fresh_memory(recipe: Recipe, values: Tensor) -> Mapping[str, Tensor]:
         return {"momentum_buffer": torch.zeros_like(values)} if recipe.momentum else {}
     step = torch.zeros((), dtype=torch.float32, device=values.device)
     return {"step": step, "exp_avg": torch.zeros_like(values), "exp_avg_sq": torch.zeros_like(values)}
+
+
+def optimization(
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    optimizer: str,
+    momentum: float,
+    schedule: str,
+    warmup_epochs: int,
+) -> Recipe:
+    """The settings of a descent, checked, as a recipe."""
+    return Recipe(
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        optimizer=optimizer,
+        momentum=momentum,
+        schedule=schedule,
+        warmup_epochs=warmup_epochs,
+    )

@@ -12,6 +12,7 @@ from coset.posterior.fit import Callback, Control, Fit, Trace, check_count, devi
 from coset.posterior.hamiltonian import Hamiltonian, Trajectories
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike, pose
+from coset.posterior.starting import Start
 from coset.sealed import checksum
 
 METHOD = "hmc"
@@ -36,7 +37,7 @@ def fit_hmc(
     step_size: float | None = None,
     mass: str = "identity",
     rows: int | None = None,
-    start: Mapping[str, Tensor] | None = None,
+    start: Start | None = None,
     spread: str | float = "initial",
     likelihood: Likelihood | str = "categorical",
     prior: PriorLike = 1.0,

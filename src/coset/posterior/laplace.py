@@ -18,8 +18,9 @@ from coset.posterior.fit import Callback, Fit, Trace, check_count
 from coset.posterior.ggn import dense_ggn, diagonal_ggn
 from coset.posterior.kronecker import kronecker_posterior
 from coset.posterior.likelihoods import Likelihood
-from coset.posterior.point import Start, fit_map, initial_weights
+from coset.posterior.point import fit_map
 from coset.posterior.problem import Data, PriorLike, Problem, pose
+from coset.posterior.starting import Start, initial_weights
 from coset.progress import progress
 
 DENSE_WEIGHTS = 10_000

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
-from coset.posterior.point import Start, weights_of
+from coset.posterior.starting import Start, weights_of
 from coset.running import whole_weights
 
 

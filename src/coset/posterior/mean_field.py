@@ -1,7 +1,7 @@
 """Mean-field variational inference with reparametrised gradients (Rossi et al. 2023, appendix E)."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -20,11 +20,11 @@ from coset.posterior.fit import (
     require_finite_losses,
     run_rounds,
 )
-from coset.posterior.flat_optimizer import FlatOptimizer
+from coset.posterior.flat_optimizer import FlatOptimizer, optimization
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike, Problem, pose
+from coset.posterior.starting import Start, initial_weights
 from coset.sealed import checksum
-from coset.train import Recipe
 
 ADVICE = "a lower learning_rate, a smaller std to begin with or more samples may help"
 
@@ -174,7 +174,7 @@ def fit_mean_field(
     std: float = 0.01,
     kl: str | None = None,
     kl_weight: KLWeight | None = None,
-    start: Mapping[str, Tensor] | MeanField | None = None,
+    start: Start | None = None,
     seed: int = 0,
     checkpoint: Path | str | None = None,
     checkpoint_seconds: float = 5.0,
@@ -183,7 +183,8 @@ def fit_mean_field(
 ) -> Fit[MeanField]:
     """Maximise the ELBO E_q[log p(Y|θ)] − KL[q‖p] over q = N(m, diag(s²)); tempered: see ``NegativeELBO``.
 
-    Begins at ``start`` (by default the model's own weights) with all deviations ``std``, or at a given ``MeanField``.
+    Begins at ``start`` (by default the model's own weights; a distribution's mean) with all deviations ``std``, or at a
+    given ``MeanField`` with its own.
     ``samples`` weights are drawn for each step, every second the mirror image of the one before if ``antithetic``.
     ``kl``: "closed" for Gaussian priors (their default), "monte-carlo" or "sticking" for any. ``kl_weight``: a weight
     of the KL for each epoch; None is 1 throughout, and anything else does not maximise the ELBO. The trace has, per
@@ -225,27 +226,6 @@ def fit_mean_field(
     return Fit(mean_field_of(problem, flat.state["values"]), trace, "mean-field VI", seconds)
 
 
-def optimization(
-    epochs: int,
-    batch_size: int,
-    learning_rate: float,
-    optimizer: str,
-    momentum: float,
-    schedule: str,
-    warmup_epochs: int,
-) -> Recipe:
-    """The settings of a descent, checked, as a recipe."""
-    return Recipe(
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        optimizer=optimizer,
-        momentum=momentum,
-        schedule=schedule,
-        warmup_epochs=warmup_epochs,
-    )
-
-
 def mean_field_of(problem: Problem, values: Tensor) -> MeanField:
     """The distribution whose flat means and logarithms of deviations (2, D) are given."""
     layout = problem.layout
@@ -253,15 +233,16 @@ def mean_field_of(problem: Problem, values: Tensor) -> MeanField:
     return MeanField(layout.whole(values[0]), layout.with_aliases(deviations))
 
 
-def _initial_values(problem: Problem, start: Mapping[str, Tensor] | MeanField | None, std: float) -> Tensor:
+def _initial_values(problem: Problem, start: Start | None, std: float) -> Tensor:
     layout = problem.layout
+    start = start.posterior if isinstance(start, Fit) else start
     if isinstance(start, MeanField):
         mean, spread = layout.flatten(start.mean), layout.flatten(start.std)
         if bool((spread <= 0).any()):
             raise InputError("start has deviations of 0; expected a MeanField with deviations > 0")
         log_std = spread.log()
     else:
-        mean = problem.start if start is None else layout.flatten(start)
+        mean = initial_weights(problem, start)
         log_std = torch.full_like(mean, math.log(std))
     values = torch.stack([mean, log_std]).to(problem.start)
     if not bool(values.isfinite().all()):

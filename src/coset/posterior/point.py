@@ -8,20 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from coset.distribution.delta import Delta
-from coset.distribution.gaussian import Gaussian
-from coset.distribution.low_rank import LowRank
-from coset.distribution.mean_field import MeanField
-from coset.errors import InputError
 from coset.posterior.fit import Callback, Control, Fit, epoch_batches, require_finite_losses, run_rounds
-from coset.posterior.flat_optimizer import FlatOptimizer
+from coset.posterior.flat_optimizer import FlatOptimizer, optimization
 from coset.posterior.likelihoods import Likelihood
-from coset.posterior.mean_field import optimization
 from coset.posterior.priors import Density
 from coset.posterior.problem import Data, PriorLike, Problem, pose
+from coset.posterior.starting import Start, initial_weights
 from coset.sealed import checksum
-
-Start = Mapping[str, Tensor] | Delta | MeanField | Gaussian | LowRank | Fit[Any]
-"""Weights to begin at: a dict of them, a distribution with one centre (its mean), or a fit of either."""
 
 ADVICE = "a lower learning_rate or a warm-up may help"
 
@@ -136,31 +129,6 @@ def descent_settings(flat: FlatOptimizer) -> dict[str, Any]:
     """What decides a descent, for the checkpoint: its recipe and where it begins."""
     recipe = {f"recipe {name}": value for name, value in flat.recipe.to_dict().items()}
     return {**recipe, "start": f"checksum {checksum(flat.state['values']):08x}"}
-
-
-def initial_weights(problem: Problem, start: Start | None) -> Tensor:
-    """The trained parameters (D,) of ``start``; the model's own if None."""
-    if start is None:
-        return problem.start.clone()
-    flat = problem.layout.flatten(weights_of(start, "start")).to(problem.start)
-    if flat.ndim != 1:
-        raise InputError(f"start has tensors with leading axes {tuple(flat.shape[:-1])}; expected one network")
-    if not bool(flat.isfinite().all()):
-        raise InputError("start has values that are NaN or infinite")
-    return flat
-
-
-def weights_of(start: Start, name: str) -> Mapping[str, Tensor]:
-    """One network as a dict of weights. Draws have none to stand for all: their mean is no network of that function."""
-    found = start.posterior if isinstance(start, Fit) else start
-    if isinstance(found, Delta | MeanField | Gaussian | LowRank):
-        return found.mean
-    if not isinstance(found, Mapping):
-        raise InputError(
-            f"{name} is a {type(found).__name__}; expected one network: a dict of weights, a distribution with one "
-            f"centre or a Fit of either"
-        )
-    return found
 
 
 def given_or_flat(prior: PriorLike | None) -> PriorLike:

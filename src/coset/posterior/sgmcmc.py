@@ -12,6 +12,7 @@ from coset.posterior.fit import Callback, Control, Fit, check_count, device_stre
 from coset.posterior.langevin import Dynamics, Gradient, Langevin, check_plan
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike, Problem, pose
+from coset.posterior.starting import Start
 from coset.sealed import checksum
 from coset.train.randomness import stream
 
@@ -32,7 +33,7 @@ def fit_sgmcmc(
     noise_estimate: float = 0.0,
     preconditioner: str = "identity",
     own_batches: bool = False,
-    start: Mapping[str, Tensor] | None = None,
+    start: Start | None = None,
     spread: str | float = "initial",
     likelihood: Likelihood | str = "categorical",
     prior: PriorLike = 1.0,

@@ -20,9 +20,8 @@ from coset.posterior.fit import (
     require_finite_losses,
     run_rounds,
 )
-from coset.posterior.flat_optimizer import FlatOptimizer
+from coset.posterior.flat_optimizer import FlatOptimizer, optimization
 from coset.posterior.likelihoods import Likelihood
-from coset.posterior.mean_field import optimization
 from coset.posterior.point import ADVICE, descent_settings
 from coset.posterior.problem import Data, PriorLike, Problem, pose
 

@@ -9,18 +9,11 @@ from torch import Tensor, nn
 from coset.distribution.low_rank import LowRank
 from coset.errors import InputError
 from coset.posterior.fit import Callback, Control, Fit, check_count, run_rounds
-from coset.posterior.flat_optimizer import FlatOptimizer
+from coset.posterior.flat_optimizer import FlatOptimizer, optimization
 from coset.posterior.likelihoods import Likelihood
-from coset.posterior.mean_field import optimization
-from coset.posterior.point import (
-    NegativeLogJoint,
-    Start,
-    descend,
-    descent_settings,
-    given_or_flat,
-    initial_weights,
-)
+from coset.posterior.point import NegativeLogJoint, descend, descent_settings, given_or_flat
 from coset.posterior.problem import Data, PriorLike, Problem, pose
+from coset.posterior.starting import Start, initial_weights
 
 
 class Moments:

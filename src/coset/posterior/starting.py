@@ -1,0 +1,87 @@
+"""Weights to begin with: given ones, or those that a network's layers draw anew."""
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coset.distribution.delta import Delta
+from coset.distribution.gaussian import Gaussian
+from coset.distribution.low_rank import LowRank
+from coset.distribution.mean_field import MeanField
+from coset.errors import InputError
+from coset.posterior.fit import Fit
+from coset.posterior.problem import Problem
+from coset.train.randomness import own_global_state, seed_global_state
+
+Start = Mapping[str, Tensor] | Delta | MeanField | Gaussian | LowRank | Fit[Any]
+"""Weights to begin at: a dict of them, a distribution with one centre (its mean), or a fit of either."""
+
+# What initialises a module again: torch's public name, and that of its attention layers.
+_RESETS = ("reset_parameters", "_reset_parameters")
+
+
+def initial_weights(problem: Problem, start: Start | None) -> Tensor:
+    """The trained parameters (D,) of ``start``; the model's own if None."""
+    if start is None:
+        return problem.start.clone()
+    flat = problem.layout.flatten(weights_of(start, "start")).to(problem.start)
+    if flat.ndim != 1:
+        raise InputError(f"start has tensors with leading axes {tuple(flat.shape[:-1])}; expected one network")
+    if not bool(flat.isfinite().all()):
+        raise InputError("start has values that are NaN or infinite")
+    return flat
+
+
+def weights_of(start: Start, name: str) -> Mapping[str, Tensor]:
+    """One network as a dict of weights. Draws have none to stand for all: their mean is no network of that function."""
+    found = start.posterior if isinstance(start, Fit) else start
+    if isinstance(found, Delta | MeanField | Gaussian | LowRank):
+        return found.mean
+    if not isinstance(found, Mapping):
+        raise InputError(
+            f"{name} is a {type(found).__name__}; expected one network: a dict of weights, a distribution with one "
+            f"centre or a Fit of either"
+        )
+    return found
+
+
+def fresh_weights(problem: Problem, seed: int, otherwise: str) -> Tensor:
+    """New initial weights (D,): every submodule that has ``reset_parameters`` draws its own again, inner ones first.
+
+    Raises where a trained parameter belongs to none that does: nobody but its author knows how it is drawn;
+    ``otherwise`` says what the caller takes instead.
+    """
+    fresh = copy.deepcopy(problem.model)
+    trained = {name: parameter for name, parameter in fresh.named_parameters() if name in problem.layout.shapes}
+    with torch.no_grad():
+        # What still is NaN afterwards was not drawn.
+        for parameter in trained.values():
+            parameter.fill_(math.nan)
+    device = problem.start.device
+    with own_global_state(device):
+        seed_global_state(seed, device)
+        with torch.no_grad():
+            fresh.apply(_reset)
+    for name, parameter in trained.items():
+        if bool(parameter.isnan().any()):
+            raise InputError(
+                f"'{name}' belongs to a {_owner(fresh, name)} that has no reset_parameters() to draw it anew; expected "
+                f"such a method, or {otherwise}"
+            )
+    return problem.layout.flatten(trained)
+
+
+def _reset(module: nn.Module) -> None:
+    for name in _RESETS:
+        method = getattr(module, name, None)
+        if callable(method):
+            method()
+            return
+
+
+def _owner(model: nn.Module, name: str) -> str:
+    return type(model.get_submodule(name.rpartition(".")[0])).__name__
