@@ -1,12 +1,12 @@
-"""Dense Gaussians are aligned by their marginals with the covariance carried along; draws to their mean."""
+"""Correlated Gaussians are aligned by their marginals with the covariance carried along; draws to their mean."""
 
 import pytest
 import torch
 from tiny_groups import LINEAR, tiny, weights
 
 from architectures import evaluate
-from coset.alignment import align, align_many, align_samples, mean
-from coset.distribution import Gaussian, MeanField, Samples, act_each, normalize_scales
+from coset.alignment import align, align_many, align_samples, mean, merge
+from coset.distribution import Gaussian, LowRank, MeanField, Samples, act_each, normalize_scales
 from coset.errors import InputError
 from coset.models import MLP
 from coset.symmetry import Symmetry, discover
@@ -17,6 +17,20 @@ def dense(sym, generator):
     size = sum(tensor.numel() for tensor in params.values())
     root = torch.randn(size, size + 2, generator=generator, dtype=torch.float64)
     return Gaussian(params, root @ root.T / size, tuple(params))
+
+
+def low_rank(sym, generator, rank=2):
+    params = weights(sym, generator)
+    diagonal = {key: 0.1 + torch.rand(t.shape, generator=generator, dtype=torch.float64) for key, t in params.items()}
+    factors = {key: torch.randn(rank, *t.shape, generator=generator, dtype=torch.float64) for key, t in params.items()}
+    return LowRank(params, diagonal, factors)
+
+
+CORRELATED = pytest.mark.parametrize("make", [dense, low_rank])
+
+
+def covariance(q):
+    return q.covariance if isinstance(q, Gaussian) else q.dense.covariance
 
 
 def network(activation, sizes=(2, 6, 5, 1)):
@@ -36,28 +50,31 @@ def assert_equal(a, b, **tolerance):
         torch.testing.assert_close(a[name], tensor, **tolerance)
 
 
+@CORRELATED
 @pytest.mark.parametrize("name", LINEAR)
-def test_a_planted_element_brings_the_covariance_back(name):
+def test_a_planted_element_brings_the_covariance_back(name, make):
     sym, generator = tiny(name).restrict(scales=False), torch.Generator().manual_seed(0)
-    reference = dense(sym, generator)
+    reference = make(sym, generator)
     result = align(sym, reference, sym.act(sym.random(generator), reference), restarts=10)
-    assert isinstance(result.aligned, Gaussian)
+    assert type(result.aligned) is type(reference)
     assert_equal(result.params, reference.mean, rtol=0, atol=0)
-    assert torch.equal(result.aligned.covariance, reference.covariance)
+    assert torch.equal(covariance(result.aligned), covariance(reference))
 
 
-def test_scales_carry_the_covariance_too():
+@CORRELATED
+def test_scales_carry_the_covariance_too(make):
     sym, generator = tiny("two layers"), torch.Generator().manual_seed(0)
-    reference = dense(sym, generator)
+    reference = make(sym, generator)
     other = sym.act(sym.random(generator), reference)
     result = align(sym, reference, other, gauge="normalized", scales=True, restarts=5)
-    torch.testing.assert_close(result.aligned.covariance, reference.covariance, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(covariance(result.aligned), covariance(reference), rtol=1e-9, atol=1e-9)
 
 
-def test_a_gaussian_is_matched_as_its_marginals():
+@CORRELATED
+def test_a_gaussian_is_matched_as_its_marginals(make):
     """With the same element for every divergence; a mean field may stand on either side."""
     sym, generator = tiny("two layers").restrict(scales=False), torch.Generator().manual_seed(1)
-    q0, q1 = dense(sym, generator), dense(sym, generator)
+    q0, q1 = make(sym, generator), make(sym, generator)
     for divergence in ("wasserstein", "kl"):
         expected = align(sym, q0.marginals, q1.marginals, divergence=divergence)
         for pair in ((q0, q1), (q0.marginals, q1), (q0, q1.marginals)):
@@ -76,14 +93,18 @@ def test_only_correlated_deviations_tell_the_units_apart():
     assert torch.equal(result.aligned.covariance, covariance)
 
 
-def test_many_gaussians_and_what_has_no_average():
+@CORRELATED
+def test_many_gaussians_and_what_has_no_average(make):
     sym, generator = tiny("two layers").restrict(scales=False), torch.Generator().manual_seed(0)
-    reference = dense(sym, generator)
+    reference = make(sym, generator)
+    kind = type(reference).__name__
     many = align_many(sym, [reference, *(sym.act(sym.random(generator), reference) for _ in range(2))])
     for q in many.aligned:
-        assert torch.equal(q.covariance, reference.covariance)
-    with pytest.raises(InputError, match="network 0 is a Gaussian: the average of dense ones has no closed form"):
+        assert torch.equal(covariance(q), covariance(reference))
+    with pytest.raises(InputError, match=f"network 0 is a {kind}: the average of correlated ones has no closed form"):
         mean(many.aligned)
+    with pytest.raises(InputError, match=f"network 0 is a {kind}, which is not averaged here; expected a MeanField"):
+        merge(sym, many.aligned)
     with pytest.raises(InputError, match="the reference is a posterior and the other network a point"):
         align(sym, reference, dict(reference.mean))
     part = MeanField(reference.mean, {"b": reference.std["b"]})

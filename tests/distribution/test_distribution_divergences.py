@@ -8,7 +8,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coset.distribution import Delta, Gaussian, MeanField, Mixture, Samples, kl, wasserstein2, wasserstein2_squared
+from coset.distribution import (
+    Delta,
+    Gaussian,
+    LowRank,
+    MeanField,
+    Mixture,
+    Samples,
+    kl,
+    wasserstein2,
+    wasserstein2_squared,
+)
 from coset.errors import InputError
 from coset.symmetry import Symmetry
 
@@ -37,6 +47,12 @@ def gaussian(generator, rank=8):
     return Gaussian(point(generator), root @ root.T / 6, NAMES)
 
 
+def low_rank(generator, rank=2):
+    factors = {key: normal(rank, *tensor.shape, generator=generator) for key, tensor in point(generator).items()}
+    field = mean_field(generator)
+    return LowRank(field.mean, field.std, factors)
+
+
 def flat(params):
     return torch.cat([params[key].reshape(-1) for key in NAMES])
 
@@ -47,12 +63,17 @@ def group():
 
 
 def torch_normal(q):
+    if isinstance(q, LowRank):
+        factors = torch.cat([q.factors[key].flatten(1) for key in NAMES], 1)
+        return torch.distributions.MultivariateNormal(
+            flat(q.mean), flat(q.diagonal).square().diag() + factors.mT @ factors
+        )
     covariance = q.covariance if isinstance(q, Gaussian) else flat(q.std).square().diag()
     return torch.distributions.MultivariateNormal(flat(q.mean), covariance)
 
 
-@pytest.mark.parametrize("first", [mean_field, gaussian])
-@pytest.mark.parametrize("second", [mean_field, gaussian])
+@pytest.mark.parametrize("first", [mean_field, gaussian, low_rank])
+@pytest.mark.parametrize("second", [mean_field, gaussian, low_rank])
 def test_kl_is_that_of_torch(first, second):
     q, p = first(seeded(1)), second(seeded(2))
     expected = torch.distributions.kl_divergence(torch_normal(q), torch_normal(p))
@@ -63,8 +84,8 @@ def test_kl_is_that_of_torch(first, second):
     assert abs(float(logs.mean() - expected)) < 5 * float(logs.std()) / 200_000**0.5
 
 
-@pytest.mark.parametrize("first", [mean_field, gaussian])
-@pytest.mark.parametrize("second", [mean_field, gaussian])
+@pytest.mark.parametrize("first", [mean_field, gaussian, low_rank])
+@pytest.mark.parametrize("second", [mean_field, gaussian, low_rank])
 def test_wasserstein_is_that_of_pot(first, second):
     q0, q1 = first(seeded(1)), second(seeded(2))
     n0, n1 = torch_normal(q0), torch_normal(q1)
@@ -111,6 +132,10 @@ def test_points_and_draws():
     torch.testing.assert_close(
         wasserstein2_squared(here, draws[0]), (rows[0] - flat(here.params)).square().sum(1).mean()
     )
+    thin = low_rank(generator)
+    expected = (flat(here.params) - flat(thin.mean)).square().sum() + torch_normal(thin).covariance_matrix.trace()
+    torch.testing.assert_close(wasserstein2_squared(here, thin), expected)
+    torch.testing.assert_close(wasserstein2_squared(thin, here), expected)
     mixed = Mixture([q, mean_field(generator)], [0.2, 0.8])
     parts = [wasserstein2_squared(here, part) for part in mixed.components]
     torch.testing.assert_close(wasserstein2_squared(here, mixed), 0.2 * parts[0] + 0.8 * parts[1])
@@ -134,7 +159,7 @@ def test_wasserstein_is_a_distance_that_permutations_and_signs_keep(seed, rank):
 def test_every_element_keeps_the_kl(seed):
     generator, sym = seeded(seed), group()
     g = sym.random(generator)
-    kinds = [gaussian(generator), mean_field(generator)]
+    kinds = [gaussian(generator), mean_field(generator), low_rank(generator)]
     for q, p in itertools.product(kinds, kinds):
         torch.testing.assert_close(kl(sym.act(g, q), sym.act(g, p)), kl(q, p), rtol=1e-8, atol=1e-8)
         assert float(kl(q, p)) >= -1e-9
@@ -150,9 +175,35 @@ def test_the_order_of_names_and_ties_do_not_matter():
     alone = MeanField({"a": other}, {"a": narrow})
     torch.testing.assert_close(kl(q, p), kl(single, alone))
     torch.testing.assert_close(wasserstein2(q, p), wasserstein2(single, alone))
+    factor = torch.tensor([[0.5, -2.0]]).double()
+    thin = LowRank({"z": other, "a": other}, {"z": narrow}, {"z": factor})
+    lone = LowRank({"a": other}, {"a": narrow}, {"a": factor})
+    torch.testing.assert_close(kl(q, thin), kl(single, lone))
+    torch.testing.assert_close(wasserstein2(thin, q), wasserstein2(lone, single))
     untied = MeanField({"a": other, "z": other.clone()}, {"a": narrow, "z": narrow})
     with pytest.raises(InputError, match="'z' and 'a' are one tensor in one distribution and two in the other"):
         wasserstein2(q, untied)
+
+
+def test_points_beside_a_low_rank_gaussian_vary_by_nothing():
+    """In single precision too: the covariance is summed in float64."""
+    generator = seeded(4)
+    q = low_rank(generator)
+    part = LowRank(q.mean, {"b": q.diagonal["b"]}, {"b": q.factors["b"]})
+    wide = {"a": torch.zeros(2, 2, dtype=torch.float64), "b": q.diagonal["b"]}
+    none = {"a": torch.zeros(2, 2, 2, dtype=torch.float64), "b": q.factors["b"]}
+    torch.testing.assert_close(wasserstein2(part, q), wasserstein2(LowRank(q.mean, wide, none), q))
+    single = LowRank(
+        *({key: tensor.float() for key, tensor in each.items()} for each in (q.mean, q.diagonal, q.factors))
+    )
+    double = LowRank(
+        *(
+            {key: tensor.double() for key, tensor in each.items()}
+            for each in (single.mean, single.diagonal, single.factors)
+        )
+    )
+    p = gaussian(generator)
+    torch.testing.assert_close(kl(single, p), kl(double, p), rtol=1e-12, atol=0)
 
 
 def test_what_has_no_closed_form_is_named():

@@ -10,6 +10,7 @@ from coset.checkpoints import read_checkpoint, write_checkpoint
 from coset.distribution import (
     Delta,
     Gaussian,
+    LowRank,
     MeanField,
     Mixture,
     Samples,
@@ -32,8 +33,18 @@ def every_kind():
     field = MeanField(params, {"b": torch.rand(2, generator=generator), "in": torch.ones(3, 2)})
     dense = Gaussian(params, torch.eye(8, dtype=torch.float64) + 0.1, ("b", "in"))
     draws = Samples({"w": torch.randn(2, 3, 4, generator=generator), "n": torch.arange(6).reshape(2, 3)})
-    mixed = Mixture([field, Mixture([dense, Delta(params)], [0.5, 0.5])], [0.25, 0.75])
-    return {"delta": Delta(params), "mean-field": field, "gaussian": dense, "samples": draws, "mixture": mixed}
+    thin = LowRank(params, {"b": torch.rand(2, generator=generator)}, {"b": torch.randn(3, 2, generator=generator)})
+    mixed = Mixture([field, thin, Mixture([dense, Delta(params)], [0.5, 0.5])], [0.25, 0.5, 0.25])
+    return {
+        "delta": Delta(params), "mean-field": field, "gaussian": dense, "low-rank": thin, "samples": draws,
+        "mixture": mixed,
+    }  # fmt: skip
+
+
+PARTS = {
+    Delta: ("params",), Samples: ("params",), Gaussian: ("mean",), MeanField: ("mean", "std"),
+    LowRank: ("mean", "diagonal", "factors"),
+}  # fmt: skip
 
 
 def assert_same(a, b):
@@ -43,8 +54,7 @@ def assert_same(a, b):
         for mine, theirs in zip(a.components, b.components, strict=True):
             assert_same(mine, theirs)
         return
-    parts = [("mean", "std"), ("params",)][isinstance(a, Delta | Samples)]
-    for part in ("mean",) if isinstance(a, Gaussian) else parts:
+    for part in PARTS[type(a)]:
         mine, theirs = getattr(a, part), getattr(b, part)
         assert list(mine) == list(theirs)
         assert ties(mine) == ties(theirs)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from architectures import CASES, evaluate, made, randomized
-from coset.distribution import Delta, Gaussian, MeanField, Mixture, Samples, act_each
+from coset.distribution import Delta, Gaussian, LowRank, MeanField, Mixture, Samples, act_each
 from coset.distribution.density import vector
 from coset.distribution.monomial import monomial
 from coset.distribution.ties import map_tied, ties
@@ -49,6 +49,14 @@ def gaussian(params, names, generator, rank=None):
     return Gaussian(params, covariance(sum(params[key].numel() for key in names), generator, rank), names)
 
 
+def low_rank(params, names, generator, rank=2):
+    """Directions and a diagonal of its own, over the same names."""
+    factors = {
+        key: torch.randn(rank, *params[key].shape, generator=generator, dtype=torch.float64) / 2 for key in names
+    }
+    return LowRank(params, mean_field(params, names, generator).std, factors)
+
+
 def samples(params, generator, chains=2, draws=3):
     def drawn(name):
         tensor = params[name]
@@ -71,8 +79,10 @@ def every_kind(name, seed=0):
         "mean field": mean_field(params, names, generator),
         "gaussian": gaussian(params, names, generator),
         "samples": samples(params, generator),
+        "low rank": low_rank(params, names, generator),
     }
     kinds["mixture"] = Mixture([kinds["mean field"], gaussian(other, names, generator)], [0.3, 0.7])
+    kinds["mixture of low ranks"] = Mixture([kinds["low rank"], low_rank(other, names, generator)], [0.6, 0.4])
     return model, sym, shape, kinds
 
 
@@ -109,7 +119,7 @@ def test_draws_can_be_run_all_at_once(name):
 @pytest.mark.parametrize("name", SMALL)
 def test_points_are_views_of_their_means(name):
     kinds = every_kind(name)[-1]
-    for q in (kinds["delta"], kinds["mean field"], kinds["gaussian"]):
+    for q in (kinds["delta"], kinds["mean field"], kinds["gaussian"], kinds["low rank"]):
         drawn = q.sample(4, seeded())
         fixed = [key for key in q.mean if ties(q.mean)[key] not in q.random_names]
         assert all(drawn[key].data_ptr() == q.mean[key].data_ptr() for key in fixed)
@@ -129,7 +139,7 @@ def test_elements_move_distributions_as_they_move_draws(name, seed):
         moved = sym.act(g, q)
         assert type(moved) is type(q)
         names = kinds["gaussian"].names
-        if kind != "mixture":
+        if not isinstance(q, Mixture):
             expected = sym.act(g, q.mean)
             torch.testing.assert_close(
                 vector(moved.mean, names, q.mean), vector(expected, names, q.mean), rtol=1e-9, atol=1e-9
@@ -141,7 +151,7 @@ def test_elements_move_distributions_as_they_move_draws(name, seed):
         volume = monomial(action, q.mean, names)[1].abs().log().sum()
         shifted = moved.log_prob(sym.act(g, points))
         torch.testing.assert_close(shifted, q.log_prob(points) - volume, rtol=1e-9, atol=1e-7)
-        if kind != "mixture":
+        if not isinstance(q, Mixture):
             torch.testing.assert_close(moved.entropy(), q.entropy() + volume, rtol=1e-9, atol=1e-9)
 
 
@@ -192,11 +202,15 @@ def test_densities_are_those_of_torch():
     torch.testing.assert_close(dense.log_prob(stacked), oracle.log_prob(flat).reshape(2, 3))
     torch.testing.assert_close(dense.entropy(), oracle.entropy())
     torch.testing.assert_close(q.entropy(), sum(normal(q.mean[key], q.std[key]).entropy().sum() for key in q.std))
+    thin = low_rank(params, ("a", "b"), generator)
+    torch.testing.assert_close(thin.log_prob(stacked), thin.dense.log_prob(stacked))
     mixed = Mixture([q, Gaussian(params, dense.covariance, ("b", "a"))], [1.0, 3.0])
     expected = torch.logsumexp(
         torch.stack([q.log_prob(drawn) + math.log(0.25), dense.log_prob(drawn) + math.log(0.75)]), 0
     )
     torch.testing.assert_close(mixed.log_prob(drawn), expected)
+    pair, same = Mixture([q, thin], [1.0, 3.0]), Mixture([q, thin.dense], [1.0, 3.0])
+    torch.testing.assert_close(pair.log_prob(drawn), same.log_prob(drawn))
 
 
 def test_draws_have_the_moments_of_their_distribution():
@@ -205,7 +219,9 @@ def test_draws_have_the_moments_of_their_distribution():
     dense = gaussian(params, ("a", "b"), generator)
     singular = gaussian(params, ("a", "b"), generator, rank=2)
     mixed = Mixture([mean_field(params, ("a", "b"), generator), dense], [0.4, 0.6])
-    for q in (mean_field(params, ("a", "b"), generator), dense, singular, mixed):
+    thin = low_rank(params, ("a", "b"), generator)
+    both = Mixture([thin, dense], [0.5, 0.5])
+    for q in (mean_field(params, ("a", "b"), generator), dense, singular, mixed, thin, both):
         drawn = q.sample(count, generator)
         for key in ("a", "b"):
             deviation = q.std[key]

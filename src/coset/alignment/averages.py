@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coset.alignment.result import Network, T, points
-from coset.distribution import Delta, Gaussian, MeanField
+from coset.distribution import Delta, Gaussian, LowRank, MeanField
 from coset.distribution.ties import ties as tied_names
 from coset.errors import InputError
 
@@ -88,9 +88,10 @@ def _check(networks: Sequence[Network]) -> None:
         raise InputError("networks is empty; expected at least one network")
     first = points(networks[0])
     for number, network in enumerate(networks):
-        if isinstance(network, Gaussian):
+        if isinstance(network, Gaussian | LowRank):
             raise InputError(
-                f"network {number} is a Gaussian: the average of dense ones has no closed form; expected its marginals"
+                f"network {number} is a {type(network).__name__}: the average of correlated ones has no closed form; "
+                f"expected its marginals"
             )
         if isinstance(network, MeanField) != isinstance(networks[0], MeanField):
             raise InputError(f"networks 0 and {number} are a point and a posterior; expected one kind")

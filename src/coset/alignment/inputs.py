@@ -6,19 +6,19 @@ import torch
 from torch import Tensor
 
 from coset.alignment.result import Network, points
-from coset.distribution import Delta, Gaussian, MeanField
+from coset.distribution import Delta, Gaussian, LowRank, MeanField
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
 
-_POSTERIORS = (MeanField, Gaussian)
+_POSTERIORS = (MeanField, Gaussian, LowRank)
 
 
 def check_network(sym: Symmetry, network: Network, what: str) -> None:
     """Raise unless ``network`` has every parameter of ``sym``, each of its shape and finite."""
-    if not isinstance(network, Mapping | Delta | MeanField | Gaussian):
+    if not isinstance(network, Mapping | Delta | MeanField | Gaussian | LowRank):
         raise InputError(
-            f"{what} is a {type(network).__name__}; expected a dict of parameters, a Delta or a MeanField, or a dense "
-            f"Gaussian"
+            f"{what} is a {type(network).__name__}; expected a dict of parameters, a Delta, a MeanField, a "
+            f"Gaussian or a LowRank"
         )
     weights = points(network)
     for name in weights:
@@ -47,21 +47,24 @@ def check_network(sym: Symmetry, network: Network, what: str) -> None:
 
 def check_pair(sym: Symmetry, reference: Network, other: Network) -> None:
     """Raise unless both are networks of ``sym`` with the same names, and both points or both posteriors."""
-    check_networks(sym, [reference, other], ["the reference", "the other network"], dense=True)
+    check_networks(sym, [reference, other], ["the reference", "the other network"], correlated=True)
 
 
 def check_networks(
-    sym: Symmetry, networks: Sequence[Network], names: Sequence[str] | None = None, *, dense: bool = False
+    sym: Symmetry, networks: Sequence[Network], names: Sequence[str] | None = None, *, correlated: bool = False
 ) -> None:
     """Raise unless all are networks of ``sym`` with the same names and the same deviations.
 
-    ``dense``: Gaussians may be among them; what averages networks has no closed form for them.
+    ``correlated``: a Gaussian or LowRank may be among them; what averages networks has no closed form for them.
     """
     labels = names or [f"network {number}" for number in range(len(networks))]
     for network, label in zip(networks, labels, strict=True):
         check_network(sym, network, label)
-        if isinstance(network, Gaussian) and not dense:
-            raise InputError(f"{label} is a Gaussian, which is not averaged here; expected a MeanField: its marginals")
+        if isinstance(network, Gaussian | LowRank) and not correlated:
+            raise InputError(
+                f"{label} is a {type(network).__name__}, which is not averaged here; expected a MeanField: "
+                f"its marginals"
+            )
     first = networks[0]
     for network, label in zip(networks[1:], labels[1:], strict=True):
         if isinstance(network, _POSTERIORS) != isinstance(first, _POSTERIORS):

@@ -93,7 +93,7 @@ def align_many(
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
         raise InputError(f"rounds is {rounds!r}; expected a whole number ≥ 1")
     check_seed(seed)
-    check_networks(sym, networks, dense=True)
+    check_networks(sym, networks, correlated=True)
     matched = [marginals(network) for network in networks]
     session = _Session(sym.restrict(scales=False), matched, STRATEGIES[method], seed, callback)
     with progress(f"aligning {len(networks)} networks", 1 + rounds, show=show) as bar:

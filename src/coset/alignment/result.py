@@ -6,11 +6,11 @@ from typing import Any, Generic, TypeVar, cast
 
 from torch import Tensor
 
-from coset.distribution import Delta, Gaussian, MeanField
+from coset.distribution import Delta, Gaussian, LowRank, MeanField
 from coset.symmetry import Element, Symmetry
 from coset.values import Frozen
 
-Network = Mapping[str, Tensor] | Delta | MeanField | Gaussian
+Network = Mapping[str, Tensor] | Delta | MeanField | Gaussian | LowRank
 """A point of weight space, as a dict or a ``Delta``, or a posterior."""
 
 T = TypeVar("T", bound=Network)
@@ -75,8 +75,8 @@ def points(network: Network) -> Mapping[str, Tensor]:
 
 
 def marginals(network: Network) -> Mapping[str, Tensor] | Delta | MeanField:
-    """What is matched of a network: all of it, but of a dense Gaussian its means and marginal deviations."""
-    return network.marginals if isinstance(network, Gaussian) else network
+    """What is matched of a network: all of it, but of correlated Gaussians their means and marginal deviations."""
+    return network.marginals if isinstance(network, Gaussian | LowRank) else network
 
 
 def carried(sym: Symmetry, g: Element, network: T) -> T:

@@ -49,8 +49,8 @@ def match_weights(
     the gauge in which they are matched. ``relax``: besides the ascent from the start, one from the end of a
     relaxation that moves all classes together; ``restarts``: further ascents from random elements; the best is
     returned, so never less than the plain ascent. ``start``: where to begin (default: the identity); its scales are
-    kept. ``buffers``: match running statistics, too. A dense Gaussian is matched by its means and marginal deviations,
-    and its covariance carried along.
+    kept. ``buffers``: match running statistics, too. A Gaussian or LowRank is matched by its means and marginal
+    deviations, and its covariance carried along.
     """
     if gauge not in GAUGES:
         raise InputError(f"gauge is {gauge!r}; expected one of {', '.join(GAUGES)}")

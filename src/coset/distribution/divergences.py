@@ -1,5 +1,6 @@
 """How far two distributions over weights are from each other, where that has a closed form."""
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from coset.distribution.delta import Delta
 from coset.distribution.density import vector
 from coset.distribution.gaussian import Gaussian
+from coset.distribution.low_rank import LowRank
 from coset.distribution.mean_field import MeanField
 from coset.distribution.mixture import Distribution, Mixture
 from coset.distribution.samples import Samples
@@ -17,6 +19,7 @@ from coset.distribution.ties import ties
 from coset.errors import InputError
 
 _Divergence = Callable[[Any, Any], Tensor]
+_Normal = MeanField | Gaussian | LowRank
 
 
 def kl(q: Distribution, p: Distribution) -> Tensor:
@@ -56,7 +59,7 @@ def _kl_mean_fields(q: MeanField, p: MeanField) -> Tensor:
     return 0.5 * (ratio + ((mp - mq) / sp).square() - 1 - ratio.log()).sum()
 
 
-def _kl_gaussians(q: MeanField | Gaussian, p: MeanField | Gaussian) -> Tensor:
+def _kl_gaussians(q: _Normal, p: _Normal) -> Tensor:
     """With S = L Lᵀ: ½ [‖L_p⁻¹ L_q‖² + ‖L_p⁻¹(m_p − m_q)‖² − D] + Σ log (L_p)_ii − Σ log (L_q)_ii."""
     names = _common_names(q, p)
     triangles = []
@@ -79,7 +82,7 @@ def _w2_mean_fields(q0: MeanField, q1: MeanField) -> Tensor:
     return (_mean(q0, names) - _mean(q1, names)).square().sum() + (spreads[0] - spreads[1]).square().sum()
 
 
-def _w2_gaussians(q0: MeanField | Gaussian, q1: MeanField | Gaussian) -> Tensor:
+def _w2_gaussians(q0: _Normal, q1: _Normal) -> Tensor:
     """‖m0−m1‖² + min over orthogonal U of ‖F0 − F1 U‖², S = F Fᵀ.
 
     The minimum is Tr(S0 + S1 − 2(S0^½ S1 S0^½)^½): the singular values of F1ᵀF0 sum to the trace of that root. As a sum
@@ -112,22 +115,20 @@ def _w2_samples(q0: Samples, q1: Samples) -> Tensor:
     return (x[torch.as_tensor(row)] - y[torch.as_tensor(column)]).square().sum(1).mean()
 
 
+_NORMALS = (MeanField, Gaussian, LowRank)
+
 KL: dict[tuple[type, type], _Divergence] = {
+    **dict.fromkeys(itertools.product(_NORMALS, _NORMALS), _kl_gaussians),
     (MeanField, MeanField): _kl_mean_fields,
-    (MeanField, Gaussian): _kl_gaussians,
-    (Gaussian, MeanField): _kl_gaussians,
-    (Gaussian, Gaussian): _kl_gaussians,
 }
 """Kinds of q and p → their KL divergence."""
 
 WASSERSTEIN: dict[tuple[type, type], _Divergence] = {
+    **dict.fromkeys(itertools.product(_NORMALS, _NORMALS), _w2_gaussians),
     (MeanField, MeanField): _w2_mean_fields,
-    (MeanField, Gaussian): _w2_gaussians,
-    (Gaussian, MeanField): _w2_gaussians,
-    (Gaussian, Gaussian): _w2_gaussians,
     (Samples, Samples): _w2_samples,
-    **{(Delta, kind): _w2_from_point for kind in (Delta, MeanField, Gaussian, Samples, Mixture)},
-    **{(kind, Delta): _w2_from_point for kind in (MeanField, Gaussian, Samples, Mixture)},
+    **{(Delta, kind): _w2_from_point for kind in (Delta, *_NORMALS, Samples, Mixture)},
+    **{(kind, Delta): _w2_from_point for kind in (*_NORMALS, Samples, Mixture)},
 }
 """Kinds of q0 and q1 → their squared Wasserstein distance."""
 
@@ -199,11 +200,17 @@ def _deviations(q: Distribution, names: list[str]) -> Tensor:
     return vector(spreads, names, q.mean).double()
 
 
-def _covariance(q: MeanField | Gaussian, names: list[str]) -> Tensor:
+def _covariance(q: _Normal, names: list[str]) -> Tensor:
     """(D, D) over ``names``; rows of zeros for what does not vary."""
     if isinstance(q, MeanField):
         return _deviations(q, names).square().diag()
     first = _first(q.mean)
+    if isinstance(q, LowRank):
+        # As LowRank.dense, but in float64 from the start.
+        known = {first[name]: factor for name, factor in q.factors.items()}
+        fixed = {name: q.mean[name].new_zeros(q.rank, *q.mean[name].shape) for name in names if name not in known}
+        directions = vector({**known, **fixed}, names, q.mean).double()
+        return _covariance(MeanField(q.mean, q.diagonal), names) + directions.mT @ directions
     places, start = {}, 0
     for name in names:
         places[name] = torch.arange(start, start := start + q.mean[name].numel())

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from coset.distribution.delta import Delta
 from coset.distribution.gaussian import Gaussian
+from coset.distribution.low_rank import LowRank
 from coset.distribution.mean_field import MeanField
 from coset.distribution.ties import ties
 from coset.errors import InputError
@@ -18,7 +19,7 @@ from coset.symmetry.element import Element
 from coset.symmetry.structure import Stretch
 from coset.symmetry.symmetry import Family, Symmetry
 
-_T = TypeVar("_T", Mapping[str, Tensor], Delta, MeanField, Gaussian)
+_T = TypeVar("_T", Mapping[str, Tensor], Delta, MeanField, Gaussian, LowRank)
 
 
 def normalize_scales(sym: Symmetry, params: _T) -> tuple[_T, Element]:

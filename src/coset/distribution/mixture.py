@@ -150,7 +150,7 @@ def _check_components(components: tuple[Distribution, ...]) -> None:
     if not components:
         raise InputError("components is empty; expected at least one distribution")
     for number, component in enumerate(components):
-        if not isinstance(component, Delta | MeanField | Gaussian | Samples | Mixture):
+        if not isinstance(component, Delta | MeanField | Gaussian | LowRank | Samples | Mixture):
             raise InputError(f"component {number} is a {type(component).__name__}; expected a distribution")
         first, mean = components[0].mean, component.mean
         if odd := sorted(first.keys() ^ mean.keys()):
