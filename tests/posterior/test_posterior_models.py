@@ -216,6 +216,19 @@ def test_noise_is_a_parameter_that_discovery_understands():
         NoiseParameter(nn.Linear(2, 1), start=-1)
 
 
+@pytest.mark.parametrize(("found", "outputs"), [(2, 1), (1, 2), (2, 3)])
+def test_every_output_has_a_noise_of_its_own(found, outputs):
+    """One noise would spread over two outputs unasked, and two over one make a target more."""
+    x = torch.zeros(3, 2)
+    assert NoiseParameter(nn.Linear(2, found), found)(x).shape == (3, 2 * found)
+    model = NoiseParameter(nn.Linear(2, found), outputs)
+    message = rf"outputs of NoiseParameter is {outputs} and its network's outputs have shape \(3, {found}\)"
+    with pytest.raises(InputError, match=message):
+        model(x)
+    with pytest.raises(InputError, match=f"outputs of NoiseParameter is {outputs} and its network's"):
+        pose(model, (x, torch.zeros(3, found)), "learned-noise", 1.0)
+
+
 def test_a_trace_gives_records_and_columns():
     trace = Trace([{"elbo": -2.0, "kl": 1.0}, {"elbo": -1.5, "kl": 1.2}])
     assert trace["elbo"] == [-2.0, -1.5]

@@ -28,6 +28,10 @@ class Tokenizer(nn.Module):
         self.convolutions = nn.ModuleList(
             nn.Conv2d(before, after, kernel, stride, padding, bias=False) for before, after in pairwise(channels)
         )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the convolutions from He et al. 2015 (normal, variance 2 / fan-in)."""
         for conv in self.convolutions:
             nn.init.kaiming_normal_(conv.get_parameter("weight"))
 
@@ -94,7 +98,8 @@ class CCT(nn.Module):
     block. The transformers of Godfrey et al. 2022, D.4, six blocks with sinusoidal positions, come from that code: they
     are the network with ``renormalize_stream=True``.
 
-    Linear weights start from a truncated normal of deviation 0.02, biases from 0, convolutions from He et al. 2015.
+    Linear weights start from a truncated normal of deviation 0.02, biases from 0, convolutions from He et al. 2015,
+    learnable positions from a truncated normal of deviation 0.2.
 
     Parameters: ``tokenizer.convolutions.i``, ``positions`` (T, dim; a buffer if "sine", a parameter if "learnable"),
     ``blocks.i.norm1``, ``.attention.qkv``, ``.attention.projection``, ``.norm2``, ``.expand``, ``.contract``, ``norm``,
@@ -138,7 +143,9 @@ class CCT(nn.Module):
         if check_choice("positions", positions, ("sine", "learnable")) == "sine":
             self.register_buffer("positions", sinusoids(tokens, dim))
         else:
-            self.positions = nn.Parameter(nn.init.trunc_normal_(torch.empty(tokens, dim), std=0.2))
+            self.positions = nn.Parameter(torch.empty(tokens, dim))
+        # Positions are drawn before the blocks are made, linear maps after: what a seed gives depends on the order.
+        self._reset_positions()
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(
             EncoderBlock(
@@ -157,11 +164,12 @@ class CCT(nn.Module):
         self.pool = nn.Linear(dim, 1)
         self.fc = nn.Linear(dim, check_count("classes", classes))
         self.input_shape: tuple[int, ...] = (in_channels, image_size, image_size)
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        self._reset_linear()
+
+    def reset_parameters(self) -> None:
+        """Draw positions and linear maps; the tokenizer draws its own, and the norms start as they do by themselves."""
+        self._reset_positions()
+        self._reset_linear()
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.dropout(self.tokenizer(x) + self.positions)
@@ -171,6 +179,17 @@ class CCT(nn.Module):
         shares = self.pool(x).softmax(dim=1)
         output: Tensor = self.fc((shares.transpose(1, 2) @ x).squeeze(1))
         return output
+
+    def _reset_positions(self) -> None:
+        if isinstance(self.positions, nn.Parameter):
+            nn.init.trunc_normal_(self.positions, std=0.2)
+
+    def _reset_linear(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
 
 
 def sinusoids(tokens: int, dim: int) -> Tensor:

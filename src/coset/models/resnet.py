@@ -112,7 +112,20 @@ class ResNet(nn.Module):
             before = after
         self.fc = nn.Linear(before, check_count("classes", classes))
         self.input_shape: tuple[int, ...] = (in_channels, 32, 32)
-        _initialize(self, branch_scale=sum(counts) ** -0.5 if norm == "none" else 1.0)
+        self.branch_scale = sum(counts) ** -0.5 if norm == "none" else 1.0
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw all convolutions; norms, thresholds and the linear layer start as they do by themselves."""
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        for module in self.modules():
+            if isinstance(module, BasicBlock):
+                module.conv2.weight.mul_(self.branch_scale)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stages(self.stem(x))
@@ -169,15 +182,3 @@ def ResNet18(
         in_channels=in_channels,
         classes=classes,
     )
-
-
-@torch.no_grad()
-def _initialize(model: ResNet, branch_scale: float) -> None:
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-    for module in model.modules():
-        if isinstance(module, BasicBlock):
-            module.conv2.weight.mul_(branch_scale)

@@ -191,6 +191,11 @@ class NoiseParameter(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         mean = self.network(x)
+        if mean.shape[-1:] != self.log_noise.shape:
+            raise InputError(
+                f"outputs of NoiseParameter is {len(self.log_noise)} and its network's outputs have shape "
+                f"{tuple(mean.shape)}; expected as many in the last dimension, one noise for each"
+            )
         return torch.cat([mean, self.log_noise.expand_as(mean)], -1)
 
 
