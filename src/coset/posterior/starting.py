@@ -50,10 +50,14 @@ def weights_of(start: Start, name: str) -> Mapping[str, Tensor]:
 
 
 def fresh_weights(problem: Problem, seed: int, otherwise: str) -> Tensor:
-    """New initial weights (D,): every submodule that has ``reset_parameters`` draws its own again, inner ones first.
+    """New initial weights (D,): ``reset_parameters`` of every module that has it, inner ones first.
 
-    Raises where a trained parameter belongs to none that does: nobody but its author knows how it is drawn;
-    ``otherwise`` says what the caller takes instead.
+    An outer module thus has the last word on the weights inside it: one whose constructor initialises its layers
+    otherwise than they do by themselves must do so in a ``reset_parameters`` of its own. Without it the layers' own
+    law is drawn, which cannot be told from here: the given weights may be trained ones.
+
+    Raises where a trained parameter is drawn by none: nobody but its author knows how; ``otherwise`` says what the
+    caller takes instead.
     """
     fresh = copy.deepcopy(problem.model)
     trained = {name: parameter for name, parameter in fresh.named_parameters() if name in problem.layout.shapes}
