@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coset.distribution.samples import Samples
 from coset.errors import InputError
-from coset.posterior.fit import device_stream
+from coset.posterior.fit import Fit, device_stream
 from coset.posterior.problem import Problem
 from coset.posterior.starting import Start, fresh_weights, weights_of
 from coset.train.randomness import stream_seed
@@ -121,14 +121,18 @@ SPREADS: dict[str, Callable[[Problem, int, int], Tensor]] = {"initial": _reiniti
 """Where chains other than the first begin, by name."""
 
 
-def starts(problem: Problem, start: Start | None, spread: str | float, chains: int, seed: int) -> Tensor:
+def starts(problem: Problem, start: Start | Samples | None, spread: str | float, chains: int, seed: int) -> Tensor:
     """Where the chains begin, (chains, D).
 
-    ``start`` with a leading axis of the chains says it. Else the first chain begins at ``start`` (None: the model's
-    weights), and the others as ``spread`` says: "initial": see ``fresh_weights``; "prior": drawn from a Gaussian prior;
-    a number s: from N(first, s²), 0 for all at one place.
+    ``start`` with a leading axis of the chains, or as many draws (an ensemble, say), says it. Else the first chain
+    begins at ``start`` (None: the model's weights), and the others as ``spread`` says: "initial": see
+    ``fresh_weights``; "prior": drawn from a Gaussian prior; a number s: from N(first, s²), 0 for all at one place.
     """
-    first = problem.start if start is None else problem.layout.flatten(weights_of(start, "start")).to(problem.start)
+    given = start.posterior if isinstance(start, Fit) else start
+    if isinstance(given, Samples):
+        first = problem.layout.flatten(given.flat).to(problem.start)
+    else:
+        first = problem.start if given is None else problem.layout.flatten(weights_of(given, "start")).to(problem.start)
     if first.ndim > 1:
         if first.shape[:-1] != (chains,):
             raise InputError(f"start has the leading axes {tuple(first.shape[:-1])}; expected ({chains},), the chains")

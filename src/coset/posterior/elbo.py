@@ -1,20 +1,21 @@
 """The evidence lower bound of a posterior on data, with its Monte Carlo error."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from coset.distribution import Estimate, Gaussian, MeanField
+from coset.distribution import Estimate, Gaussian, LowRank, MeanField
 from coset.errors import InputError
-from coset.posterior.fit import check_count
+from coset.posterior.fit import Control, Fit, check_count
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike, pose
 
 
 def elbo(
     model: nn.Module,
-    q: MeanField | Gaussian,
+    q: MeanField | Gaussian | LowRank | Fit[Any],
     data: Data,
     *,
     likelihood: Likelihood | str = "categorical",
@@ -28,11 +29,13 @@ def elbo(
 
     The entropy is exact. At T = 1 this is a lower bound of log p(Y)/N, reached where q is the posterior.
     """
-    if not isinstance(q, MeanField | Gaussian):
-        raise InputError(f"q is a {type(q).__name__}; the ELBO needs an entropy: expected a MeanField or a Gaussian")
+    q = q.posterior if isinstance(q, Fit) else q
+    if not isinstance(q, MeanField | Gaussian | LowRank):
+        raise InputError(f"q is a {type(q).__name__}; expected a MeanField, a LowRank or a Gaussian, or a Fit of one")
+    Control(seed)
     check_count("samples", samples, 2)
     check_count("batch_size", batch_size)
-    problem = pose(model, data, likelihood, prior, temperature)
+    problem = pose(model, data, likelihood, prior, temperature, [q.mean])
     generator = torch.Generator(problem.start.device).manual_seed(seed)
     values = []
     for _ in range(samples):

@@ -24,7 +24,7 @@ from coset.posterior.flat_optimizer import FlatOptimizer, optimization
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.point import ADVICE, NegativeLogJoint, descent_settings, given_or_flat
 from coset.posterior.problem import Data, PriorLike, Problem, pose
-from coset.posterior.starting import fresh_weights, initial_weights
+from coset.posterior.starting import fresh_weights, initial_weights, points_of
 from coset.train.randomness import stream_seed
 
 BATCHED_WEIGHTS = 200_000
@@ -62,7 +62,8 @@ def fit_ensemble(
     has the loss per data point: its mean over the members, and "loss k" of each.
     """
     check_count("members", members)
-    problem = pose(model, data, likelihood, given_or_flat(prior), temperature)
+    starts = None if starts is None else list(starts)
+    problem = pose(model, data, likelihood, given_or_flat(prior), temperature, points_of(*(starts or ())))
     recipe = optimization(epochs, batch_size, learning_rate, optimizer, momentum, schedule, warmup_epochs)
     values = initial_members(problem, members, seed, starts, "members")
     flat = FlatOptimizer(values, recipe, -(-problem.count // batch_size))
@@ -79,7 +80,7 @@ def fit_ensemble(
 
     settings = {**descent_settings(flat), "members": members, "batched": together}
     control = Control(seed, checkpoint, checkpoint_seconds, callback, show)
-    trace, seconds = run_rounds("ensemble", problem, settings, flat.state, epochs, advance, control)
+    trace, seconds = run_rounds("ensemble", problem, settings, flat.state, epochs, advance, control, ("loss", losses))
     return Fit(samples_of(problem, flat.state["values"].unsqueeze(1)), trace, "ensemble", seconds)
 
 

@@ -1,6 +1,7 @@
 """What inference returns, and the loop all methods share: progress, divergence, checkpoints that resume."""
 
 import math
+import operator
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ from coset.values import Frozen
 
 KEY = "coset.posterior"
 FORMAT = 1
+CLOSE = "log-likelihoods"
+"""What of a run's identity is compared as numbers are."""
 Q = TypeVar("Q", covariant=True)
 
 
@@ -94,6 +97,8 @@ class Control:
     def __post_init__(self) -> None:
         if type(self.seed) is not int or not 0 <= self.seed < 2**63:
             raise InputError(f"seed is {self.seed!r}; expected a whole number from 0 to 2^63 - 1")
+        if self.callback is not None and not callable(self.callback):
+            raise InputError(f"callback is a {type(self.callback).__name__}; expected a function")
 
 
 def run_rounds(
@@ -104,12 +109,15 @@ def run_rounds(
     rounds: int,
     advance: Callable[[int], Mapping[str, float]],
     control: Control,
+    seen: tuple[str, list[float]] | None = None,
 ) -> tuple[Trace, float]:
     """Call ``advance(round)`` for each round that is left; returns the trace and the seconds, earlier ones included.
 
     ``state`` holds everything that changes, as tensors that ``advance`` writes to in place; a checkpoint is its content
     and the records, so a method must draw what is random from streams that depend on seed and round only (``stream``,
-    ``device_stream``). A record with a number that is not finite stops the run.
+    ``device_stream``). A record with a number that is not finite stops the run, and so do values of the state that are
+    not. ``seen``: a column and a list that gets its earlier values when a run goes on. A run that its callback ended
+    does not go on if the callback says the same again of the last record.
     """
     path = None if control.checkpoint is None else Path(control.checkpoint)
     identity = identify(method, problem, settings, control.seed)
@@ -117,17 +125,22 @@ def run_rounds(
     if path is not None:
         if path.exists():
             records = _load(path, identity, state)
+            if seen is not None:
+                seen[1].extend(record[seen[0]] for record in records)
         else:
             check_writable(path)
     before = sum(record["seconds"] for record in records)
     begun = written = time.perf_counter()
     with progress(method, rounds, show=control.show) as bar, own_global_state(problem.x.device):
+        ended = False
         if records:
             bar.advance(len(records))
-        for number in range(len(records), rounds):
+            ended = control.callback is not None and bool(control.callback(len(records) - 1, records[-1]))
+        for number in range(rounds if ended else len(records), rounds):
             since = time.perf_counter()
             record = dict(advance(number))
             _require_finite(record, records, method, number)
+            _require_finite_values(state, method, number)
             records.append(record | {"seconds": time.perf_counter() - since})
             _tick(bar, record)
             stop = control.callback is not None and bool(control.callback(number, records[-1]))
@@ -148,17 +161,37 @@ def identify(method: str, problem: Problem, settings: Mapping[str, Any], seed: i
     return {
         "method": method,
         "seed": seed,
-        "likelihood": repr(problem.likelihood),
+        "likelihood": _lasting(repr(problem.likelihood)),
+        CLOSE: _log_likelihoods(problem),
         "prior": _prior_name(problem),
         "temperature": problem.temperature,
         "parameters": {name: list(shape) for name, shape in problem.layout.shapes.items()},
-        # Addresses in the text of lambdas and the like change from one process to the next.
-        "model structure": re.sub(r" at 0x[0-9a-fA-F]+", "", repr(problem.model)),
+        "model structure": _lasting(repr(problem.model)),
         "initial weights": f"checksum {checksum(problem.start, total):08x}",
         "x": f"{kind(problem.x)} checksum {checksum(problem.x):08x}",
         "y": f"{kind(problem.y)} checksum {checksum(problem.y):08x}",
         **settings,
     }
+
+
+def _lasting(text: str) -> str:
+    """Without addresses, as of lambdas, which change from one process to the next."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
+
+
+def _log_likelihoods(problem: Problem) -> list[float]:
+    """Of a few points at the first weights and at others: what the network and the likelihood compute, not say."""
+    x, y = problem.x[:8], problem.y[:8]
+    pattern = torch.linspace(-1, 1, problem.layout.size, dtype=problem.start.dtype, device=problem.start.device)
+    with torch.no_grad():
+        return [float(problem.log_likelihood(flat, x, y)) for flat in (problem.start, problem.start + 0.1 * pattern)]
+
+
+def _close(there: Any, here: Any) -> bool:
+    """Equal up to what rounding changes from one number of threads to another."""
+    if not isinstance(there, list) or len(there) != len(here):
+        return False
+    return all(math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-6) for a, b in zip(there, here, strict=True))
 
 
 def _prior_name(problem: Problem) -> str:
@@ -228,13 +261,21 @@ def _require_finite(
             )
 
 
+def _require_finite_values(state: Mapping[str, Tensor], method: str, number: int) -> None:
+    """The last step of a round may break the weights after a finite loss."""
+    if "values" in state and not bool(state["values"].isfinite().all()):
+        raise DivergenceError(
+            f"{method}: weights are no longer finite at the end of round {number + 1}; a lower learning rate may help"
+        )
+
+
 def _load(path: Path, identity: Mapping[str, Any], state: dict[str, Tensor]) -> list[Mapping[str, float]]:
     tensors, content = read_sealed(path, KEY, FORMAT)
     there = content["run"]
     wrong = [
         f"{name} is {there.get(name)!r} there and {identity.get(name)!r} here"
         for name in dict.fromkeys([*identity, *there])
-        if there.get(name) != identity.get(name)
+        if not (_close if name == CLOSE else operator.eq)(there.get(name), identity.get(name))
     ]
     if wrong:
         raise InputError(f"checkpoint {path} belongs to another run: {'; '.join(wrong[:3])}")

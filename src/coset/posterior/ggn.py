@@ -71,7 +71,13 @@ def ggn_rows(problem: Problem, flat: Tensor, chunk_bytes: int = ROW_BYTES) -> It
     for x in torch.split(problem.x, size):
         with torch.no_grad():
             roots = output_root(problem.likelihood, problem.outputs(flat, x))
-            rows = vmap(pulled)(x, roots).reshape(-1, flat.numel())
+            try:
+                rows = vmap(pulled)(x, roots).reshape(-1, flat.numel())
+            except (RuntimeError, ValueError) as error:
+                reason = (str(error).splitlines() or [type(error).__name__])[0]
+                raise InputError(
+                    f"model: its derivatives cannot be taken for many examples at once (torch.func.vmap: {reason})"
+                ) from error
         yield len(x), rows
 
 

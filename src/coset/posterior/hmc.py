@@ -12,7 +12,7 @@ from coset.posterior.fit import Callback, Control, Fit, Trace, check_count, devi
 from coset.posterior.hamiltonian import Hamiltonian, Trajectories
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike, pose
-from coset.posterior.starting import Start
+from coset.posterior.starting import Start, points_of
 from coset.sealed import checksum
 
 METHOD = "hmc"
@@ -37,7 +37,7 @@ def fit_hmc(
     step_size: float | None = None,
     mass: str = "identity",
     rows: int | None = None,
-    start: Start | None = None,
+    start: Start | Samples | None = None,
     spread: str | float = "initial",
     likelihood: Likelihood | str = "categorical",
     prior: PriorLike = 1.0,
@@ -58,7 +58,7 @@ def fit_hmc(
     chain), step size, steps, trajectories ``cut`` at ``max_steps``, and divergences: trajectories whose energy went off
     by more than 1000.
     """
-    problem = pose(model, data, likelihood, prior, temperature)
+    problem = pose(model, data, likelihood, prior, temperature, points_of(start))
     check_count("chains", chains)
     if rows is not None:
         check_count("rows", rows)

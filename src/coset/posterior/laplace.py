@@ -14,13 +14,13 @@ from coset.distribution.gaussian import Gaussian
 from coset.distribution.mean_field import MeanField
 from coset.distribution.samples import Samples
 from coset.errors import InputError
-from coset.posterior.fit import Callback, Fit, Trace, check_count
+from coset.posterior.fit import Callback, Control, Fit, Trace, check_count
 from coset.posterior.ggn import dense_ggn, diagonal_ggn
 from coset.posterior.kronecker import kronecker_posterior
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.point import fit_map
 from coset.posterior.problem import Data, PriorLike, Problem, pose
-from coset.posterior.starting import Start, initial_weights
+from coset.posterior.starting import Start, initial_weights, points_of
 from coset.progress import progress
 
 DENSE_WEIGHTS = 10_000
@@ -64,7 +64,12 @@ def _full(at: Curvature) -> Approximation:
     with progress("curvature", at.problem.count, show=at.show) as bar:
         precision = dense_ggn(at.problem, at.flat, bar.advance)
     precision.diagonal().add_(at.precision)
-    triangle = torch.linalg.cholesky(precision)
+    triangle, failed = torch.linalg.cholesky_ex(precision)
+    if int(failed):
+        raise InputError(
+            "the curvature and the prior's precision together are not positive definite up to rounding; expected a "
+            "prior with a smaller deviation, or structure 'diagonal'"
+        )
     covariance = at.problem.temperature * torch.cholesky_inverse(triangle)
     posterior = Gaussian(layout.whole(at.flat), 0.5 * (covariance + covariance.mT), tuple(layout.shapes))
     return posterior, 2 * float(triangle.diagonal().log().sum())
@@ -115,7 +120,8 @@ def fit_laplace(
     if structure not in STRUCTURES:
         raise InputError(f"structure is {structure!r}; expected one of {', '.join(STRUCTURES)}")
     check_count("draws", draws)
-    problem = pose(model, data, likelihood, prior, temperature)
+    Control(seed)
+    problem = pose(model, data, likelihood, prior, temperature, points_of(start))
     moments = problem.prior_moments()
     if moments is None:
         raise InputError(

@@ -23,7 +23,7 @@ from coset.posterior.fit import (
 from coset.posterior.flat_optimizer import FlatOptimizer, optimization
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike, Problem, pose
-from coset.posterior.starting import Start, initial_weights
+from coset.posterior.starting import Start, initial_weights, points_of
 from coset.sealed import checksum
 
 ADVICE = "a lower learning_rate, a smaller std to begin with or more samples may help"
@@ -191,7 +191,7 @@ def fit_mean_field(
     data point, the elbo, the nll E_q[−log p(Y|θ)] as the epoch saw it while q moved, and the kl at its end
     (−E_q[log p] − T·H if tempered).
     """
-    problem = pose(model, data, likelihood, prior, temperature)
+    problem = pose(model, data, likelihood, prior, temperature, points_of(start))
     recipe = optimization(epochs, batch_size, learning_rate, optimizer, momentum, schedule, warmup_epochs)
     check_count("samples", samples)
     check_positive("std", std)
@@ -199,13 +199,14 @@ def fit_mean_field(
     chosen = ("closed" if closed else "monte-carlo") if kl is None else kl
     if chosen not in KL:
         raise InputError(f"kl is {kl!r}; expected one of {', '.join(KL)}")
+    weights = None if kl_weight is None else _kl_weights(kl_weight, epochs)
     objective = NegativeELBO(problem, samples, chosen, antithetic=antithetic)
     steps = -(-problem.count // batch_size)
     flat = FlatOptimizer(_initial_values(problem, start, std), recipe, steps)
     losses: list[float] = []
 
     def advance(epoch: int) -> dict[str, float]:
-        weight = 1.0 if kl_weight is None else float(kl_weight(epoch))
+        weight = 1.0 if weights is None else weights[epoch]
         nll = _epoch(objective, flat, batch_size, seed, epoch, weight, losses[-1] if losses else None)
         losses.append(nll)
         share = objective.divergence(flat.state["values"], device_stream("divergence", seed, epoch, problem.start))
@@ -218,12 +219,23 @@ def fit_mean_field(
         "antithetic": antithetic,
         "std": std,
         "kl": chosen,
-        "kl weights": None if kl_weight is None else [float(kl_weight(epoch)) for epoch in range(epochs)],
+        "kl weights": weights,
         "start": f"checksum {checksum(flat.state['values']):08x}",
     }
     control = Control(seed, checkpoint, checkpoint_seconds, callback, show)
-    trace, seconds = run_rounds("mean-field VI", problem, settings, flat.state, epochs, advance, control)
+    trace, seconds = run_rounds(
+        "mean-field VI", problem, settings, flat.state, epochs, advance, control, ("nll", losses)
+    )
     return Fit(mean_field_of(problem, flat.state["values"]), trace, "mean-field VI", seconds)
+
+
+def _kl_weights(kl_weight: KLWeight, epochs: int) -> list[float]:
+    if not callable(kl_weight):
+        raise InputError(f"kl_weight is a {type(kl_weight).__name__}; expected a function of the epoch")
+    weights = [kl_weight(epoch) for epoch in range(epochs)]
+    for epoch, weight in enumerate(weights):
+        check_positive(f"kl_weight({epoch})", weight, zero=True)
+    return [float(weight) for weight in weights]
 
 
 def mean_field_of(problem: Problem, values: Tensor) -> MeanField:

@@ -13,7 +13,7 @@ from coset.posterior.flat_optimizer import FlatOptimizer, optimization
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.priors import Density
 from coset.posterior.problem import Data, PriorLike, Problem, pose
-from coset.posterior.starting import Start, initial_weights
+from coset.posterior.starting import Start, initial_weights, points_of
 from coset.sealed import checksum
 
 ADVICE = "a lower learning_rate or a warm-up may help"
@@ -83,7 +83,7 @@ def fit_map(
     or a ``Fit``; by default the model's own weights. The trace has, per data point, the loss, its nll as the epoch saw
     it while θ moved, and the log_prior at its end.
     """
-    problem = pose(model, data, likelihood, given_or_flat(prior), temperature)
+    problem = pose(model, data, likelihood, given_or_flat(prior), temperature, points_of(start))
     recipe = optimization(epochs, batch_size, learning_rate, optimizer, momentum, schedule, warmup_epochs)
     objective = NegativeLogJoint(problem)
     flat = FlatOptimizer(initial_weights(problem, start), recipe, -(-problem.count // batch_size))
@@ -97,7 +97,7 @@ def fit_map(
 
     settings = descent_settings(flat)
     control = Control(seed, checkpoint, checkpoint_seconds, callback, show)
-    trace, seconds = run_rounds("MAP", problem, settings, flat.state, epochs, advance, control)
+    trace, seconds = run_rounds("MAP", problem, settings, flat.state, epochs, advance, control, ("nll", losses))
     return Fit(Delta(problem.layout.whole(flat.state["values"])), trace, "MAP", seconds)
 
 

@@ -1,7 +1,7 @@
 """Priors p(θ) over the trained parameters of a network (Rossi et al. 2023, section 2)."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -87,8 +87,23 @@ class Named(GaussianPrior):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "special", Frozen(self.special))
-        for name, (_, std) in self.special.items():
+        for name, moments in self.special.items():
+            if not isinstance(moments, tuple | list) or len(moments) != 2:
+                raise InputError(f"special['{name}'] is {moments!r}; expected (mean, standard deviation)")
+            mean, std = moments
+            if isinstance(mean, bool) or not isinstance(mean, int | float) or not math.isfinite(mean):
+                raise InputError(f"the mean of '{name}' is {mean!r}; expected a finite number")
             _check_deviation(f"the deviation of '{name}'", std)
+        if not isinstance(self.otherwise, GaussianPrior):
+            raise InputError(f"otherwise is a {type(self.otherwise).__name__}; expected a Gaussian prior")
+
+    def check(self, names: Collection[str]) -> None:
+        """Raise on a name that is no trained parameter: a misspelt one would count for nothing."""
+        for name in self.special:
+            if name not in names:
+                raise InputError(f"the prior names '{name}', which is not trained; there are {', '.join(names)}")
+        if isinstance(self.otherwise, Named):
+            self.otherwise.check(names)
 
     def moments(self, name: str, shape: Size) -> tuple[float, float]:
         return self.special[name] if name in self.special else self.otherwise.moments(name, shape)

@@ -6,7 +6,7 @@ minibatch of M standing for all N by the factor N/M; reports are per data point,
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from coset.data import Split
 from coset.errors import InputError
 from coset.posterior.layout import Layout, layout_of
 from coset.posterior.likelihoods import Likelihood, as_likelihood
-from coset.posterior.priors import GaussianPrior, Prior, as_prior, flat_moments
+from coset.posterior.priors import GaussianPrior, Named, Prior, as_prior, flat_moments
 from coset.train.check import check_pair, model_device, probe
 
 Data = tuple[Tensor, Tensor] | Split
@@ -99,9 +99,18 @@ class Problem:
 
 
 def pose(
-    model: nn.Module, data: Data, likelihood: Likelihood | str, prior: PriorLike, temperature: float = 1.0
+    model: nn.Module,
+    data: Data,
+    likelihood: Likelihood | str,
+    prior: PriorLike,
+    temperature: float = 1.0,
+    points: Sequence[Mapping[str, Tensor]] = (),
 ) -> Problem:
-    """Check everything and put it together; the model itself is left alone."""
+    """Check everything and put it together; the model itself is left alone.
+
+    ``points``: weights whose buffers and frozen parameters stand in place of the model's: running statistics belong to
+    the weights they were trained with. Of several networks they must agree.
+    """
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     x, y = data_tensors(data)
@@ -109,6 +118,7 @@ def pose(
         raise InputError(f"temperature is {temperature!r}; expected a number > 0")
     device = model_device(model)
     own = copy.deepcopy(model).eval()
+    _take_points(own, points)
     layout = layout_of(own)
     start = layout.flatten(dict(own.named_parameters()))
     if not bool(start.isfinite().all()):
@@ -116,12 +126,48 @@ def pose(
     chosen, believed = as_likelihood(likelihood), as_prior(prior)
     x = x.to(device, start.dtype) if x.is_floating_point() else x.to(device)
     outputs = probe(own, x[:2], "x")
+    _require_function(own, x, outputs)
     targets = chosen.fit_targets(y.to(device), outputs)
+    if isinstance(believed, Named):
+        believed.check(layout.shapes)
     problem = Problem(own, layout, x, targets, chosen, believed, float(temperature), start)
     value = problem.log_prior(start)
     if not bool(value.isfinite()):
         raise InputError(f"the prior's log-density of the model's weights is {float(value)}; expected a finite number")
     return problem
+
+
+def _take_points(model: nn.Module, networks: Sequence[Mapping[str, Tensor]]) -> None:
+    """Copy into ``model`` what ``networks`` say of tensors that are not trained."""
+    with torch.no_grad():
+        for name, tensor in model.state_dict(keep_vars=True).items():
+            if tensor.requires_grad:
+                continue
+            for number, given in enumerate(network[name].detach() for network in networks if name in network):
+                if given.shape[max(0, given.ndim - tensor.ndim) :] != tensor.shape:
+                    raise InputError(
+                        f"'{name}' has shape {tuple(given.shape)}; the model expects {tuple(tensor.shape)}"
+                    )
+                each = given.reshape(-1, *tensor.shape).to(tensor)
+                if number == 0:
+                    tensor.copy_(each[0])
+                if not bool((each == tensor).all()):
+                    raise InputError(
+                        f"'{name}' is not inferred and differs between the networks given; expected one value"
+                    )
+
+
+def _require_function(model: nn.Module, x: Tensor, outputs: Tensor) -> None:
+    """f(x; θ) must not depend on what else is in the batch: a likelihood is a product over data points."""
+    if len(x) < 3:
+        return
+    beside = probe(model, x[[0, 2]], "x")
+    largest = float(outputs.abs().max())
+    if not torch.allclose(beside[0], outputs[0], rtol=0, atol=1e-3 * largest, equal_nan=True):
+        raise InputError(
+            "model: its output for an example depends on the others in the batch (a batch norm without running "
+            "statistics, say); expected a function of each example alone"
+        )
 
 
 def data_tensors(data: Any) -> tuple[Tensor, Tensor]:

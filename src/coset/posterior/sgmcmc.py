@@ -12,7 +12,7 @@ from coset.posterior.fit import Callback, Control, Fit, check_count, device_stre
 from coset.posterior.langevin import Dynamics, Gradient, Langevin, check_plan
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike, Problem, pose
-from coset.posterior.starting import Start
+from coset.posterior.starting import Start, points_of
 from coset.sealed import checksum
 from coset.train.randomness import stream
 
@@ -33,7 +33,7 @@ def fit_sgmcmc(
     noise_estimate: float = 0.0,
     preconditioner: str = "identity",
     own_batches: bool = False,
-    start: Start | None = None,
+    start: Start | Samples | None = None,
     spread: str | float = "initial",
     likelihood: Likelihood | str = "categorical",
     prior: PriorLike = 1.0,
@@ -56,7 +56,7 @@ def fit_sgmcmc(
     Chains begin as ``start`` and ``spread`` say (``coset.posterior.chains.starts``). The trace has, per data point,
     the log_joint of the batches, as mean over the chains.
     """
-    problem = pose(model, data, likelihood, prior, temperature)
+    problem = pose(model, data, likelihood, prior, temperature, points_of(start))
     check_count("chains", chains)
     check_count("batch_size", batch_size)
     dynamics = Dynamics(method, step_size, friction, problem.temperature, noise_estimate, preconditioner)

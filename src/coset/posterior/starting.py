@@ -12,6 +12,7 @@ from coset.distribution.delta import Delta
 from coset.distribution.gaussian import Gaussian
 from coset.distribution.low_rank import LowRank
 from coset.distribution.mean_field import MeanField
+from coset.distribution.samples import Samples
 from coset.errors import InputError
 from coset.posterior.fit import Fit
 from coset.posterior.problem import Problem
@@ -36,6 +37,12 @@ def initial_weights(problem: Problem, start: Start | None) -> Tensor:
     return flat
 
 
+def points_of(*starts: Start | Samples | None) -> list[Mapping[str, Tensor]]:
+    """What ``pose`` takes buffers and frozen parameters from: all that is said by networks to begin with."""
+    found = [start.posterior if isinstance(start, Fit) else start for start in starts if start is not None]
+    return [start.params if isinstance(start, Samples) else weights_of(start, "start") for start in found]
+
+
 def weights_of(start: Start, name: str) -> Mapping[str, Tensor]:
     """One network as a dict of weights. Draws have none to stand for all: their mean is no network of that function."""
     found = start.posterior if isinstance(start, Fit) else start
@@ -46,6 +53,9 @@ def weights_of(start: Start, name: str) -> Mapping[str, Tensor]:
             f"{name} is a {type(found).__name__}; expected one network: a dict of weights, a distribution with one "
             f"centre or a Fit of either"
         )
+    for key, tensor in found.items():
+        if not isinstance(tensor, Tensor):
+            raise InputError(f"{name}['{key}'] is a {type(tensor).__name__}; expected a tensor")
     return found
 
 

@@ -24,6 +24,7 @@ from coset.posterior.flat_optimizer import FlatOptimizer, optimization
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.point import ADVICE, descent_settings
 from coset.posterior.problem import Data, PriorLike, Problem, pose
+from coset.posterior.starting import points_of
 
 
 def median_bandwidth(squares: Tensor) -> Tensor:
@@ -85,21 +86,22 @@ def fit_svgd(
     check_count("particles", particles)
     if bandwidth is not None:
         check_positive("bandwidth", bandwidth)
-    problem = pose(model, data, likelihood, prior, temperature)
+    starts = None if starts is None else list(starts)
+    problem = pose(model, data, likelihood, prior, temperature, points_of(*(starts or ())))
     require_batching(problem)
     recipe = optimization(epochs, batch_size, learning_rate, optimizer, momentum, schedule, warmup_epochs)
     values = initial_members(problem, particles, seed, starts, "particles")
     flat = FlatOptimizer(values, recipe, -(-problem.count // batch_size))
-    losses: list[float] = []
+    joints: list[float] = []
 
     def advance(epoch: int) -> dict[str, float]:
-        loss, h = _epoch(problem, flat, batch_size, seed, epoch, bandwidth, losses[-1] if losses else None)
-        losses.append(loss)
+        loss, h = _epoch(problem, flat, batch_size, seed, epoch, bandwidth, -joints[-1] if joints else None)
+        joints.append(-loss)
         return {"log_joint": -loss, "bandwidth": h}
 
     settings = {**descent_settings(flat), "particles": particles, "bandwidth": bandwidth}
     control = Control(seed, checkpoint, checkpoint_seconds, callback, show)
-    trace, seconds = run_rounds("SVGD", problem, settings, flat.state, epochs, advance, control)
+    trace, seconds = run_rounds("SVGD", problem, settings, flat.state, epochs, advance, control, ("log_joint", joints))
     return Fit(samples_of(problem, flat.state["values"].unsqueeze(1)), trace, "SVGD", seconds)
 
 

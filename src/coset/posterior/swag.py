@@ -13,7 +13,7 @@ from coset.posterior.flat_optimizer import FlatOptimizer, optimization
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.point import NegativeLogJoint, descend, descent_settings, given_or_flat
 from coset.posterior.problem import Data, PriorLike, Problem, pose
-from coset.posterior.starting import Start, initial_weights
+from coset.posterior.starting import Start, initial_weights, points_of
 
 
 class Moments:
@@ -91,7 +91,7 @@ def fit_swag(
     size, for the noise is the descent's; ``temperature`` multiplies the covariance, as it does that of a Gaussian
     posterior. Batch-norm statistics stay those of the model. The trace is that of ``fit_map``, with what is collected.
     """
-    problem = pose(model, data, likelihood, given_or_flat(prior), temperature)
+    problem = pose(model, data, likelihood, given_or_flat(prior), temperature, points_of(start))
     recipe = optimization(epochs, batch_size, learning_rate, optimizer, momentum, schedule, warmup_epochs)
     check_count("rank", rank, 2)
     check_count("burn_in_epochs", burn_in_epochs, 0)
@@ -123,6 +123,7 @@ def fit_swag(
 
     settings = {**descent_settings(flat), "burn_in_epochs": burn_in_epochs, "collect_every": every, "rank": rank}
     control = Control(seed, checkpoint, checkpoint_seconds, callback, show)
-    trace, seconds = run_rounds("SWAG", problem, settings, {**flat.state, **moments.state}, epochs, advance, control)
+    state = {**flat.state, **moments.state}
+    trace, seconds = run_rounds("SWAG", problem, settings, state, epochs, advance, control, ("nll", losses))
     notes = () if moments.count >= rank else (f"stopped with {moments.count} of {total} weights collected",)
     return Fit(moments.gaussian(problem), trace, "SWAG", seconds, notes)
