@@ -81,6 +81,28 @@ def test_tied_tensors_are_stored_once(tmp_path):
     assert set(read_checkpoint(tmp_path / "q").params) == {"params/out", "params/b", "params/count"}
 
 
+def test_points_among_draws_are_stored_once_and_come_back_as_views(tmp_path):
+    """100 draws of a head on a frozen body: the file holds the body once."""
+    generator = torch.Generator().manual_seed(0)
+    body, count = torch.randn(300, 100, generator=generator), torch.tensor(7)
+    frozen = body.expand(4, 25, 300, 100)
+    params = {
+        "a": frozen, "tied": frozen, "head": torch.randn(4, 25, 6, generator=generator), "count": count.expand(4, 25),
+        "per chain": torch.randn(4, 1, 2, generator=generator).expand(4, 25, 2),
+    }  # fmt: skip
+    path = tmp_path / "q"
+    for q in (Samples(params), Samples({"one draw": torch.ones(1, 1, 3)}), Samples(params).thin(2)):
+        save_distribution(Mixture([q, q]), path)
+        again = load_distribution(path)
+        assert_same(Mixture([q, q]), again)
+    assert path.stat().st_size < 3 * body.numel() * body.element_size()
+    assert again.components[0].params["a"].stride()[:2] == (0, 0)
+    assert again.components[0].params["a"] is again.components[0].params["tied"]
+    save_distribution(Samples(params), path)
+    assert read_checkpoint(path).params["params/a"].shape == body.shape
+    assert read_checkpoint(path).params["params/per chain"].shape == (4, 25, 2)
+
+
 def test_truncated_files(tmp_path):
     path = tmp_path / "q.safetensors"
     save_distribution(every_kind()["mixture"], path)
@@ -130,6 +152,14 @@ def test_other_schemas_and_damage(tmp_path):
         "holds no distribution: params\\['w'\\] has shape": {
             "schema": SCHEMA, "content": {"kind": "samples", "params": {"w": "w"}},
         },
+        "holds no distribution: its points are repeated over \\[3\\]; expected": {
+            "schema": SCHEMA,
+            "content": {"kind": "samples", "params": {"w": "w"}, "repeated": {"over": [3], "names": ["w"]}},
+        },
+        "is damaged: KeyError\\('v'\\)": {
+            "schema": SCHEMA,
+            "content": {"kind": "samples", "params": {"w": "w"}, "repeated": {"over": [3, 1], "names": ["v"]}},
+        },
     }  # fmt: skip
     for message, content in cases.items():
         written(path, content)
@@ -140,8 +170,10 @@ def test_other_schemas_and_damage(tmp_path):
 def test_what_cannot_be_saved(tmp_path):
     with pytest.raises(InputError, match="a dict cannot be saved; expected one of Delta, MeanField"):
         save_distribution({"w": torch.zeros(2)}, tmp_path / "q")
-    with pytest.raises(InputError, match=r"metadata has 'coset.distribution', which is the distribution's own"):
+    with pytest.raises(InputError, match=r"metadata has 'coset.distribution', which is the file's own"):
         save_distribution(Delta({"w": torch.zeros(2)}), tmp_path / "q", {KEY: "mine"})
+    with pytest.raises(InputError, match=r"metadata has 'format', which is the file's own; expected other names"):
+        save_distribution(Delta({"w": torch.zeros(2)}), tmp_path / "q", {"format": "mine"})
     with pytest.raises(InputError, match=r"'params/w' .* NaN or infinite"):
         save_distribution(Delta({"w": torch.full((2,), torch.nan)}), tmp_path / "q")
     assert list(tmp_path.iterdir()) == []

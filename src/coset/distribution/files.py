@@ -1,9 +1,10 @@
 """Distributions in files: one safetensors file for each, of every kind.
 
 Tensors: ``<part>/<name>`` such as ``mean/layers.0.weight``, each tied tensor once; those of the components of a mixture
-behind ``0/``, ``1/``, …. Metadata: under ``coset.distribution``, as JSON, the ``schema``, and in ``content`` the
-``kind``, the names in their order with the tensor that each stands for, and for a mixture the same of its components;
-whatever the user adds stands beside it.
+behind ``0/``, ``1/``, …. Of draws, a tensor that is one point repeated over chains and draws is stored once, without
+these axes. Metadata: under ``coset.distribution``, as JSON, the ``schema``, and in ``content`` the ``kind``, the names
+in their order with the tensor that each stands for, of draws those that are ``repeated``, and for a mixture the same of
+its components; whatever the user adds stands beside it.
 """
 
 import json
@@ -27,6 +28,9 @@ from coset.errors import InputError
 SCHEMA = 1
 KEY = "coset.distribution"
 
+_FORMAT = "format"
+"""What other libraries read from the header of a safetensors file: where its tensors come from."""
+
 _MAPPINGS: dict[str, tuple[type, tuple[str, ...]]] = {
     "delta": (Delta, ("params",)),
     "mean-field": (MeanField, ("mean", "std")),
@@ -41,10 +45,11 @@ _MAPPINGS: dict[str, tuple[type, tuple[str, ...]]] = {
 def save_distribution(q: Distribution, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
     """Write ``q`` to a safetensors file, whole or not at all; values, types, names, their order and ties are kept.
 
-    ``metadata``: texts to keep beside it, see ``load_metadata``.
+    ``metadata``: texts to keep beside it, see ``load_metadata``; "format" is the file's own.
     """
-    if metadata and KEY in metadata:
-        raise InputError(f"metadata has {KEY!r}, which is the distribution's own; expected other names")
+    for own in (KEY, _FORMAT):
+        if metadata and own in metadata:
+            raise InputError(f"metadata has {own!r}, which is the file's own; expected other names")
     tensors, description = pack(q)
     content = json.dumps({"schema": SCHEMA, "content": description}, ensure_ascii=False)
     write_checkpoint(path, tensors, {**(metadata or {}), KEY: content})
@@ -63,7 +68,7 @@ def load_distribution(path: str | os.PathLike[str]) -> Distribution:
 
 def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     """The texts that were saved beside a distribution."""
-    return {name: text for name, text in _read(path)[2].items() if name not in (KEY, "format")}
+    return {name: text for name, text in _read(path)[2].items() if name not in (KEY, _FORMAT)}
 
 
 def pack(q: Distribution) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -89,6 +94,11 @@ def _pack(q: Distribution, prefix: str, tensors: dict[str, Tensor]) -> dict[str,
         params = dict(getattr(q, part))
         description[part] = ties(params)
         tensors |= {f"{prefix}{part}/{name}": params[name] for name in description[part].values()}
+    if isinstance(q, Samples):
+        points = [name for name in dict.fromkeys(description["params"].values()) if _is_repeated(q.params[name])]
+        tensors |= {f"{prefix}params/{name}": q.params[name][0, 0] for name in points}
+        if points:
+            description["repeated"] = {"over": [q.chains, q.draws], "names": points}
     if isinstance(q, Gaussian):
         tensors[f"{prefix}covariance"] = q.covariance
         description["names"] = list(q.names)
@@ -109,6 +119,9 @@ def _unpack(description: Mapping[str, Any], prefix: str, tensors: Mapping[str, T
         part: {name: _tensor(tensors, f"{prefix}{part}/{one}") for name, one in description[part].items()}
         for part in mappings
     }
+    if cls is Samples and "repeated" in description:
+        views = _repeated(parts["params"], description["repeated"])
+        parts["params"] |= {name: views[one] for name, one in description["params"].items() if one in views}
     if cls is Gaussian:
         parts |= {"covariance": _tensor(tensors, f"{prefix}covariance"), "names": tuple(description["names"])}
     if cls is Mixture:
@@ -117,6 +130,20 @@ def _unpack(description: Mapping[str, Any], prefix: str, tensors: Mapping[str, T
         parts["weights"] = _tensor(tensors, f"{prefix}weights")
     built: Distribution = cls(**parts)
     return built
+
+
+def _is_repeated(tensor: Tensor) -> bool:
+    """Whether draws (chains, draws, …) are one point, expanded; a single draw is as small either way."""
+    steps = [step for size, step in zip(tensor.shape[:2], tensor.stride()[:2], strict=True) if size > 1]
+    return bool(steps) and not any(steps)
+
+
+def _repeated(points: Mapping[str, Tensor], description: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The points that ``description`` names as views (chains, draws, …); one for all the names of a tied tensor."""
+    over = description["over"]
+    if len(over) != 2 or not all(type(size) is int and size >= 1 for size in over):
+        raise InputError(f"its points are repeated over {over!r}; expected [chains, draws]")
+    return {name: points[name].expand(*over, *points[name].shape) for name in description["names"]}
 
 
 def _tensor(tensors: Mapping[str, Tensor], key: str) -> Tensor:
