@@ -131,8 +131,8 @@ def run(config: Config, context: Context) -> Findings:
 _SETTING = """
 One hidden layer of {width} ReLU units, weights N(0, {gain:g}²/fan-in), the noise of the targets a parameter with a
 prior of its own; {splits} splits. All settings are the same on all splits and all data sets. Those of the preset small
-were chosen on 15 % held out of the train part of the first split of each UCI set; as in all work on these splits, such
-points are test points of other splits. An ensemble of {members} maxima of the posterior comes first; Laplace (full
+were chosen on 15 % held out of the train part of the first split of each UCI set, the length of the chains by the time
+they take; as in all work on these splits, points held out are test points of other splits. An ensemble of {members} maxima of the posterior comes first; Laplace (full
 generalised Gauss-Newton matrix) and MFVI begin at one member, the chains of SGHMC and HMC at all of them. Unlike
 published deep ensembles this one has a single level of noise, not one for each input, and no adversarial examples.
 """
@@ -141,7 +141,7 @@ _REASONS = """
 Laplace's Gaussian is a posterior of the linearised network: with the same weights in the network itself the
 log-likelihood is {laplace_sampled} on average over the data sets. MFVI from scratch, for as many steps in all, ends at
 an ELBO that is {scratch_elbo} per point than from a trained network, and the log-likelihood of its predictions is
-{scratch}. Where the first is higher and the second lower, the ELBO prefers noise and pruned units to fit.
+{scratch}. Where the first is higher and the second lower, the ELBO is no guide to the predictions.
 
 The chains are short: {hmc_draws} draws of HMC and {sghmc_draws} of SGHMC each. The median R̂ of a predicted value is
 {hmc_rhat:.2f} for HMC (acceptance {hmc_acceptance:.2f}) and {sghmc_rhat:.2f} for SGHMC on average; as far as it is
