@@ -132,7 +132,8 @@ _SETTING = """
 One hidden layer of {width} ReLU units, weights N(0, {gain:g}²/fan-in), the noise of the targets a parameter with a
 prior of its own; {splits} splits. All settings are the same on all splits and all data sets. Those of the preset small
 were chosen on 15 % held out of the train part of the first split of each UCI set, the length of the chains by the time
-they take; as in all work on these splits, points held out are test points of other splits. An ensemble of {members} maxima of the posterior comes first; Laplace (full
+they take; as in all work on these splits, points held out are test points of other splits.
+An ensemble of {members} maxima of the posterior comes first; Laplace (full
 generalised Gauss-Newton matrix) and MFVI begin at one member, the chains of SGHMC and HMC at all of them. Unlike
 published deep ensembles this one has a single level of noise, not one for each input, and no adversarial examples.
 """
