@@ -9,6 +9,7 @@ from torch import Tensor
 
 from coset.distribution.delta import Delta
 from coset.distribution.mean_field import MeanField
+from coset.distribution.mixture import Mixture
 from coset.distribution.samples import Samples
 from coset.distribution.ties import ties
 from coset.errors import InputError
@@ -47,7 +48,8 @@ def draws_of(q: Posterior, samples: int | None, seed: int | torch.Generator) -> 
     A point is drawn once. Of ``Samples`` all draws are taken, or ``samples`` of them evenly spaced over the chains, in
     an order in which any first few are spread over all. Of everything else, ``samples`` are drawn (128 if None), the
     j-th from a stream of its own that depends on the seed and on j only: distributions along a path see the same
-    standard normal numbers.
+    standard normal numbers. Draw j of a ``Mixture`` is draw j of one of its components, see ``_chosen``; if one has all
+    the weight, the draws are its own.
     """
     if samples is not None:
         check_count("samples", samples)
@@ -60,6 +62,8 @@ def draws_of(q: Posterior, samples: int | None, seed: int | torch.Generator) -> 
         return Draws(1, True, lambda number: point)
     if isinstance(q, Samples):
         return _given(q, samples)
+    if isinstance(q, Mixture):
+        return _mixed(q, samples, seed)
     if isinstance(q, type) or not isinstance(q, Sampled):
         raise InputError(f"q is a {type(q).__name__}; expected a distribution over weights, a dict of them or a Fit")
     root, count = _root(seed), samples or SAMPLES
@@ -108,11 +112,66 @@ def _given(q: Samples, samples: int | None) -> Draws:
     return Draws(count, False, draw)
 
 
-def _mirrored(number: int) -> float:
-    """The binary digits of a number behind the point, mirrored (van der Corput): 0, 1/2, 1/4, 3/4, 1/8, …"""
-    value, place = 0.0, 0.5
+def _mixed(q: Mixture, samples: int | None, seed: int | torch.Generator) -> Draws:
+    """Draw j of the component chosen for j, as it is without the mixture; where there are too few, from 0 on again."""
+    weights = q.weights.detach().cpu()
+    present = weights.nonzero().flatten().tolist()
+    if len(present) == 1:
+        return draws_of(q.components[present[0]], samples, seed)
+    root = _root(seed)
+    parts = {number: draws_of(q.components[number], samples, root) for number in present}
+    chosen = _chosen(weights, root, _height(q))
+
+    def draw(number: int) -> Mapping[str, Tensor]:
+        part = parts[chosen(number)]
+        return part.draw(number % part.count)
+
+    return Draws(samples or SAMPLES, False, draw)
+
+
+def _chosen(weights: Tensor, root: int, height: int) -> Callable[[int], int]:
+    """The component of draw j: the inverse of the cumulated weights at u_j = vdc(j) + shift modulo 1.
+
+    u_j does not depend on the weights: where these change, only draws whose u_j is passed change their component. The
+    van der Corput sequence is spread evenly whatever its length, the shift (by seed) makes each u_j uniform. Its base
+    is a prime of each height of mixtures in mixtures, and 2 that of draws within ``Samples``: choices at different
+    heights and places in chains are spread jointly (Halton 1960), where one sequence for all would tie them together.
+    """
+    ends = weights.cumsum(0)
+    last = int(weights.nonzero().max())
+    base = _odd_prime(height)
+    shift = float(torch.rand((), dtype=torch.float64, generator=stream("mixture", root, height)))
+
+    def component(number: int) -> int:
+        u = (_mirrored(number, base) + shift) % 1.0
+        # Rounding may leave the sum of the weights a little below 1.
+        return min(int(torch.searchsorted(ends, u, right=True)), last)
+
+    return component
+
+
+def _height(q: Mixture) -> int:
+    """1 for a mixture without mixtures in it; a component's is always less than the mixture's."""
+    return 1 + max((_height(part) for part in q.components if isinstance(part, Mixture)), default=0)
+
+
+def _odd_prime(number: int) -> int:
+    """3, 5, 7, 11, … for 1, 2, 3, 4, …"""
+    primes: list[int] = []
+    candidate = 3
+    while len(primes) < number:
+        if all(candidate % prime for prime in primes):
+            primes.append(candidate)
+        candidate += 2
+    return primes[-1]
+
+
+def _mirrored(number: int, base: int = 2) -> float:
+    """The digits of a number mirrored behind the point (van der Corput): in base 2, 0, 1/2, 1/4, 3/4, 1/8, …"""
+    value, place = 0.0, 1.0 / base
     while number:
-        value, number, place = value + place * (number & 1), number >> 1, place / 2
+        number, digit = divmod(number, base)
+        value, place = value + place * digit, place / base
     return value
 
 
