@@ -39,8 +39,9 @@ class ClassSums:
 
     def add(self, number: int, rows: slice, outputs: Tensor) -> Tensor:
         logs = self.likelihood.log_probabilities(outputs)
-        # The products are exact enough, and logarithms of p would cost as much as all the rest.
-        self.entropies[rows] -= (logs.exp() * logs).sum((0, -1))
+        # The products are exact enough, and logarithms of p would cost as much as all the rest; 0 log 0 = 0.
+        bounded = logs.clamp(min=torch.finfo(logs.dtype).min)
+        self.entropies[rows] -= (logs.exp() * bounded).sum((0, -1))
         part = logs[0] if len(logs) == 1 else logs.logsumexp(0)
         self.logs[rows] = torch.logaddexp(self.logs[rows], part)
         if self.members is not None:
