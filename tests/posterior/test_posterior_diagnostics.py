@@ -131,14 +131,29 @@ def test_elements_change_no_function():
     assert found.functions.bulk_ess.tolist() == pytest.approx(expected.functions.bulk_ess.tolist(), rel=1e-9)
 
 
-def test_scales_are_removed_unless_told_otherwise():
+def test_chains_at_places_of_a_scale_orbit_that_the_prior_tells_apart_stay_apart():
+    """ReLU chains, two with all incoming weights 4 times larger: one function, another density under the prior."""
+    model, sym = network(2, 4, 1, activation="relu"), group(2, 4, 1, activation="relu")
+    plain = around(model, 0.05)
+    label, units = next((label, sym.shape(sym.families[label].owner)) for label in sym.scaling)
+    wide = sym.element(scales={label: torch.full(units, 4.0, dtype=torch.float64)})
+    elements = [g for g in (sym.identity(), wide) for _ in range(len(plain) // 2)]
+    found = diagnose(act_each(sym, elements, plain), model=model, x=normal(6, 2, seed=5), sym=sym)
+    assert found.functions.max_rhat < 1.1
+    assert found.weights.median_rhat > 1.5
+    assert torch.equal(found.aligned.rhat, found.weights.rhat), "units keep their places"
+    assert diagnose(act_each(sym, elements, plain), sym=sym, gauge="normalized").aligned.max_rhat < 1.1
+
+
+def test_scales_are_removed_if_told_so():
     model, sym = network(2, 4, 1, activation="relu"), group(2, 4, 1, activation="relu")
     assert sym.scaling
     plain = around(model, 0.05)
     moved = apart(sym, plain)
-    expected, found = diagnose(plain, sym=sym, relax=False), diagnose(moved, sym=sym)
+    expected = diagnose(plain, sym=sym, gauge="normalized", relax=False)
+    found = diagnose(moved, sym=sym, gauge="normalized")
     assert found.weights.max_rhat > 2
-    assert diagnose(moved, sym=sym, gauge="given", relax=False).aligned.max_rhat > 2
+    assert diagnose(moved, sym=sym, relax=False).aligned.max_rhat > 2
     assert found.aligned.max_rhat < 1.1
     assert found.aligned.bulk_ess.tolist() == pytest.approx(expected.aligned.bulk_ess.tolist(), rel=1e-9)
 
@@ -241,9 +256,17 @@ def test_chains_that_stand_still_apart_have_infinite_rhat():
     values = torch.arange(4.0, dtype=torch.float64).reshape(4, 1, 1).expand(4, 20, 1)
     found = diagnose(Samples({"w": values})).weights
     assert found.max_rhat == math.inf
-    assert found.min_bulk_ess < 10
+    assert (found.min_bulk_ess, found.min_tail_ess) == (4, 4)
     two = diagnose(Samples({"w": values[:2]})).weights
     assert two.max_rhat == math.inf
+    assert (two.min_bulk_ess, two.min_tail_ess) == (2, 2)
+    jump = (torch.arange(20.0) >= 10).double().reshape(1, 20, 1)
+    one = diagnose(Samples({"w": jump})).weights
+    assert one.max_rhat == math.inf
+    assert (one.min_bulk_ess, one.min_tail_ess) == (2, 2), "two stretches of one chain"
+    moving = normal(4, 20, 1)
+    beside = diagnose(Samples({"w": torch.cat([values, moving], 2)})).weights
+    assert beside.bulk_ess.tolist() == [4.0, *diagnose(Samples({"w": moving})).weights.bulk_ess.tolist()]
 
 
 def test_a_single_chain_is_compared_with_itself():

@@ -44,7 +44,8 @@ CHUNK = 256
 class Mixing:
     """R̂ and effective sample sizes of K scalars: ``rhat``, ``bulk_ess``, ``tail_ess`` (K,), float64.
 
-    R̂ is ∞ where chains stand still at different values. Scalars that are the same in all draws have neither; they are
+    R̂ is ∞ where chains stand still at different values, and ESS the number of stretches in which they do: of chains
+    that never move, that of the chains. Scalars that are the same in all draws have neither; they are
     left out and counted in ``constants``. ``shapes`` are those of the tensors the scalars come from, ``places`` (K,)
     their numbers in these, flattened, one after the other.
     """
@@ -142,7 +143,7 @@ def diagnose(
     x: Tensor | None = None,
     likelihood: Likelihood | str | None = None,
     sym: Symmetry | None = None,
-    gauge: Literal["given", "normalized"] = "normalized",
+    gauge: Literal["given", "normalized"] = "given",
     relax: bool = True,
     rounds: int = 20,
     seed: int = 0,
@@ -156,8 +157,10 @@ def diagnose(
 
     ``sym``: draws are brought to a common gauge by ``align_samples`` (with ``relax``, ``rounds``, ``seed``) before R̂
     is taken. What differs by an element of the group is one network, so that chains in different copies of one mode
-    agree, and chains in modes of other functions do not. ``gauge="normalized"`` also removes the scales, if the group
-    has any.
+    agree, and chains in modes of other functions do not. ``gauge``: "given" leaves scales as they are, also where the
+    group has them (ReLU): a Gaussian prior is invariant under permutations and signs only, and a posterior does not
+    repeat itself along scales. "normalized" removes them, for the question whether chains agree on functions; it hides
+    differences between chains that the prior sees.
 
     A single chain is compared with itself: its halves stand for two chains.
     """
@@ -271,9 +274,14 @@ def _measured(package: Any, values: NDArray[np.float64]) -> tuple[NDArray[np.int
     # No variance within the chains is R̂ = ∞; where only the folded scalar is a constant, the other R̂ counts.
     with np.errstate(divide="ignore", invalid="ignore"):
         rhat = package.rhat(compared[varying], method="rank")
-    bulk = package.ess(values[varying], method="bulk")
-    tail = package.ess(values[varying], method="tail", prob=TAIL)
-    return varying, np.stack([rhat, bulk, tail])
+    sizes = np.stack(
+        [package.ess(values[varying], method="bulk"), package.ess(values[varying], method="tail", prob=TAIL)]
+    )
+    # Without variance within the chains there are no autocorrelations: each stretch of equal draws is worth one.
+    halves = seen[varying]
+    still = (halves == halves[:, :, :1]).all((1, 2))
+    stretches = values.shape[1] + (np.diff(values[varying]) != 0).sum((1, 2))
+    return varying, np.stack([rhat, *np.where(still, stretches, sizes)])
 
 
 def _halves(values: NDArray[np.float64]) -> NDArray[np.float64]:
