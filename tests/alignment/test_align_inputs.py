@@ -275,5 +275,8 @@ def test_names(normed):
         check_network(sym, {}, "this one")
     with pytest.raises(InputError, match=r"this one has a list under 'layers.0.bias'; expected a tensor"):
         check_network(sym, {**a, "layers.0.bias": [0.0] * 6}, "this one")
-    with pytest.raises(InputError, match=r"this one is a MLP; expected a dict of parameters, a Delta or a MeanField"):
+    with pytest.raises(
+        InputError,
+        match=r"this one is a MLP; expected a dict of parameters, a Delta, a MeanField, a Gaussian or a LowRank",
+    ):
         check_network(sym, MLP(4, [6, 5], 3), "this one")
