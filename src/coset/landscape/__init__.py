@@ -5,6 +5,7 @@ from coset.landscape.criterion import Criterion
 from coset.landscape.curves import Bezier, PolygonalChain
 from coset.landscape.fitting import Callback, CurveStep, FittedCurve, fit_curve
 from coset.landscape.functionals import DataFunctional, Functional, accuracy, error, evaluate, loss, on
+from coset.landscape.geodesic import geodesic, mixture
 from coset.landscape.path import Linear, Path, Point, linear
 from coset.landscape.plot import plot_barriers
 from coset.landscape.profile import Midpoint, Profile, Profiles
@@ -29,8 +30,10 @@ __all__ = [
     "error",
     "evaluate",
     "fit_curve",
+    "geodesic",
     "linear",
     "loss",
+    "mixture",
     "on",
     "plot_barriers",
 ]
