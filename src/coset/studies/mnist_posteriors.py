@@ -178,16 +178,16 @@ def _findings(
 
 
 OUTCOME = """
-On the mean over {seeds} training seeds mean-field VI comes within {largest_gap:.2f} points of the published row at every
-width, from initial deviations of {std}. These were chosen so that it does: neither they nor the prior are printed
+On the mean over {seeds} training seeds mean-field VI comes within {largest_gap:.2f} points of the published row at
+every width, from initial deviations of {std}. These were chosen so that it does: neither they nor the prior are printed
 there. The second table shows what they do. With the 10 epochs of the paper deviations that begin large are still large
 at the end, and cost accuracy.
 
 The standard deviation over training seeds is {seed_spread:.2f} points at {narrowest} units, that over sets of
 {samples} test draws {draw_spread:.2f}: the paper's ± does not say which of the two it is.
 
-With two layers of {wide_width} units the error is {wide_error:.2f} %, with one seed and a prior N(0, {wide_prior}²) that
-was chosen among 0.05, 0.1 and 0.3 by the test error of shorter runs.
+With two layers of {wide_width} units the error is {wide_error:.2f} %, with one seed and a prior N(0, {wide_prior}²),
+which was chosen among 0.05, 0.1 and 0.3 by the test error of shorter runs.
 """
 
 
