@@ -291,9 +291,8 @@ def test_an_interrupted_run_goes_on_to_the_same_result(case, tmp_path):
     def interrupt(number, record):
         if number == 17:
             raise KeyboardInterrupt
-        return number == 8
 
-    halted = fit_sgmcmc(model, data, checkpoint=path, callback=interrupt, **settings)
+    halted = fit_sgmcmc(model, data, checkpoint=path, callback=lambda number, _: number == 8, **settings)
     assert len(halted.trace) == 9
     with pytest.raises(KeyboardInterrupt):
         fit_sgmcmc(model, data, checkpoint=path, checkpoint_seconds=0.0, callback=interrupt, **settings)
