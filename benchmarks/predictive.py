@@ -22,7 +22,7 @@ def run(small: bool) -> list[Ratio]:
     if small:
         return [_against(_passes, [20, 16, 3], points=50, samples=8, bound=1.1, repeat=2)]
     return [
-        _against(_passes, [784, 512, 512, 512, 10], points=10_000, samples=128, bound=1.1, repeat=5),
+        _against(_passes, [784, 512, 512, 512, 10], points=10_000, samples=128, bound=1.1, repeat=3),
         _against(_loop, [64, 32, 32, 10], points=500, samples=128, bound=1.1, repeat=15),
         _against(_loop, [1, 50, 50, 2], points=100, samples=128, bound=1.0, repeat=15),
     ]

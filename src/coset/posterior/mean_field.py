@@ -90,7 +90,9 @@ class NegativeELBO:
             if self.kl != "closed":
                 own -= self._sampled_terms(sign, weight)
             with torch.no_grad():
-                if number == 0:
+                if number == 0 and sign == 1:
+                    torch.mul(own, self.noise, out=gradient[1])
+                elif number == 0:
                     torch.addcmul(self.zero, own, self.noise, value=sign, out=gradient[1])
                 else:
                     gradient[0] += own
