@@ -8,6 +8,7 @@ from coset.landscape.functionals import DataFunctional, Functional, accuracy, er
 from coset.landscape.geodesic import geodesic, mixture
 from coset.landscape.path import Linear, Path, Point, linear
 from coset.landscape.plot import plot_barriers
+from coset.landscape.posteriors import predictive_likelihood
 from coset.landscape.profile import Midpoint, Profile, Profiles
 
 __all__ = [
@@ -36,4 +37,5 @@ __all__ = [
     "mixture",
     "on",
     "plot_barriers",
+    "predictive_likelihood",
 ]
