@@ -79,8 +79,8 @@ class Problem:
             (gradients,) = torch.autograd.grad(values.sum(), leaves)
         return values.detach(), gradients
 
-    def mean_loss_gradient(self, flat: Tensor, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
-        """−(1/M) Σ_i log p(y_i | θ), a detached scalar; its gradient is written to ``out`` (D,).
+    def mean_loss_gradients(self, flat: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """−(1/M) Σ_i log p(y_i | θ), a detached scalar, and its gradient as flat vectors, one for each parameter.
 
         The fast way for one network: leaves are the parameters' views, so that nothing but their gradients is made.
         """
@@ -88,8 +88,13 @@ class Problem:
         outputs = functional_call(self.model, leaves, (x,))
         loss = -self.likelihood.log_prob(outputs, y).mean()
         gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-        torch.cat([gradient.reshape(-1) for gradient in gradients], out=out)
-        return loss.detach()
+        return loss.detach(), [gradient.reshape(-1) for gradient in gradients]
+
+    def mean_loss_gradient(self, flat: Tensor, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
+        """The loss of ``mean_loss_gradients``; its gradient is written to ``out`` (D,)."""
+        loss, gradients = self.mean_loss_gradients(flat, x, y)
+        torch.cat(gradients, out=out)
+        return loss
 
     def prior_moments(self) -> tuple[Tensor, Tensor] | None:
         """Means and standard deviations (D,) of a Gaussian prior; None of any other."""
