@@ -111,13 +111,13 @@ def test_scales_of_a_posterior(name):
         torch.testing.assert_close(result.aligned.std[key], std[key], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize(("inputs", "blocks"), [(2, 2), (10, 5)])
-def test_residual_mlps_a_hundred_times(inputs, blocks):
+@pytest.mark.parametrize(("inputs", "blocks", "trials"), [(2, 2, 100), (10, 5, 30)])
+def test_residual_mlps_a_hundred_times(inputs, blocks, trials):
     """Widths of 30 and 50: the default never fails, where one ascent from the identity often does."""
     model = ResidualMLP(inputs, inputs, width=30, inner=50, blocks=blocks).eval()
     sym = discover(model, torch.zeros(2, inputs), verify=False).restrict(scales=False, signs=False)
     found = plain = 0
-    for seed in range(100):
+    for seed in range(trials):
         generator = torch.Generator().manual_seed(seed)
         reference = {key: torch.randn(value.shape, generator=generator) for key, value in model.state_dict().items()}
         other = sym.act(sym.random(generator), reference)
@@ -128,5 +128,5 @@ def test_residual_mlps_a_hundred_times(inputs, blocks):
 
         found += recovered()
         plain += recovered(relax=False)
-    assert found == 100
-    assert plain < 90
+    assert found == trials
+    assert plain < 0.9 * trials
