@@ -123,7 +123,9 @@ def test_an_interruption_leaves_nothing(here, ab, methods, monkeypatch, stop):
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 def test_ctrl_c_while_it_computes_leaves_nothing(ab, tmp_path):
     probe = (
-        "import sys, time, coset.alignment\n"
+        # Where the tests run in the background, Ctrl-C is ignored, and children inherit that.
+        "import signal, sys, time, coset.alignment\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def slow(sym, reference, other, *, seed=0):\n"
         "    print('computing', flush=True); time.sleep(60)\n"
         "coset.alignment.METHODS['slow'] = slow\n"

@@ -11,7 +11,7 @@ from coset.studies import run_study
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
-    return run_study("group-orders", "quick", folder / "out", store=Store(folder / "store"))
+    return run_study("group-orders", "small", folder / "out", store=Store(folder / "store"))
 
 
 def log10_factorial(n):

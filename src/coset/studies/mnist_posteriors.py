@@ -75,9 +75,9 @@ class Config:
     presets={
         "quick": Config(
             data="digits",
-            narrow=Narrow((5, 10), 2, 0.15, (0.05,), 1, epochs=20, batch_size=50, samples=50, repeats=2,
+            narrow=Narrow((5,), 2, 0.15, (0.05,), 1, epochs=10, batch_size=50, samples=50, repeats=2,
                           learning_rate=5e-3),
-            wide=Wide((50,), 20, 100, 16, learning_rate=5e-3),
+            wide=Wide((50,), 10, 100, 16, learning_rate=5e-3),
         ),
         "small": Config(
             data="mnist",

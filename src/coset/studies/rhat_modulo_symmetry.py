@@ -105,8 +105,8 @@ class _Chains:
     """,
     presets={
         "quick": Config(
-            data="breast-cancer", noise=None, points=40, held_out=20, width=2, widths=(2,), chains=4, warmup=100,
-            draws=40, thin=1, steps=10,
+            data="breast-cancer", noise=None, points=40, held_out=20, width=2, widths=(2,), chains=4, warmup=50,
+            draws=20, thin=1, steps=10,
         ),
         "small": Config(
             data="snelson", noise=0.3, points=40, held_out=40, width=5, widths=(3, 5, 8), chains=8, warmup=400,

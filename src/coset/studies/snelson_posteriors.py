@@ -50,7 +50,7 @@ class Config:
     """,
     presets={
         "quick": Config(
-            data="wave", width=10, noise=0.3, gain=4.0, bias_std=2.0, epochs=600, chains=2, warmup=40, draws=40,
+            data="wave", width=10, noise=0.3, gain=4.0, bias_std=2.0, epochs=300, chains=2, warmup=30, draws=20,
             leapfrog_steps=10, samples=32,
         ),
         "small": Config(
