@@ -304,6 +304,15 @@ def test_divergence_says_where_and_what_may_help(network, points):
         fit_mean_field(network, points, epochs=20, batch_size=5, learning_rate=1e200, optimizer="sgd", show=False)
 
 
+def test_a_loss_that_blows_up_stops_before_it_overflows():
+    data, _, _ = _conjugate(orthogonal=False)
+    settings = {"epochs": 200, "batch_size": 40, "learning_rate": 1.0, "optimizer": "sgd", "show": False}
+    with pytest.raises(
+        DivergenceError, match=r"the loss is \d.*; the last finite value was \d.*; a lower learning_rate"
+    ):
+        fit_mean_field(_Linear(3), data, likelihood=GaussianNoise(0.1), **settings)
+
+
 def test_same_seed_same_result_and_the_model_is_left_alone(network, points):
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     settings = {"epochs": 2, "batch_size": 5, "learning_rate": 0.05, "show": False}

@@ -25,6 +25,8 @@ KEY = "coset.posterior"
 FORMAT = 1
 CLOSE = "log-likelihoods"
 """What of a run's identity is compared as numbers are."""
+BLOW_UP = 1e6
+"""A loss so many times that of before diverges, though it still is a number."""
 Q = TypeVar("Q", covariant=True)
 
 
@@ -218,16 +220,20 @@ def epoch_batches(problem: Problem, batch_size: int, seed: int, epoch: int) -> I
 
 
 def require_finite_losses(losses: Sequence[Tensor], before: float | None, epoch: int, advice: str) -> Tensor:
-    """The losses of an epoch's steps as one tensor; raises at the first that is not finite."""
+    """The losses of an epoch's steps as one tensor; raises at the first that is not finite, or has blown up.
+
+    Blown up is a loss ``BLOW_UP`` times that of the epoch before, or of the run's first step: no descent comes back.
+    """
     values = torch.stack(list(losses)).double().cpu()
-    finite = values.isfinite()
-    if not bool(finite.all()):
-        at = int(finite.logical_not().nonzero()[0])
+    reference = float(values[0]) if before is None else before
+    limit = BLOW_UP * (1 + abs(reference)) if math.isfinite(reference) else math.inf
+    fine = values.isfinite() & (values <= limit)
+    if not bool(fine.all()):
+        at = int(fine.logical_not().nonzero()[0])
         last = float(values[at - 1]) if at else before
         known = "there was no finite value before" if last is None else f"the last finite value was {last:.6g}"
-        raise DivergenceError(
-            f"the loss is {float(values[at])} in epoch {epoch + 1}, step {at + 1} of {len(values)}; {known}; {advice}"
-        )
+        place = f"epoch {epoch + 1}, step {at + 1} of {len(values)}"
+        raise DivergenceError(f"the loss is {float(values[at]):.6g} in {place}; {known}; {advice}")
     return values
 
 
