@@ -23,6 +23,7 @@ from coset.posterior import (
     fit_mean_field,
 )
 from coset.posterior.elbo import elbo
+from coset.posterior.flat_optimizer import FlatOptimizer, optimization
 from coset.posterior.mean_field import NegativeELBO
 from coset.posterior.problem import pose
 from coset.train import DivergenceError
@@ -111,6 +112,38 @@ def test_the_gradient_is_that_of_the_definition(network, points, kl, prior, temp
         torch.testing.assert_close(gradient, expected, rtol=1e-10, atol=1e-13)
         nll = _definition(problem, values, noises, x[:5], y[:5], "none", 0.0)
         torch.testing.assert_close(loss, nll, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("antithetic", [True, False])
+@pytest.mark.parametrize("prior", [Isotropic(0.7), FanIn(1.5, 0.4)])
+@pytest.mark.parametrize(
+    ("optimizer", "reference"),
+    [
+        (("sgd", 0.9), lambda leaf: torch.optim.SGD([leaf], lr=1e-2, momentum=0.9)),
+        (("sgd", 0.0), lambda leaf: torch.optim.SGD([leaf], lr=1e-2)),
+        (("adam", 0.0), lambda leaf: torch.optim.Adam([leaf], lr=1e-2)),
+        (("adamw", 0.0), lambda leaf: torch.optim.AdamW([leaf], lr=1e-2, weight_decay=0.0)),
+    ],
+)
+def test_steps_are_those_of_the_optimizer_on_the_definition(network, points, optimizer, reference, prior, antithetic):
+    """The quick way, in which the optimizer adds the prior's part, and the general one."""
+    x, y = points
+    problem = pose(network, points, "categorical", prior, 0.8)
+    start = torch.stack([problem.start, torch.linspace(-3, 0, problem.layout.size, dtype=torch.float64)])
+    recipe = optimization(1, 5, 1e-2, optimizer[0], optimizer[1], "constant", 0)
+    flat = FlatOptimizer(start, recipe, 1, problem.layout.sizes)
+    objective = NegativeELBO(problem, 1, "closed", antithetic=antithetic)
+    generator, same = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
+    leaf = start.clone().requires_grad_()
+    expected, noise = reference(leaf), None
+    for step in range(4):
+        weight = (1.0, 0.5, 0.0, 2.0)[step]
+        objective.step(flat, step, x[:5], y[:5], generator, weight)
+        noise = -noise if antithetic and step % 2 else torch.empty_like(problem.start).normal_(generator=same)
+        expected.zero_grad()
+        _definition(problem, leaf, [noise], x[:5], y[:5], "closed", weight).backward()
+        expected.step()
+        torch.testing.assert_close(flat.state["values"], leaf.detach(), rtol=1e-9, atol=1e-12)
 
 
 def test_the_divergence_is_the_kl(network, points):

@@ -70,6 +70,7 @@ class NegativeELBO:
         self.sigma = torch.empty_like(problem.start)
         self.own = torch.empty_like(problem.start)
         self.zero = torch.zeros_like(problem.start[:1])
+        self.loss_gradients = problem.bind(self.theta)
         self.draws = 0
 
     def write_gradient(
@@ -83,14 +84,13 @@ class NegativeELBO:
         with torch.no_grad():
             torch.exp(values[1], out=self.sigma)
         scale = weight / self.problem.count
-        # A prior so wide that it says nothing would be divided by.
-        if self.samples == 1 and self.kl == "closed" and self.flat_prior and scale * float(self.precision[0]) > 1e-12:
-            return self._write_quickly(values, x, y, generator, gradient, scale)
         losses = []
         for number in range(self.samples):
             sign = self._draw(values, generator)
             own = self.own if number else gradient[0]
-            losses.append(self.problem.mean_loss_gradient(self.theta, x, y, own))
+            loss, parts = self.loss_gradients(x, y)
+            torch.cat(parts, out=own)
+            losses.append(loss)
             if self.kl != "closed":
                 own -= self._sampled_terms(sign, weight)
             with torch.no_grad():
@@ -105,27 +105,48 @@ class NegativeELBO:
             self._finish(values, gradient, scale)
         return losses[0] if self.samples == 1 else torch.stack(losses).mean()
 
-    def _write_quickly(
-        self, values: Tensor, x: Tensor, y: Tensor, generator: torch.Generator, gradient: Tensor, scale: float
+    def step(
+        self,
+        flat: FlatOptimizer,
+        number: int,
+        x: Tensor,
+        y: Tensor,
+        generator: torch.Generator,
+        weight: float = 1.0,
     ) -> Tensor:
-        """The same for one draw and the paper's prior, in three passes over memory after the network's own.
+        """One step of an optimizer of ``values`` along this gradient, as step ``number``; the loss of the batch."""
+        scale = weight / self.problem.count
+        # A prior so wide that it says nothing would be divided by.
+        plain = self.samples == 1 and self.kl == "closed" and self.flat_prior
+        if not (plain and flat.takes_decay and scale * float(self.precision[0]) > 1e-12):
+            loss = self.write_gradient(flat.state["values"], x, y, generator, flat.gradient, weight)
+            flat.step(number)
+            return loss
+        loss, parts, decay = self.write_spreads(flat.state["values"], x, y, generator, flat.gradient[1], scale)
+        flat.step(number, parts, decay)
+        return loss
 
-        With c = w/(N s²): ∂μ = g + cμ, and ∂ρ = cσ·(σ + g·ε/c) − wT/N.
+    def write_spreads(
+        self, values: Tensor, x: Tensor, y: Tensor, generator: torch.Generator, spreads: Tensor, scale: float
+    ) -> tuple[Tensor, list[Tensor], float]:
+        """``write_gradient`` for one draw and the paper's prior, with few passes over memory; ``scale`` is w/N.
+
+        With c = w/(N s²): ∂μ = g + cμ, of which the loss, the pieces of g and c are returned, and
+        ∂ρ = cσ·(σ + g·ε/c) − wT/N, written to ``spreads``.
         """
+        with torch.no_grad():
+            torch.exp(values[1], out=self.sigma)
         strength = scale * float(self.precision[0])
         sign = self._draw(values, generator)
-        loss, parts = self.problem.mean_loss_gradients(self.theta, x, y)
+        loss, parts = self.loss_gradients(x, y)
         sizes = self.problem.layout.sizes
         with torch.no_grad():
-            rows = (values[0], self.sigma, self.noise, gradient[0], gradient[1])
-            for part, mean, sigma, noise, of_mean, of_spread in zip(
-                parts, *(torch.split(row, sizes) for row in rows), strict=True
-            ):
-                torch.add(part, mean, alpha=strength, out=of_mean)
-                torch.addcmul(sigma, part, noise, value=sign / strength, out=of_spread)
-            constant = gradient.new_full((1,), -scale * self.problem.temperature)
-            torch.addcmul(constant, self.sigma, gradient[1], value=strength, out=gradient[1])
-        return loss
+            rows = (torch.split(row, sizes) for row in (self.sigma, self.noise, spreads))
+            for part, sigma, noise, spread in zip(parts, *rows, strict=True):
+                torch.addcmul(sigma, part, noise, value=sign / strength, out=spread)
+            constant = spreads.new_full((1,), -scale * self.problem.temperature)
+            torch.addcmul(constant, self.sigma, spreads, value=strength, out=spreads)
+        return loss, parts, strength
 
     def fresh(self) -> None:
         """Begin with new noise: the next draw mirrors none before it."""
@@ -230,7 +251,7 @@ def fit_mean_field(
     weights = None if kl_weight is None else _kl_weights(kl_weight, epochs)
     objective = NegativeELBO(problem, samples, chosen, antithetic=antithetic)
     steps = -(-problem.count // batch_size)
-    flat = FlatOptimizer(_initial_values(problem, start, std), recipe, steps)
+    flat = FlatOptimizer(_initial_values(problem, start, std), recipe, steps, problem.layout.sizes)
     losses: list[float] = []
 
     def advance(epoch: int) -> dict[str, float]:
@@ -305,9 +326,8 @@ def _epoch(
     objective.fresh()
     losses, sizes = [], []
     for index, (x, y) in enumerate(epoch_batches(problem, batch_size, seed, epoch)):
-        losses.append(objective.write_gradient(flat.state["values"], x, y, generator, flat.gradient, weight))
+        losses.append(objective.step(flat, epoch * flat.steps_per_epoch + index, x, y, generator, weight))
         sizes.append(len(x))
-        flat.step(epoch * flat.steps_per_epoch + index)
     values = require_finite_losses(losses, before, epoch, ADVICE)
     counts = torch.tensor(sizes, dtype=torch.float64)
     return float(values @ counts / counts.sum())

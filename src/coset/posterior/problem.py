@@ -90,6 +90,25 @@ class Problem:
         gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
         return loss.detach(), [gradient.reshape(-1) for gradient in gradients]
 
+    def bind(self, flat: Tensor) -> Callable[[Tensor, Tensor], tuple[Tensor, list[Tensor]]]:
+        """``mean_loss_gradients`` as a function of x and y alone, always at what ``flat`` holds by then.
+
+        Faster by a few hundredths of a step: a network of its own has its parameters in the memory of ``flat`` for
+        good, where ``functional_call`` would put them in and take them out again each time.
+        """
+        network, layout = copy.deepcopy(self.model), self.layout
+        parameters = dict(network.named_parameters())
+        leaves = [parameters[name] for name in layout.shapes]
+        for leaf, view in zip(leaves, layout.views(flat.detach()).values(), strict=True):
+            leaf.data = view
+
+        def loss_gradients(x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+            loss = -self.likelihood.log_prob(network(x), y).mean()
+            gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
+            return loss.detach(), [gradient.reshape(-1) for gradient in gradients]
+
+        return loss_gradients
+
     def mean_loss_gradient(self, flat: Tensor, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         """The loss of ``mean_loss_gradients``; its gradient is written to ``out`` (D,)."""
         loss, gradients = self.mean_loss_gradients(flat, x, y)
