@@ -1,14 +1,26 @@
 """Landscapes: paths between networks, functionals along them, barriers."""
 
 from coset.landscape.barrier import barrier
+from coset.landscape.collapse import VarianceProfile, activation_variances
 from coset.landscape.criterion import Criterion
 from coset.landscape.curves import Bezier, PolygonalChain
+from coset.landscape.evaluation import evaluate
 from coset.landscape.fitting import Callback, CurveStep, FittedCurve, fit_curve
-from coset.landscape.functionals import DataFunctional, Functional, accuracy, error, evaluate, loss, on
+from coset.landscape.functionals import DataFunctional, Functional, accuracy, error, loss, on
 from coset.landscape.geodesic import geodesic, mixture
+from coset.landscape.great_circle import GreatCircle, great_circle
 from coset.landscape.path import Linear, Path, Point, linear
+from coset.landscape.plane import Plane, plane
 from coset.landscape.plot import plot_barriers
-from coset.landscape.posteriors import predictive_likelihood
+from coset.landscape.posteriors import (
+    PosteriorFunctional,
+    evidence_bound,
+    expected_loss,
+    predictive_accuracy,
+    predictive_error,
+    predictive_likelihood,
+    predictive_on,
+)
 from coset.landscape.profile import Midpoint, Profile, Profiles
 
 __all__ = [
@@ -19,23 +31,35 @@ __all__ = [
     "DataFunctional",
     "FittedCurve",
     "Functional",
+    "GreatCircle",
     "Linear",
     "Midpoint",
     "Path",
+    "Plane",
     "Point",
     "PolygonalChain",
+    "PosteriorFunctional",
     "Profile",
     "Profiles",
+    "VarianceProfile",
     "accuracy",
+    "activation_variances",
     "barrier",
     "error",
     "evaluate",
+    "evidence_bound",
+    "expected_loss",
     "fit_curve",
     "geodesic",
+    "great_circle",
     "linear",
     "loss",
     "mixture",
     "on",
+    "plane",
     "plot_barriers",
+    "predictive_accuracy",
+    "predictive_error",
     "predictive_likelihood",
+    "predictive_on",
 ]

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from coset.batches import BATCH_SIZE, Labelled, labelled_batches
+from coset.distribution import Estimate
 from coset.errors import InputError
 from coset.landscape.criterion import RIGHT, Criterion, Mean, check_name, mean_accuracy, mean_loss
 from coset.landscape.path import params_of
+from coset.landscape.reading import Reading
 from coset.running import Network, suited, whole_weights, with_weights
 from coset.train.check import probe
 from coset.train.metrics import evaluation_mode
@@ -26,7 +28,7 @@ class Functional:
     """
 
     name: str
-    of: Callable[[Any], float | Tensor]
+    of: Callable[[Any], float | Tensor | Estimate]
     better: Better = "lower"
     unit: str = ""
 
@@ -36,9 +38,15 @@ class Functional:
 
     def __call__(self, point: Any) -> float:
         """The value at a point."""
+        return self.read(point).value
+
+    def read(self, point: Any) -> Reading:
+        """The value at a point, with its standard error where ``of`` gives an ``Estimate``."""
         value = self.of(point)
+        if isinstance(value, Estimate):
+            return Reading(float(value.value), float(value.error))
         try:
-            return float(value)
+            return Reading(float(value))
         except (TypeError, ValueError, RuntimeError) as error:
             found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise InputError(f"functional '{self.name}' gave {found}; expected one real number") from error
@@ -69,16 +77,13 @@ class DataFunctional:
 
     def __call__(self, point: Any) -> float:
         """The value at a point."""
-        return evaluate({self.name: self}, point)[self.name]
+        return data_means({self.name: self}, params_of(point, "the point"))[self.name]
 
     @property
     def forward_pass(self) -> tuple[int, ...]:
         """What tells whether two functionals can share their forward passes: the model, the data and the batches."""
         parts = self.data if isinstance(self.data, tuple) else (self.data,)
         return (id(self.model), self.batch_size, *(id(part) for part in parts))
-
-
-AnyFunctional = Functional | DataFunctional
 
 
 def loss(
@@ -146,21 +151,7 @@ def on(
     return found
 
 
-def evaluate(functionals: Mapping[str, AnyFunctional], point: Any) -> dict[str, float]:
-    """The values of several functionals at a point; those of one model on the same data share their forward passes."""
-    shared: dict[tuple[int, ...], dict[str, DataFunctional]] = {}
-    values = dict.fromkeys(functionals, 0.0)
-    for name, functional in functionals.items():
-        if isinstance(functional, DataFunctional):
-            shared.setdefault(functional.forward_pass, {})[name] = functional
-        else:
-            values[name] = functional(point)
-    for group in shared.values():
-        values |= _means(group, params_of(point, "the point"))
-    return values
-
-
-def _means(group: Mapping[str, DataFunctional], params: Mapping[str, Tensor]) -> dict[str, float]:
+def data_means(group: Mapping[str, DataFunctional], params: Mapping[str, Tensor]) -> dict[str, float]:
     """The means over the data that all functionals of the group share."""
     names, first = list(group), next(iter(group.values()))
     device = next(iter(params.values())).device

@@ -24,7 +24,9 @@ class Midpoint:
 class Profile:
     """A functional f along a path: ``values`` at ``taus``, from 0 to 1 and 1/2 among them.
 
-    ``better``: which values of f are good. Whatever it is, an excess above 0 is to the worse.
+    ``better``: which values of f are good. Whatever it is, an excess above 0 is to the worse. Of values that come from
+    random draws, ``errors`` are their standard errors and ``excess_errors`` those of the excess, in which draws that
+    all points have in common partly cancel; None where they are not known.
     """
 
     name: str
@@ -32,8 +34,13 @@ class Profile:
     values: tuple[float, ...]
     better: Better = "lower"
     unit: str = ""
+    errors: tuple[float, ...] | None = None
+    excess_errors: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
+        for what, numbers in (("errors", self.errors), ("excess_errors", self.excess_errors)):
+            if numbers is not None and len(numbers) != len(self.taus):
+                raise InputError(f"'{self.name}' has {len(numbers)} {what} at {len(self.taus)} τ; expected one each")
         if len(self.taus) != len(self.values):
             raise InputError(f"'{self.name}' has {len(self.values)} values at {len(self.taus)} τ; expected one each")
         if list(self.taus) != sorted({*self.taus, 0.0, 0.5, 1.0}) or self.taus[0] < 0 or self.taus[-1] > 1:
@@ -50,6 +57,23 @@ class Profile:
     def barrier(self) -> float:
         """max_τ of the excess (Entezari et al. 2022, definition 2.2): 0 where no point is worse than the chord."""
         return max(self.excess)
+
+    @property
+    def barrier_error(self) -> float | None:
+        """The standard error of the excess at ``argmax``: that of the draws, not of the finite data or the few τ."""
+        return None if self.excess_errors is None else self.excess_errors[self.taus.index(self.argmax)]
+
+    def convexity(self, distance_squared: float) -> float:
+        """λ = min over τ inside of 2[(1−τ)ℓ(0) + τℓ(1) − ℓ(τ)] / (τ(1−τ)W₂²), for ℓ = f, or −f if higher is better.
+
+        Along a geodesic of squared length ``distance_squared`` = W₂²(q₀, q₁), ℓ is λ-convex for this λ at these points
+        and for none larger (Rossi et al. 2023, definition 2). It may be negative: then there is a barrier of at most
+        |λ|W₂²/8.
+        """
+        if not distance_squared > 0:
+            raise InputError(f"distance_squared is {distance_squared!r}; expected W₂² > 0 between the ends")
+        inside = [(tau, excess) for tau, excess in zip(self.taus, self.excess, strict=True) if 0 < tau < 1]
+        return min(-2 * excess / (tau * (1 - tau) * distance_squared) for tau, excess in inside)
 
     @property
     def argmax(self) -> float:
@@ -80,7 +104,9 @@ class Profile:
             "unit": self.unit,
             "taus": list(self.taus),
             "values": list(self.values),
+            "errors": None if self.errors is None else list(self.errors),
             "barrier": self.barrier,
+            "barrier_error": self.barrier_error,
             "argmax": self.argmax,
             "instability": self.instability,
             "midpoint": {"value": self.midpoint.value, "excess": self.midpoint.excess},
