@@ -1,19 +1,22 @@
-"""A barrier along a path against the bare forward passes it takes."""
+"""A barrier along a path, between points and between posteriors, against the bare forward passes it takes."""
 
 import torch
 from torch import Tensor
 
 from benchmarks.measure import Ratio, ratio
 from coset.batches import BATCH_SIZE
-from coset.landscape import barrier, linear, loss
+from coset.distribution import MeanField
+from coset.landscape import barrier, geodesic, linear, loss, predictive_on
 from coset.models import MLP
+from coset.posterior.predictive import BATCH_SIZE as PREDICTIVE_BATCH
 
 BOUND = 1.15
 
 
 def run(small: bool) -> list[Ratio]:
-    """25 points between two MLPs, 10,000 inputs at each."""
+    """10,000 inputs: 25 points between two MLPs, and 5 points between two posteriors with 16 draws at each."""
     inputs, widths, count = (64, [32], 512) if small else (784, [512] * 3, 10_000)
+    taus, draws = 5, 4 if small else 16
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(count, inputs, generator=generator)
     y = torch.randint(0, 10, (count,), generator=generator)
@@ -25,16 +28,30 @@ def run(small: bool) -> list[Ratio]:
     def bare() -> object:
         return [model(batch) for _ in range(25) for batch in x.split(BATCH_SIZE)]
 
-    label = f"barrier, 25 points: MLP {'-'.join(map(str, (inputs, *widths, 10)))}, {count} inputs"
+    @torch.no_grad()
+    def bare_draws() -> object:
+        return [model(batch) for _ in range(taus * draws) for batch in x.split(PREDICTIVE_BATCH)]
+
+    q0, q1 = (MeanField(mean, {name: torch.full_like(w, 0.01) for name, w in mean.items()}) for mean in (a, b))
+    functionals = predictive_on(model, samples=draws, train=(x, y))
+    network = f"MLP {'-'.join(map(str, (inputs, *widths, 10)))}, {count} inputs"
     return [
         ratio(
-            label,
+            f"barrier, 25 points: {network}",
             lambda: barrier(linear(a, b), loss(model, (x, y)), show=False),
             "its forward passes",
             bare,
             bound=BOUND,
             repeat=2 if small else 7,
-        )
+        ),
+        ratio(
+            f"barrier, posteriors, {taus} points, {draws} draws: {network}",
+            lambda: barrier(geodesic(q0, q1), functionals, points=taus, show=False),
+            "its forward passes",
+            bare_draws,
+            bound=BOUND,
+            repeat=2 if small else 5,
+        ),
     ]
 
 
