@@ -1,13 +1,21 @@
 """How figures look: one style for all of them, legible in print and to the colour-blind, the same bytes every time."""
 
+import csv
 import io
-from collections.abc import Callable
-from typing import Any
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import matplotlib
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from coset.errors import InputError
+from coset.files import write_bytes
 
 # Okabe and Ito's palette (2008), dark colours first; yellow is left out, for it fades on white.
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
@@ -57,14 +65,71 @@ def label_panel(axes: Axes, letter: str, title: str) -> None:
     axes.set_title(f"$\\bf{{({letter})}}$  {title}", loc="left")
 
 
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw in the shared style within the block, whatever a reader's own matplotlibrc says."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        with matplotlib.rc_context(STYLE):
+            yield
+
+
 def render(draw: Callable[[], Figure]) -> tuple[bytes, bytes]:
     """Draw in the shared style; give PNG and SVG, free of dates and versions."""
     png, svg = io.BytesIO(), io.BytesIO()
-    with matplotlib.rc_context():
-        # A reader's own matplotlibrc must not change the figures.
-        matplotlib.rcdefaults()
-        with matplotlib.rc_context(STYLE):
-            figure = draw()
-            figure.savefig(png, format="png", metadata={"Software": None})
-            figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    with styled():
+        figure = draw()
+        figure.savefig(png, format="png", metadata={"Software": None})
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     return png.getvalue(), svg.getvalue()
+
+
+@runtime_checkable
+class Numbers(Protocol):
+    """What a figure shows: as a dict ready for JSON, and as a table in CSV with a heading."""
+
+    def to_dict(self) -> dict[str, object]:
+        """All numbers."""
+        ...
+
+    def to_csv(self) -> str:
+        """The numbers drawn."""
+        ...
+
+
+def save_figure(
+    figure: Figure, stem: str | os.PathLike[str], numbers: Numbers | Mapping[str, Numbers]
+) -> tuple[Path, ...]:
+    """Write ``stem``.png, .svg, and the ``numbers`` beside them as .json and .csv; give the four paths.
+
+    Of numbers by label, as ``plot_barriers`` takes them, the table has a first column with the label. Everything is
+    made before anything is written, and every file is written as a whole or not at all.
+    """
+    base = Path(stem)
+    if base.suffix in (".png", ".svg", ".json", ".csv"):
+        raise InputError(f"stem is {base}; expected a path without {base.suffix}, for four files are written")
+    png, svg = render(lambda: figure)
+    content: dict[str, object]
+    if isinstance(numbers, Numbers):
+        content, table = numbers.to_dict(), numbers.to_csv()
+    else:
+        content, table = {label: item.to_dict() for label, item in numbers.items()}, _stacked(numbers)
+    text = json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    parts = {".png": png, ".svg": svg, ".json": text.encode(), ".csv": table.encode()}
+    paths = {suffix: base.with_name(base.name + suffix) for suffix in parts}
+    for suffix, path in paths.items():
+        write_bytes(path, parts[suffix])
+    return tuple(paths.values())
+
+
+def _stacked(numbers: Mapping[str, Numbers]) -> str:
+    """Tables one below the other, the label in front; columns that one of them lacks are empty there."""
+    rows: list[dict[str, str]] = []
+    for label, item in numbers.items():
+        rows += [{"label": label, **row} for row in csv.DictReader(io.StringIO(item.to_csv()))]
+    columns = dict.fromkeys(column for row in rows for column in row)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -12,6 +12,8 @@ from coset.landscape.great_circle import GreatCircle, great_circle
 from coset.landscape.path import Linear, Path, Point, linear
 from coset.landscape.plane import Plane, plane
 from coset.landscape.plot import plot_barriers
+from coset.landscape.plot_collapse import plot_collapse
+from coset.landscape.plot_plane import plot_plane
 from coset.landscape.posteriors import (
     PosteriorFunctional,
     evidence_bound,
@@ -58,6 +60,8 @@ __all__ = [
     "on",
     "plane",
     "plot_barriers",
+    "plot_collapse",
+    "plot_plane",
     "predictive_accuracy",
     "predictive_error",
     "predictive_likelihood",
