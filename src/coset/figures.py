@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from coset.errors import InputError
-from coset.files import write_bytes
+from coset.files import require_writable, write_bytes
 
 # Okabe and Ito's palette (2008), dark colours first; yellow is left out, for it fades on white.
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
@@ -114,7 +114,11 @@ def save_figure(
         content, table = numbers.to_dict(), numbers.to_csv()
     else:
         content, table = {label: item.to_dict() for label, item in numbers.items()}, _stacked(numbers)
-    text = json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    try:
+        text = json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise InputError(f"numbers cannot be written as JSON ({error}); expected finite numbers and text") from error
+    require_writable(base.parent, "the folder of stem,")
     parts = {".png": png, ".svg": svg, ".json": text.encode(), ".csv": table.encode()}
     paths = {suffix: base.with_name(base.name + suffix) for suffix in parts}
     for suffix, path in paths.items():

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from coset.batches import BATCH_SIZE
 from coset.distribution import Samples
 from coset.errors import InputError
 from coset.landscape.path import Point, params_of
@@ -19,8 +20,6 @@ from coset.posterior.predictive_chunks import runner
 from coset.posterior.predictive_draws import Draws
 from coset.posterior.problem import Data, PriorLike, Problem, pose
 from coset.progress import progress
-
-BATCH_SIZE = 500
 
 
 @dataclass(frozen=True, eq=False)

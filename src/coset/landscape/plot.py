@@ -19,7 +19,8 @@ def plot_barriers(profiles: Mapping[str, Profile | Profiles]) -> "Figure":
     """A panel for each functional, in it a line for each label, with its barrier: {"naive": …, "aligned": …}.
 
     Lines differ in colour, in marker and, after the first six, in stroke. The thin lines are the chords above which a
-    barrier is measured. Save it with ``figure.savefig(path)``, or render it with ``coset.figures.render``.
+    barrier is measured, the bands two standard errors of values that come from random draws. Save it with
+    ``coset.figures.save_figure``, which writes the numbers beside it.
     """
     panels: dict[str, dict[str, Profile]] = {}
     for label, item in profiles.items():
@@ -28,17 +29,12 @@ def plot_barriers(profiles: Mapping[str, Profile | Profiles]) -> "Figure":
     if not panels:
         raise InputError("profiles is empty; expected at least one, as barrier gives them")
     # matplotlib takes long to import, and only this needs it.
-    import matplotlib
-
-    from coset.figures import STYLE, label_panel, new_figure
+    from coset.figures import label_panel, new_figure, styled
 
     order = {label: number for number, label in enumerate(profiles)}
     columns = min(COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
-    with matplotlib.rc_context():
-        # A reader's own matplotlibrc must not change the figures.
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
+    with styled():
         figure = new_figure(0.4 + 2.6 * columns, 3.1 * rows)
         for number, (name, lines) in enumerate(panels.items()):
             axes = figure.add_subplot(rows, columns, number + 1)
@@ -56,6 +52,15 @@ def _draw(axes: "Axes", label: str, profile: Profile, number: int) -> None:
     colour = PALETTE[number % len(PALETTE)]
     values = [factor * value for value in profile.values]
     axes.plot([0, 1], [values[0], values[-1]], color=colour, lw=0.8, alpha=0.5)
+    if profile.errors is not None and any(profile.errors):
+        width = [2 * factor * error for error in profile.errors]
+        low, high = ([value + sign * two for value, two in zip(values, width, strict=True)] for sign in (-1, 1))
+        axes.fill_between(profile.taus, low, high, color=colour, alpha=0.2, lw=0)
+    if profile.errors is not None and any(profile.errors):
+        reach = [2 * factor * error for error in profile.errors]
+        low = [value - half for value, half in zip(values, reach, strict=True)]
+        high = [value + half for value, half in zip(values, reach, strict=True)]
+        axes.fill_between(profile.taus, low, high, color=colour, alpha=0.2, lw=0)
     axes.plot(
         profile.taus,
         values,

@@ -32,9 +32,8 @@ def plot_plane(
     Contours lie at top − depth·(k/12)², k = 0, …, 12, from the largest value down to the least: close to each other
     where values are large, where all three networks are, and far apart below. Both axes have one scale.
     """
-    if not values or (odd := [name for name in values if name not in VALUES]):
-        found = repr(odd[0]) if values else "empty"
-        raise InputError(f"values is or holds {found}; expected some of {', '.join(VALUES)}")
+    if not values or any(name not in VALUES for name in values):
+        raise InputError(f"values is {values!r}; expected some of {', '.join(VALUES)}")
     if len(labels) != len(plane.coordinates):
         raise InputError(f"labels has {len(labels)}; expected one for each of {len(plane.coordinates)} networks")
     # matplotlib takes long to import, and only this needs it.
@@ -61,8 +60,8 @@ def _contours(axes: "Axes", plane: Plane, values: Tensor) -> None:
     from matplotlib.colors import BoundaryNorm
 
     top, bottom = float(values.max()), float(values.min())
-    # A plane without slopes still has colours.
-    depth = (top - bottom) or 1.0
+    # A plane without slopes, but for rounding, still has colours.
+    depth = top - bottom if top - bottom > 1e-9 * abs(top) else 1.0
     levels = [top - depth * (k / LEVELS) ** 2 for k in range(LEVELS, -1, -1)]
     s, t, z = plane.s.numpy(), plane.t.numpy(), values.numpy()
     filled = axes.contourf(s, t, z, levels=levels, cmap="cividis", norm=BoundaryNorm(levels, 256))
