@@ -7,6 +7,7 @@ import sys
 import typer
 
 from coset.cli.align import align
+from coset.cli.barrier import barrier
 from coset.cli.data import data_app
 from coset.cli.discover import discover
 from coset.cli.merge import merge
@@ -22,7 +23,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (version, demo, discover, align, merge):
+for command in (version, demo, discover, align, merge, barrier):
     app.command()(command)
 app.add_typer(study_app, name="study")
 app.add_typer(store_app, name="store")

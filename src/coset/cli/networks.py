@@ -64,7 +64,7 @@ def read_networks(files: Sequence[Path], source: Source, choice: Choice | None) 
     matched = [match_checkpoint(checkpoint, state, f"the model {source.model}") for checkpoint in checkpoints]
     types = {tensor.dtype for params in matched for tensor in params.values()}
     dtype = torch.float64 if torch.float64 in types else torch.float32
-    params = tuple(_converted(tensors, dtype) for tensors in matched)
+    params = tuple(converted(tensors, dtype) for tensors in matched)
     if known is not None:
         try:
             check_network(known, params[0], f"the model {source.model}")
@@ -75,7 +75,7 @@ def read_networks(files: Sequence[Path], source: Source, choice: Choice | None) 
     return Networks(checkpoints, params, model.to(dtype), sym, examples)
 
 
-def _converted(params: Mapping[str, "Tensor"], dtype: "torch.dtype") -> dict[str, "Tensor"]:
+def converted(params: Mapping[str, "Tensor"], dtype: "torch.dtype") -> dict[str, "Tensor"]:
     """Floating point tensors in ``dtype``; names that share a tensor share it again."""
     made = {id(tensor): tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in params.values()}
     return {name: made[id(tensor)] for name, tensor in params.items()}

@@ -1,6 +1,6 @@
 """Paths between posteriors: Wasserstein geodesics, and mixtures (Rossi et al. 2023, section 3)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -160,6 +160,9 @@ def mixture(q0: Any, q1: Any) -> MixturePath:
     Mixture(tuple(ends), torch.tensor([0.5, 0.5], dtype=torch.float64))
     return MixturePath(*ends)
 
+
+PATHS: dict[str, Callable[[Any, Any], Path[Any]]] = {"geodesic": geodesic, "mixture": mixture}
+"""Paths that need nothing but their ends, by name."""
 
 _KINDS = (Delta, MeanField, Gaussian, LowRank, Samples, Mixture)
 _GAUSSIANS = (MeanField, Gaussian, LowRank)

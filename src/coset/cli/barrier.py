@@ -1,0 +1,338 @@
+"""``coset barrier``."""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import coset.cli.options as given
+from coset.cli.ends import Ends, read_ends
+from coset.cli.examples import Choice, choose
+from coset.cli.models import gathered
+from coset.cli.networks import Source, method_options, moved_units
+from coset.cli.printing import print_json, show_table
+from coset.errors import InputError
+
+if TYPE_CHECKING:
+    from coset.landscape import Profile, Profiles
+
+SUFFIXES = (".png", ".svg", ".json", ".csv")
+
+
+def barrier(
+    start: Annotated[Path, typer.Argument(metavar="A", help="Weights, or a posterior as save_distribution wrote it.")],
+    end: Annotated[Path, typer.Argument(metavar="B", help="Another one, of the same kind and architecture.")],
+    model: given.Model,
+    data: Annotated[str, typer.Option(metavar="NAME", help="A name from `coset data list`; its train and test parts.")],
+    option: given.FactoryOptions = None,
+    shapes: given.InputShapes = None,
+    symmetry: given.SymmetryFile = None,
+    align: Annotated[
+        bool | None, typer.Option("--align/--no-align", help="Only with B aligned, or only as it is [default: both].")
+    ] = None,
+    path: Annotated[str, typer.Option(metavar="NAME", help="Move along the geodesic, or weigh anew: mixture.")] = (
+        "geodesic"
+    ),
+    points: Annotated[int, typer.Option(min=2, metavar="N", help="Evenly spaced τ from A to B.")] = 25,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Search for the largest excess until it changes by less, at most --points τ."),
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, metavar="N", help="Networks drawn from a posterior at each τ.")] = 32,
+    likelihood: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="categorical, bernoulli, learned-noise, or a number: the deviation of Gaussian noise [default: "
+            "categorical for labels, learned-noise for other targets].",
+        ),
+    ] = None,
+    method: given.Method = "weights",
+    renormalize: given.Renormalization = "none",
+    gauge: given.Gauge = None,
+    scales: given.Scales = None,
+    objective: given.Objective = None,
+    setting: given.Settings = None,
+    limit: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Take at most so many examples of each part, chosen by the seed.")
+    ] = 10_000,
+    mean: given.Mean = None,
+    std: given.Std = None,
+    seed: given.Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="STEM", help="Write STEM.png, .svg, .json and .csv.")
+    ] = None,
+    key: given.Key = None,
+    strip_prefix: Annotated[
+        str, typer.Option(metavar="PREFIX", help="Take this off the names in the files, e.g. 'module.'.")
+    ] = "",
+    as_json: given.Json = False,
+) -> None:
+    """How much worse it gets on the way from A to B, as B is and after bringing B to A by symmetry.
+
+    A barrier is the largest drop of the log-likelihood (nats per example) below the straight line between its values at
+    A and B; of the error, the largest rise above it. Posteriors predict by the mean over their draws, which the numbers
+    behind ± are the standard errors of. Nothing is written without --out.
+
+    \b
+    coset barrier a.safetensors b.safetensors --model resnet20 --data cifar10 --renormalize refresh --out barrier
+    coset barrier q0.safetensors q1.safetensors --model mlp --option widths=[64,64] --data mnist --samples 16
+    """
+    settings = gathered(setting, gauge=gauge, scales=scales, objective=objective)
+    asked = Asked(path, points, tolerance, samples, method, renormalize, align, settings, seed)
+    choice = choose(data, "train", limit, mean, std, seed)
+    assert choice is not None
+    known = _checked(asked, choice)
+    with ExitStack() as stack:
+        inputs = [start, end, *([symmetry] if symmetry else [])]
+        _check_out(out, inputs, stack)
+        source = Source(model, option, shapes, symmetry, key, strip_prefix)
+        joinable = _joinable(asked)
+        symmetric = asked.aligned or renormalize != "none"
+        ends = read_ends((start, end), source, choice, likelihood, joinable, symmetric=symmetric)
+        found = _measured(ends, asked, choice, known)
+        told = _told(found, ends, asked, choice, model)
+        told["files"] = [str(file) for file in _written(out, found.profiles, told)]
+    if as_json:
+        print_json(told)
+    else:
+        _show(found, told, asked)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be measured; ``align``: None for both ways."""
+
+    path: str
+    points: int
+    tolerance: float | None
+    samples: int
+    method: str
+    renormalize: str
+    align: bool | None
+    settings: Mapping[str, Any]
+    seed: int
+
+    @property
+    def aligned(self) -> bool:
+        """Whether anything is to be aligned."""
+        return self.align is not False
+
+
+@dataclass(frozen=True)
+class Found:
+    """``profiles`` of "naive" and "aligned"; ``alignment``: what it did, None without; ``notes`` for the user."""
+
+    profiles: "Mapping[str, Profiles]"
+    alignment: Mapping[str, Any] | None
+    notes: tuple[str, ...]
+
+
+def _checked(asked: Asked, choice: Choice) -> set[str]:
+    """Refuse what is not there, before anything is read; give the options that the alignment has."""
+    from coset.alignment.renormalize import RENORMALIZATIONS
+    from coset.landscape.geodesic import PATHS
+
+    if asked.path not in PATHS:
+        raise InputError(f"--path is '{asked.path}', expected one of {', '.join(PATHS)}")
+    if asked.renormalize not in RENORMALIZATIONS:
+        raise InputError(f"--renormalize is '{asked.renormalize}', expected one of {', '.join(RENORMALIZATIONS)}")
+    if asked.renormalize != "none" and asked.path != "geodesic":
+        raise InputError(f"--renormalize {asked.renormalize} is for averages of A and B; --path {asked.path} has none")
+    if asked.tolerance is not None and not 0 < asked.tolerance < math.inf:
+        raise InputError(f"--tolerance is {asked.tolerance}; expected a number > 0")
+    if not asked.aligned and asked.settings:
+        raise InputError(f"with --no-align there is no alignment that could have the setting '{min(asked.settings)}'")
+    return method_options(asked.method, asked.settings, choice)
+
+
+def _check_out(out: Path | None, inputs: list[Path], stack: ExitStack) -> None:
+    from coset.checkpoints import output_file
+
+    if out is None:
+        return
+    if out.suffix in SUFFIXES or not out.name:
+        raise InputError(f"--out is {out}; expected a stem, to which {', '.join(SUFFIXES)} are added")
+    for suffix in SUFFIXES:
+        stack.enter_context(output_file(out.with_name(out.name + suffix), inputs))
+
+
+def _joinable(asked: Asked) -> Callable[[Any, Any], object]:
+    """A check that two networks can be joined, and aligned and averaged where that is asked for."""
+    from coset.distribution import Gaussian, LowRank, MeanField
+    from coset.landscape.geodesic import PATHS
+
+    def check(a: Any, b: Any) -> None:
+        if asked.aligned and not isinstance(a, Mapping | MeanField | Gaussian | LowRank):
+            raise InputError(f"a {type(a).__name__} cannot be aligned; measure it as it is with --no-align")
+        if asked.renormalize != "none" and not isinstance(a, Mapping | MeanField):
+            raise InputError(f"--renormalize {asked.renormalize} is for networks and mean-field posteriors")
+        PATHS[asked.path](a, b)
+
+    return check
+
+
+def _measured(ends: Ends, asked: Asked, choice: Choice, known: set[str]) -> Found:
+    from coset.alignment import align
+    from coset.landscape import barrier as follow
+    from coset.landscape import predictive_on
+    from coset.landscape.geodesic import PATHS
+
+    a, b = ends.networks
+    pairs = {} if asked.align is True else {"naive": (a, b)}
+    alignment: dict[str, Any] | None = None
+    notes: list[str] = []
+    if asked.aligned:
+        assert ends.symmetry is not None
+        needed = {"model": ends.model, "seed": asked.seed, "data": ends.splits["train"], "criterion": choice.criterion}
+        options = {name: value for name, value in needed.items() if name in known} | dict(asked.settings)
+        result = align(ends.symmetry, a, b, asked.method, **options)
+        pairs["aligned"] = (a, result.aligned)
+        moved = sum(moved_units(result.element).values())
+        alignment = {"before": result.history[0], "after": result.objective, "moved": moved}
+        notes += result.notes
+    draws: dict[str, Any] = {"samples": asked.samples, "seed": asked.seed, **ends.splits}
+    measures = predictive_on(ends.model, likelihood=ends.likelihood, **draws)
+    functionals = {name: item for name, item in measures.items() if not name.endswith("expected loss")}
+    profiles = {}
+    for way, pair in pairs.items():
+        at = None if asked.renormalize == "none" else _renormalized(ends, pair, asked, notes)
+        route = PATHS[asked.path](*pair)
+        profiles[way] = follow(route, functionals, points=asked.points, tolerance=asked.tolerance, at=at)
+    return Found(profiles, alignment, tuple(dict.fromkeys(notes)))
+
+
+def _renormalized(ends: Ends, pair: tuple[Any, Any], asked: Asked, notes: list[str]) -> Callable[[Any, float], Any]:
+    """At τ, the average of the two ends again, renormalised: of mean-field posteriors, too, it is on the geodesic."""
+    from coset.alignment.merge import merge
+    from coset.alignment.renormalize import options_of
+
+    assert ends.symmetry is not None
+    sym = ends.symmetry
+    data = ends.splits["train"][0] if "data" in options_of(asked.renormalize) else None
+
+    def at(point: Any, tau: float) -> Any:
+        merged = merge(
+            sym,
+            pair,
+            weights=(1 - tau, tau),
+            align=False,
+            renormalize=asked.renormalize,
+            model=ends.model,
+            data=data,
+            seed=asked.seed,
+            show=False,
+        )
+        notes.extend(merged.notes)
+        return merged.network
+
+    return at
+
+
+def _told(found: Found, ends: Ends, asked: Asked, choice: Choice, model: str) -> dict[str, Any]:
+    """How the numbers came about, and all of them: for machines, and the file of numbers."""
+    return {
+        "coset": version("coset"),
+        "inputs": [{"file": str(file.where), "sha256": file.sha256} for file in ends.checkpoints],
+        "kind": ends.kind,
+        "model": model,
+        "data": {
+            "name": choice.name,
+            "examples": {part: len(x) for part, (x, _) in ends.splits.items()},
+            "mean": choice.mean,
+            "std": choice.std,
+        },
+        "likelihood": repr(ends.likelihood),
+        "path": asked.path,
+        "points": asked.points,
+        "tolerance": asked.tolerance,
+        "samples": None if ends.kind == "network" and asked.path == "geodesic" else asked.samples,
+        "method": asked.method if asked.aligned else None,
+        "settings": dict(asked.settings),
+        "renormalize": asked.renormalize,
+        "seed": asked.seed,
+        "alignment": found.alignment,
+        "notes": list(found.notes),
+        "barriers": {way: profiles.to_dict() for way, profiles in found.profiles.items()},
+    }
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """What stands beside the figure."""
+
+    profiles: "Mapping[str, Profiles]"
+    told: dict[str, Any]
+
+    def to_dict(self) -> dict[str, object]:
+        """All that was told."""
+        return self.told
+
+    def to_csv(self) -> str:
+        """A line for each way and τ; a column for each functional, and one for its standard errors if it has some."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        columns: dict[str, dict[str, tuple[float, ...]]] = {}
+        for way, profiles in self.profiles.items():
+            columns[way] = {"tau": profiles.taus}
+            for name, profile in profiles.items():
+                columns[way][name] = profile.values
+                if profile.errors is not None and any(profile.errors):
+                    columns[way][f"{name}, standard error"] = profile.errors
+        writer.writerow(["way", *next(iter(columns.values()))])
+        for way, table in columns.items():
+            writer.writerows([way, *numbers] for numbers in zip(*table.values(), strict=True))
+        return text.getvalue()
+
+
+def _written(out: Path | None, profiles: "Mapping[str, Profiles]", told: dict[str, Any]) -> tuple[Path, ...]:
+    if out is None:
+        return ()
+    from coset.figures import save_figure
+    from coset.landscape import plot_barriers
+
+    return save_figure(plot_barriers(profiles), out, _Numbers(profiles, told))
+
+
+def _show(found: Found, told: dict[str, Any], asked: Asked) -> None:
+    counts = ", ".join(f"{count:,} {part}" for part, count in told["data"]["examples"].items())
+    drawn = "" if told["samples"] is None else f", {told['samples']} draws"
+    print(f"A and B: {told['kind']}, {told['model']}; {told['data']['name']}: {counts} examples{drawn}")
+    names = list(next(iter(found.profiles.values())))
+    for measured, title, form in (
+        ("log-likelihood", f"Log-likelihood, nats per example, along the {asked.path} from A to B", _nats),
+        ("error", "Error: barriers in points, values in %", _percent),
+    ):
+        parts = [name for name in names if name.endswith(f" {measured}")]
+        if not parts:
+            continue  # regression has no error
+        columns = [""]
+        for name in parts:
+            columns += [f"{name.removesuffix(f' {measured}')} barrier", "at τ", "at A", "at B"]
+        rows = [
+            [way, *(cell for name in parts for cell in form(profiles[name]))]
+            for way, profiles in found.profiles.items()
+        ]
+        show_table(columns, rows, title, right=range(1, len(columns)))
+    for note in found.notes:
+        print(f"note: {note}")
+    if told["files"]:
+        print(f"written: {', '.join(told['files'])}")
+
+
+def _nats(profile: "Profile") -> list[str]:
+    doubt = f" ± {profile.barrier_error:.4f}" if profile.barrier_error else ""
+    ends = (profile.values[0], profile.values[-1])
+    return [f"{profile.barrier:.4f}{doubt}", f"{profile.argmax:.3g}", *(f"{value:.4f}" for value in ends)]
+
+
+def _percent(profile: "Profile") -> list[str]:
+    ends = (profile.values[0], profile.values[-1])
+    return [f"{100 * profile.barrier:.2f}", f"{profile.argmax:.3g}", *(f"{100 * value:.2f} %" for value in ends)]
