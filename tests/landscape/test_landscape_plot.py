@@ -32,6 +32,23 @@ def test_a_panel_for_each_functional_and_a_line_for_each_label():
     assert list(percent) == pytest.approx([100 * value for value in profiles(0.5)["test error"].values])
 
 
+def test_a_band_of_two_standard_errors_where_there_are_some():
+    values, errors = (-0.1, -0.3, -0.5, -0.3, -0.1), (0.01, 0.02, 0.03, 0.02, 0.01)
+    likelihood = Profile("log-likelihood", TAUS, values, "higher", "nats", errors)
+    wrong = Profile("error", TAUS, (0.1, 0.2, 0.3, 0.2, 0.1), unit="fraction", errors=errors)
+    exact = Profile("loss", TAUS, values, unit="nats", errors=(0.0,) * 5)
+    figure = plot_barriers({"naive": Profiles({item.name: item for item in (likelihood, wrong, exact)})})
+    nats, percent, plain = figure.axes
+    for axes, profile, factor in ((nats, likelihood, 1), (percent, wrong, 100)):
+        (band,) = axes.collections
+        (edge,) = band.get_paths()
+        for tau, value, error in zip(TAUS, profile.values, errors, strict=True):
+            found = [y for x, y in edge.vertices if x == tau]
+            assert min(found) == pytest.approx(factor * (value - 2 * error))
+            assert max(found) == pytest.approx(factor * (value + 2 * error))
+    assert not plain.collections
+
+
 def test_single_profiles_and_many_labels():
     figure = plot_barriers({f"width {number}": profiles(0.1 * number)["train loss"] for number in range(12)})
     (axes,) = figure.axes

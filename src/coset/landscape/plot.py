@@ -56,11 +56,6 @@ def _draw(axes: "Axes", label: str, profile: Profile, number: int) -> None:
         width = [2 * factor * error for error in profile.errors]
         low, high = ([value + sign * two for value, two in zip(values, width, strict=True)] for sign in (-1, 1))
         axes.fill_between(profile.taus, low, high, color=colour, alpha=0.2, lw=0)
-    if profile.errors is not None and any(profile.errors):
-        reach = [2 * factor * error for error in profile.errors]
-        low = [value - half for value, half in zip(values, reach, strict=True)]
-        high = [value + half for value, half in zip(values, reach, strict=True)]
-        axes.fill_between(profile.taus, low, high, color=colour, alpha=0.2, lw=0)
     axes.plot(
         profile.taus,
         values,
