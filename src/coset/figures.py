@@ -108,22 +108,31 @@ def save_figure(
     base = Path(stem)
     if base.suffix in (".png", ".svg", ".json", ".csv"):
         raise InputError(f"stem is {base}; expected a path without {base.suffix}, for four files are written")
-    png, svg = render(lambda: figure)
     content: dict[str, object]
     if isinstance(numbers, Numbers):
         content, table = numbers.to_dict(), numbers.to_csv()
     else:
+        _check_labelled(numbers)
         content, table = {label: item.to_dict() for label, item in numbers.items()}, _stacked(numbers)
     try:
         text = json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     except (TypeError, ValueError) as error:
         raise InputError(f"numbers cannot be written as JSON ({error}); expected finite numbers and text") from error
-    require_writable(base.parent, "the folder of stem,")
+    png, svg = render(lambda: figure)
     parts = {".png": png, ".svg": svg, ".json": text.encode(), ".csv": table.encode()}
     paths = {suffix: base.with_name(base.name + suffix) for suffix in parts}
+    require_writable(base.parent, "the folder of stem,")
     for suffix, path in paths.items():
         write_bytes(path, parts[suffix])
     return tuple(paths.values())
+
+
+def _check_labelled(numbers: object) -> None:
+    if not isinstance(numbers, Mapping) or not numbers:
+        raise InputError(f"numbers is {numbers!r}; expected something with to_dict() and to_csv(), or several by label")
+    for label, item in numbers.items():
+        if not isinstance(item, Numbers):
+            raise InputError(f"numbers['{label}'] is a {type(item).__name__}; expected to_dict() and to_csv()")
 
 
 def _stacked(numbers: Mapping[str, Numbers]) -> str:

@@ -156,6 +156,8 @@ def test_bad_input_is_refused():
         activation_variances(model, [a], x)
     with pytest.raises(InputError, match="taus is given"):
         activation_variances(model, [a, a], x, taus=[0.5])
+    with pytest.raises(InputError, match="x is a list_iterator, which can be read only once"):
+        activation_variances(model, path, iter([x]))
     with pytest.raises(InputError, match="layer 'h' was not measured"):
         activation_variances(model, path, x, points=2).unit_ratios("h")
     with pytest.raises(InputError, match="at τ = 0 are not finite"):

@@ -146,6 +146,10 @@ class Broken:
 def test_bad_input_is_refused_and_leaves_nothing(tmp_path):
     with pytest.raises(InputError, match=r"numbers cannot be written as JSON"):
         save_figure(Figure(), tmp_path / "broken", Broken())
+    with pytest.raises(InputError, match=r"numbers\['one'\] is a float; expected to_dict"):
+        save_figure(Figure(), tmp_path / "broken", {"one": 1.0})
+    with pytest.raises(InputError, match=r"numbers is \{\}; expected something"):
+        save_figure(Figure(), tmp_path / "broken", {})
     with pytest.raises(InputError, match=r"expected a path without \.png"):
         save_figure(Figure(), tmp_path / "plane.png", hill())
     assert list(tmp_path.iterdir()) == []

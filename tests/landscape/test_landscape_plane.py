@@ -108,6 +108,14 @@ def test_a_linear_model_has_a_quadratic_log_likelihood():
     torch.testing.assert_close(found.log_likelihood, expected, rtol=1e-12, atol=0)
 
 
+def test_large_networks_are_run_one_by_one_to_the_same_values(small, monkeypatch):
+    model, three, together = small
+    monkeypatch.setattr("coset.posterior.predictive_chunks.OVERHEAD_WORK", 0)
+    alone = plane(model, three, classified(), prior=0.7, points=(5, 4), show=False)
+    torch.testing.assert_close(alone.log_likelihood, together.log_likelihood, rtol=1e-13, atol=0)
+    assert torch.equal(alone.log_prior, together.log_prior)
+
+
 def test_numbers_as_json_and_csv(small):
     _, _, found = small
     numbers = json.loads(json.dumps(found.to_dict(), allow_nan=False))

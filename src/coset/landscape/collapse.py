@@ -119,6 +119,10 @@ def activation_variances(
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     check_count("samples", samples)
+    if isinstance(x, Iterator):
+        raise InputError(
+            f"x is a {type(x).__name__}, which can be read only once; expected tensors, a list or a loader"
+        )
     grid, at = _points(path, points, taus)
     network = copy.deepcopy(model).eval()
     names = _layers(network, layers)
