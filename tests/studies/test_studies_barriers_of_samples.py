@@ -13,7 +13,8 @@ from coset.distribution.divergences import wasserstein2
 from coset.models import MLP
 from coset.store import Store
 from coset.studies import Context
-from coset.studies.barriers_of_samples import ALIGNED, EACH, METHODS, NAIVE, Config, in_one_gauge, run, verdict
+from coset.studies._barriers_report import ALIGNED, EACH, METHODS, NAIVE, WITHIN, sweep, verdict
+from coset.studies.barriers_of_samples import Config, in_one_gauge, run
 
 TINY = Config(
     data="digits",
@@ -67,7 +68,7 @@ def test_every_method_has_its_paths_and_its_numbers(tmp_path: Path) -> None:
     # 4 hidden units are 310 weights, 6 are 460: too many for a dense covariance here.
     expected = {("4", METHODS[method], path) for method in METHODS for path in (NAIVE, ALIGNED)}
     expected |= {("6", METHODS[method], path) for method in METHODS if method != "laplace" for path in (NAIVE, ALIGNED)}
-    expected |= {(units, METHODS["sgmcmc"], EACH) for units in ("4", "6")}
+    expected |= {(units, METHODS["sgmcmc"], path) for units in ("4", "6") for path in (EACH, WITHIN)}
     assert set(found) == expected
     profiles = findings.tables["profiles"]
     columns: dict[str, Any] = dict(zip(profiles.columns, zip(*profiles.rows, strict=True), strict=True))
@@ -96,8 +97,8 @@ def _numbers(**aligned: float) -> dict[str, float]:
     ("aligned", "said"),
     [
         ({"laplace": 0.05, "sgmcmc": 0.02}, ["is yes", "Even so narrow a network aligns"]),
-        ({"laplace": 0.3, "sgmcmc": 0.02}, ["is yes", "more than a tenth is left for Laplace, dense."]),
-        ({"laplace": 1.3, "sgmcmc": 0.5}, ["is mixed: alignment lowers the barrier of SGHMC only"]),
+        ({"laplace": 0.3, "sgmcmc": 0.02}, ["is yes", "more than a tenth is left for dense Laplace."]),
+        ({"laplace": 1.3, "sgmcmc": 0.5}, ["is mixed: alignment lowers only that of SGHMC"]),
         ({"laplace": 1.0, "sgmcmc": 1.1}, ["is no: alignment lowers neither"]),
     ],
 )
@@ -105,3 +106,20 @@ def test_the_text_says_what_the_numbers_do(aligned: dict[str, float], said: list
     numbers = _numbers(map=0.05, mean_field=0.05, **aligned)
     text = verdict(numbers).format(**numbers)
     assert all(part in text for part in said)
+
+
+@pytest.mark.parametrize(
+    ("wide", "within", "said", "not_said"),
+    [
+        (0.6, 0.4, ["no smaller a share is left for SGHMC (60.0%)", "more than half"], "less than half"),
+        (0.01, 0.001, ["a smaller share of the barrier is left for MAP", "less than half"], "no smaller a share"),
+    ],
+)
+def test_the_text_says_what_width_does(wide: float, within: float, said: list[str], not_said: str) -> None:
+    numbers: dict[str, Any] = _numbers(map=0.2, mean_field=0.2, laplace=0.2, sgmcmc=0.2) | {"widest": "many"}
+    for word, left in (("map", 0.01), ("mean_field", 0.01), ("sgmcmc", wide)):
+        numbers |= {f"widest_{word}_naive": 1.0, f"widest_{word}_aligned": left, f"widest_{word}_share": left}
+    numbers |= {"widest_sgmcmc_each": wide, "widest_sgmcmc_within": within}
+    text = sweep(numbers).format(**numbers)
+    assert all(part in text for part in said)
+    assert not_said not in text

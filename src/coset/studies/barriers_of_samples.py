@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,21 +12,28 @@ from coset.alignment import align_samples
 from coset.data import Dataset
 from coset.distribution import Distribution, MeanField, Samples
 from coset.distribution.divergences import wasserstein2
-from coset.landscape import Profile, Profiles, barrier, geodesic, predictive_on
+from coset.landscape import Profiles, barrier, geodesic, predictive_on
 from coset.posterior import Isotropic, fit_laplace
-from coset.studies import Context, Findings, Scalar, Table, study
+from coset.studies import Context, Findings, study
+from coset.studies._barriers_report import (
+    ALIGNED,
+    EACH,
+    METHODS,
+    NAIVE,
+    OUTCOME,
+    WITHIN,
+    Way,
+    figure_of,
+    numbers_of,
+    profile_table,
+    sweep,
+    table,
+    verdict,
+    words,
+)
 from coset.studies._inferred import inferred, network_of
 from coset.studies._uci_methods import Weights
 from coset.symmetry import Symmetry
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-METHODS = {"map": "MAP", "mean-field": "mean-field VI", "laplace": "Laplace, dense", "sgmcmc": "SGHMC"}
-NAIVE, ALIGNED, EACH = "naive", "aligned", "draw by draw"
-LOW = 0.1
-"""A barrier has gone with alignment if at most this share of it is left."""
 
 
 @dataclass(frozen=True)
@@ -54,22 +61,6 @@ class Config:
     points: int = 25
     batch_size: int = 100
     learning_rate: float = 5e-3
-
-
-@dataclass(frozen=True, eq=False)
-class Way:
-    """A path between the two posteriors of a method on a network: W₂ of its ends, and profiles on both parts."""
-
-    network: tuple[int, ...]
-    weights: int
-    method: str
-    alignment: str
-    length: float
-    profiles: Profiles
-
-    def log_likelihood(self, part: str) -> Profile:
-        """The predictive log-likelihood on "train" or "test"."""
-        return self.profiles[f"{part} log-likelihood"]
 
 
 @study(
@@ -104,14 +95,14 @@ def run(config: Config, context: Context) -> Findings:
         for widths in config.networks:
             ways += _ways_of_network(config, context, dataset, widths)
             bar.advance()
-    numbers = _numbers(config, ways)
+    numbers = numbers_of(config.data, config.networks, ways)
     return Findings(
         numbers=numbers,
-        tables={"barriers": _table(ways), "profiles": _profile_table(config, ways)},
-        outcome=OUTCOME + verdict(numbers) + (SWEEP if len(config.networks) > 1 else ""),
-        figure=lambda: _figure(config, ways),
+        tables={"barriers": table(ways), "profiles": profile_table(config.networks, ways)},
+        outcome=OUTCOME + verdict(numbers) + (sweep(numbers) if len(config.networks) > 1 else ""),
+        figure=lambda: figure_of(config.networks, ways),
         caption=(
-            f"Predictive log-likelihood along the geodesics of the network with {_words(config.networks[0])} hidden "
+            f"Predictive log-likelihood along the geodesics of the network with {words(config.networks[0])} hidden "
             f"units (solid: test, dashed: train), and the barrier on the test part by the network."
         ),
     )
@@ -178,22 +169,35 @@ def _posteriors(
 
 
 def _aligned(config: Config, context: Context, sym: Symmetry, q0: Any, q1: Any) -> dict[str, tuple[Any, Any]]:
-    """The ends of the paths: as they are, and aligned; of draws also with an element for each draw."""
+    """The ends of the paths: as they are, and aligned; of draws also with an element for each draw.
+
+    And, for comparison, from one half of the first one's chains to the other: all began at one network, so that there
+    is nothing to align, and what barrier there is comes of joining few draws in many dimensions.
+    """
     options: dict[str, Any] = {"restarts": config.restarts, "seed": context.seed, "show": context.show}
     if not isinstance(q0, Samples):
         return {NAIVE: (q0, q1), ALIGNED: (q0, align(sym, q0, q1, **options).aligned)}
     # One element for all draws: the one that brings their means and deviations together.
     element = align(sym, MeanField(q0.mean, q0.std), MeanField(q1.mean, q1.std), **options).element
     moved = sym.act(element, q1)
-    return {NAIVE: (q0, q1), ALIGNED: (q0, moved), EACH: in_one_gauge(sym, q0, moved, context)}
+    return {
+        NAIVE: (q0, q1),
+        ALIGNED: (q0, moved),
+        EACH: in_one_gauge(sym, q0, moved, context),
+        WITHIN: parted(q0, q0.chains // 2),
+    }
 
 
 def in_one_gauge(sym: Symmetry, q0: Samples, q1: Samples, context: Context) -> tuple[Samples, Samples]:
     """Every draw of both moved by an element of its own, to the mean of all: as one set of draws, and taken apart."""
     both = Samples({name: torch.cat([tensor, q1.params[name]]) for name, tensor in q0.params.items()})
-    moved = align_samples(sym, both, seed=context.seed, show=context.show).aligned
-    first = Samples({name: tensor[: q0.chains] for name, tensor in moved.params.items()})
-    return first, Samples({name: tensor[q0.chains :] for name, tensor in moved.params.items()})
+    return parted(align_samples(sym, both, seed=context.seed, show=context.show).aligned, q0.chains)
+
+
+def parted(samples: Samples, chains: int) -> tuple[Samples, Samples]:
+    """The draws of the first ``chains`` chains, and those of the others."""
+    first = Samples({name: tensor[:chains] for name, tensor in samples.params.items()})
+    return first, Samples({name: tensor[chains:] for name, tensor in samples.params.items()})
 
 
 def _profiles(config: Config, context: Context, model: nn.Module, dataset: Dataset, start: Any, end: Any) -> Profiles:
@@ -201,166 +205,3 @@ def _profiles(config: Config, context: Context, model: nn.Module, dataset: Datas
         model, samples=config.samples, seed=context.seed, train=dataset.train, test=dataset.test
     )
     return barrier(geodesic(start, end), functionals, points=config.points, show=context.show)
-
-
-OUTCOME = """
-On {data}, with {weights} weights, the barrier in test log-likelihood between two seeds is, naive and aligned, in nats
-per point: {map_naive:.3f} and {map_aligned:.3f} for MAP points, {mean_field_naive:.3f} and {mean_field_aligned:.3f} for
-mean-field VI, {laplace_naive:.3f} and {laplace_aligned:.3f} for Laplace with a dense covariance, {sgmcmc_naive:.3f} and
-{sgmcmc_aligned:.3f} for SGHMC.
-
-A Gaussian is aligned by its means and marginal deviations and carries its covariance along; draws are aligned by one
-element that brings their means and deviations together. With an element for each draw (each moved to the mean of all)
-the barrier of SGHMC is {sgmcmc_each:.3f}, and W₂ {w2_each:.2f} beside {w2_aligned:.2f} with one for all and
-{w2_naive:.2f} without.
-
-"""
-
-
-def verdict(numbers: Mapping[str, Any]) -> str:
-    """The sentences on agreement that the numbers allow."""
-    lower = [method for method in METHODS if numbers[f"{_key(method)}_aligned"] < numbers[f"{_key(method)}_naive"]]
-    gone = [method for method in lower if numbers[f"{_key(method)}_share"] <= LOW]
-    new = [method for method in ("laplace", "sgmcmc") if method in lower]
-    if len(new) == 2:
-        text = "Here the answer to the open question is yes: alignment lowers both of the new barriers. "
-    elif new:
-        text = (
-            f"Here the answer to the open question is mixed: alignment lowers the barrier of {METHODS[new[0]]} only. "
-        )
-    else:
-        text = "Here the answer to the open question is no: alignment lowers neither of the new barriers. "
-    text += "Of the naive barrier there remain {laplace_share:.1%} (Laplace) and {sgmcmc_share:.1%} (SGHMC), beside "
-    text += "{mean_field_share:.1%} (mean-field VI) and {map_share:.1%} (MAP). "
-    if len(gone) == len(METHODS):
-        return text + "Even so narrow a network aligns: a tenth or less is left by every method.\n\n"
-    left = ", ".join(METHODS[method] for method in METHODS if method not in gone)
-    return text + f"So narrow a network does not align perfectly: more than a tenth is left for {left}.\n\n"
-
-
-SWEEP = """
-On the widest network ({widest}), where Laplace's covariance is too large, the aligned test barriers are
-{widest_map:.3f} (MAP), {widest_mean_field:.3f} (mean-field VI) and {widest_sgmcmc:.3f} (SGHMC; {widest_each:.3f} draw
-by draw), of naive ones of {widest_map_naive:.3f}, {widest_mean_field_naive:.3f} and {widest_sgmcmc_naive:.3f}.
-"""
-
-
-def _key(method: str) -> str:
-    return method.replace("-", "_")
-
-
-def _words(widths: tuple[int, ...]) -> str:
-    return " and ".join(str(width) for width in widths)
-
-
-def _numbers(config: Config, ways: Iterable[Way]) -> dict[str, Any]:
-    found = {(way.network, way.method, way.alignment): way for way in ways}
-    first, widest = config.networks[0], config.networks[-1]
-    numbers: dict[str, Any] = {
-        "data": config.data,
-        "weights": found[first, "map", NAIVE].weights,
-        "widest": f"{_words(widest)} hidden units",
-        "w2_naive": found[first, "sgmcmc", NAIVE].length,
-        "w2_aligned": found[first, "sgmcmc", ALIGNED].length,
-        "w2_each": found[first, "sgmcmc", EACH].length,
-        "sgmcmc_each": found[first, "sgmcmc", EACH].log_likelihood("test").barrier,
-        "widest_each": found[widest, "sgmcmc", EACH].log_likelihood("test").barrier,
-    }
-    for method in METHODS:
-        name = _key(method)
-        ends = [found[first, method, alignment] for alignment in (NAIVE, ALIGNED)]
-        for part, suffix in (("test", ""), ("train", "_train")):
-            naive, aligned = (way.log_likelihood(part).barrier for way in ends)
-            numbers |= {f"{name}_naive{suffix}": naive, f"{name}_aligned{suffix}": aligned}
-            numbers[f"{name}_share{suffix}"] = aligned / naive if naive > 0 else 1.0
-        if (widest, method, ALIGNED) in found:
-            naive, aligned = (
-                found[widest, method, alignment].log_likelihood("test").barrier for alignment in (NAIVE, ALIGNED)
-            )
-            numbers |= {f"widest_{name}": aligned, f"widest_{name}_naive": naive}
-    return numbers
-
-
-def _table(ways: Iterable[Way]) -> Table:
-    rows: list[list[Scalar]] = []
-    for way in ways:
-        train, test, error = way.log_likelihood("train"), way.log_likelihood("test"), way.profiles["test error"]
-        row: list[Scalar] = [_words(way.network), way.weights, METHODS[way.method], way.alignment, way.length]
-        for profile in (train, test):
-            row += [(profile.values[0] + profile.values[-1]) / 2, profile.barrier, profile.barrier_error]
-        rows.append([*row, 50 * (error.values[0] + error.values[-1]), 100 * error.midpoint.value])
-    columns = (
-        "hidden units", "weights", "method", "path", "W₂", "train, ends", "train barrier", "± train", "test, ends",
-        "test barrier", "± test", "test error, ends, %", "halfway, %",
-    )  # fmt: skip
-    caption = (
-        "Predictive log-likelihood in nats per point: the mean of both ends, and the barrier with its Monte Carlo "
-        "standard error. Errors: the mean of both ends, and at τ = 1/2."
-    )
-    return Table(columns, rows, caption)
-
-
-def _profile_table(config: Config, ways: Iterable[Way]) -> Table:
-    shown = {
-        f"{METHODS[way.method]}, {way.alignment}, {part}": way.log_likelihood(part)
-        for way in ways
-        if way.network == config.networks[0]
-        for part in ("train", "test")
-    }
-    taus = next(iter(shown.values())).taus
-    rows = list(zip(taus, *(profile.values for profile in shown.values()), strict=True))
-    caption = (
-        f"Predictive log-likelihood along the paths of the network with {_words(config.networks[0])} hidden units."
-    )
-    return Table(("τ", *shown), rows, caption)
-
-
-def _figure(config: Config, ways: list[Way]) -> "Figure":
-    from coset.figures import label_panel, new_figure
-
-    sweep = len(config.networks) > 1
-    figure = new_figure(12.0 if sweep else 9.6, 3.0)
-    panels = figure.subplots(1, len(METHODS) + sweep)
-    for axes, letter, (method, title) in zip(panels, "abcd", METHODS.items(), strict=False):
-        for way in ways:
-            if way.network == config.networks[0] and way.method == method:
-                _draw(axes, way)
-        label_panel(axes, letter, title)
-        axes.set_xlabel("τ")
-        axes.legend(loc="lower center")
-    low = min(axes.get_ylim()[0] for axes in panels[: len(METHODS)])
-    for axes in panels[: len(METHODS)]:
-        # The legend stands below the curves.
-        axes.set_ylim(1.35 * low, 0.0)
-    panels[0].set_ylabel("log-likelihood (nats)")
-    if sweep:
-        _draw_sweep(panels[-1], config, ways)
-        label_panel(panels[-1], "e", "by network")
-    return figure
-
-
-def _draw(axes: "Axes", way: Way) -> None:
-    from coset.figures import BLUE, GREEN, VERMILION
-
-    colour = {NAIVE: VERMILION, ALIGNED: BLUE, EACH: GREEN}[way.alignment]
-    for part, stroke, label in (("test", "-", way.alignment), ("train", "--", None)):
-        profile = way.log_likelihood(part)
-        axes.plot(profile.taus, profile.values, color=colour, linestyle=stroke, label=label, linewidth=1.4)
-
-
-def _draw_sweep(axes: "Axes", config: Config, ways: list[Way]) -> None:
-    from coset.figures import PALETTE
-
-    for number, (method, title) in enumerate(METHODS.items()):
-        for alignment, stroke in ((NAIVE, ":"), (ALIGNED, "-")):
-            found = [way for way in ways if way.method == method and way.alignment == alignment]
-            places = [config.networks.index(way.network) for way in found]
-            # A barrier of 0 has no place on a logarithmic axis.
-            heights = [max(way.log_likelihood("test").barrier, 1e-4) for way in found]
-            label = title if alignment == ALIGNED else None
-            axes.plot(places, heights, color=PALETTE[number], marker="osD^"[number], linestyle=stroke, label=label)
-    axes.set_yscale("log")
-    axes.set_xticks(range(len(config.networks)), ["\n".join(map(str, widths)) for widths in config.networks])
-    axes.set_xlabel("hidden units")
-    axes.set_ylabel("test barrier (nats)")
-    axes.legend(title="aligned; dotted: naive", title_fontsize=8.0, loc="best")
