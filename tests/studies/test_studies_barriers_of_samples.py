@@ -120,6 +120,7 @@ def test_the_text_says_what_width_does(wide: float, within: float, said: list[st
     for word, left in (("map", 0.01), ("mean_field", 0.01), ("sgmcmc", wide)):
         numbers |= {f"widest_{word}_naive": 1.0, f"widest_{word}_aligned": left, f"widest_{word}_share": left}
     numbers |= {"widest_sgmcmc_each": wide, "widest_sgmcmc_within": within}
+    numbers |= {"widest_w2_within": 3.0, "widest_w2_aligned": 3.0}
     text = sweep(numbers).format(**numbers)
     assert all(part in text for part in said)
     assert not_said not in text

@@ -91,14 +91,14 @@ def sweep(numbers: Mapping[str, Any]) -> str:
             listed = ", ".join(f"{METHODS[name]} ({{widest_{_key(name)}_share:.1%}})" for name in names)
             parts.append(f"{what} is left for {listed}")
     text = SWEEP + "With width " + "; ".join(parts) + ". "
-    text += "Between two halves of one set of SGHMC's draws the barrier is {widest_sgmcmc_within:.3f}: "
+    text += "Between two halves of one set of SGHMC's draws, there, the barrier is {widest_sgmcmc_within:.3f} and W₂ "
+    text += "{widest_w2_within:.1f}, beside {widest_w2_aligned:.1f} between the aligned sets: "
     if numbers["widest_sgmcmc_within"] > numbers["widest_sgmcmc_aligned"] / 2:
         return text + (
-            "more than half of what alignment leaves is there with nothing to align, and comes of joining few draws in "
-            "many dimensions by straight lines. The approximation that the paper calls for is of this path, not of the "
-            "alignment."
+            "more than half of what alignment leaves is there between chains that began at one network, too. It is not "
+            "a matter of permutations between the seeds, but of straight lines between few draws in many dimensions."
         )
-    return text + "less than half of what alignment leaves comes of joining few draws in many dimensions."
+    return text + "less than half of what alignment leaves is there between chains that began at one network."
 
 
 def _key(method: str) -> str:
@@ -106,16 +106,17 @@ def _key(method: str) -> str:
 
 
 def words(widths: tuple[int, ...]) -> str:
+    """The widths of a network in words."""
     return " and ".join(str(width) for width in widths)
 
 
 def numbers_of(data: str, networks: Networks, ways: Sequence[Way]) -> dict[str, Any]:
     """Barriers of the first network, and of the last one under names that begin with "widest_"."""
-    lengths = {way.alignment: way.length for way in ways if (way.network, way.method) == (networks[0], "sgmcmc")}
     numbers: dict[str, Any] = {"data": data, "weights": ways[0].weights}
     numbers["widest"] = f"{words(networks[-1])} hidden units"
-    numbers |= {f"w2_{LABELS[alignment]}": length for alignment, length in lengths.items()}
     for network, prefix in ((networks[0], ""), (networks[-1], "widest_")):
+        draws = [way for way in ways if (way.network, way.method) == (network, "sgmcmc")]
+        numbers |= {f"{prefix}w2_{LABELS[way.alignment]}": way.length for way in draws}
         for part, suffix in (("test", ""), ("train", "_train")):
             for way in ways:
                 if way.network == network:
@@ -131,6 +132,7 @@ def numbers_of(data: str, networks: Networks, ways: Sequence[Way]) -> dict[str, 
 
 
 def table(ways: Sequence[Way]) -> Table:
+    """A row for each path."""
     rows: list[list[Scalar]] = []
     for way in ways:
         train, test, error = way.log_likelihood("train"), way.log_likelihood("test"), way.profiles["test error"]
@@ -144,12 +146,14 @@ def table(ways: Sequence[Way]) -> Table:
     )  # fmt: skip
     caption = (
         "Predictive log-likelihood in nats per point: the mean of both ends, and the barrier with its Monte Carlo "
-        "standard error. Errors: the mean of both ends, and at τ = 1/2."
+        "standard error. Errors: the mean of both ends, and at τ = 1/2. Within one set: from one half of the chains of "
+        "a seed to the other."
     )
     return Table(columns, rows, caption)
 
 
 def profile_table(networks: Networks, ways: Sequence[Way]) -> Table:
+    """The values along the paths of the first network, a row for each τ."""
     shown = {
         f"{METHODS[way.method]}, {way.alignment}, {part}": way.log_likelihood(part)
         for way in ways
@@ -163,6 +167,7 @@ def profile_table(networks: Networks, ways: Sequence[Way]) -> Table:
 
 
 def figure_of(networks: Networks, ways: Sequence[Way]) -> "Figure":
+    """A panel for each method on the first network; of several networks one more, with the barriers of all."""
     from coset.figures import label_panel, new_figure
 
     swept = len(networks) > 1
