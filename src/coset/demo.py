@@ -1,23 +1,25 @@
-"""The demonstration: two networks trained on digits, one moved along its orbit, one brought to it; a posterior."""
+"""The demonstration: two networks trained on digits, one moved along its orbit, one brought to it; posteriors."""
 
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from coset.alignment import align
 from coset.data import Dataset, load
+from coset.demo_barriers import Barrier, barriers_of, fit_posteriors, profiles_between
 from coset.distribution import MeanField
 from coset.errors import InputError
 from coset.files import output_folder, write_bytes, write_text
-from coset.landscape import Profiles, barrier, linear, on
+from coset.landscape import Profiles
 from coset.models import MLP
-from coset.posterior import fit_mean_field, predictive, score
+from coset.posterior import predictive, score
 from coset.progress import progress
 from coset.symmetry import Element, Symmetry, discover
 from coset.train import Recipe, fit
@@ -27,16 +29,7 @@ if TYPE_CHECKING:
 
 WIDTHS = (64, 64)
 RECIPE = Recipe(epochs=30, batch_size=64, learning_rate=2e-3, optimizer="adam", schedule="linear")
-VARIATIONAL: dict[str, Any] = {
-    "epochs": 30,
-    "batch_size": 64,
-    "learning_rate": 2e-3,
-    "schedule": "linear",
-    "prior": 1.0,
-    "std": 0.05,
-    # Mean-field posteriors of small data are too wide at T = 1: the effect of cold posteriors.
-    "temperature": 0.1,
-}
+POSTERIOR = "posterior at T = 0.1, 128 draws"
 
 
 @dataclass(frozen=True)
@@ -51,15 +44,6 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Line:
-    """The line from A to another network: the barrier of the test loss on it, and the accuracy halfway."""
-
-    to: str
-    barrier: float
-    midpoint_accuracy: float
-
-
-@dataclass(frozen=True)
 class Prediction:
     """How well one network, or a posterior, predicts the test labels; nll in nats per image."""
 
@@ -71,12 +55,16 @@ class Prediction:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What was found: the symmetry, a row for each network, lines from A, predictions, and the files written."""
+    """What was found: the symmetry, a row for each network, predictions, barriers, and the files written.
+
+    ``curves``: between the two posteriors, naive and aligned.
+    """
 
     symmetry: Symmetry
     rows: tuple[Row, ...]
-    lines: tuple[Line, ...]
     predictions: tuple[Prediction, ...]
+    barriers: tuple[Barrier, ...]
+    curves: Mapping[str, Profiles]
     figure: Path
     results: Path
 
@@ -84,9 +72,10 @@ class DemoResult:
 def run_demo(out: str | os.PathLike[str], *, seed: int = 0, show: bool | None = None) -> DemoResult:
     """Train networks A and B on digits, move A by a random element g of its group, bring B to A by alignment.
 
-    Weights are compared by ‖θ − θ_A‖/‖θ_A‖, outputs by the largest difference of a logit on the test images in float64;
-    then the loss is followed on the line from A to B, and to B aligned. Last, mean-field VI from A's weights makes a
-    posterior, which is compared with A in what it predicts.
+    Weights are compared by ‖θ − θ_A‖/‖θ_A‖, outputs by the largest difference of a logit on the test images in float64.
+    Mean-field VI from the weights of A and of B makes two posteriors; the first is compared with A in what it predicts.
+    Last, the log-likelihood is followed on the way from A to B, and to B aligned: of the networks, on a line, and of
+    the posteriors, on Wasserstein geodesics.
     """
     if not 0 <= seed < 2**63 - 1:
         raise InputError(f"seed must be an integer from 0 to 2^63 - 2, found {seed}")
@@ -111,28 +100,27 @@ def run_demo(out: str | os.PathLike[str], *, seed: int = 0, show: bool | None = 
             )
             for name, params in networks.items()
         )
+        posteriors = fit_posteriors(model, digits, {"A": a, "B": b}, seed, show)
+        predictions = _predictions(digits, model, {"network A": a, POSTERIOR: posteriors["A"]}, seed)
         profiles = {
-            f"A to {name}": barrier(linear(a, networks[name]), on(model, test=(x, y)), show=False)
-            for name in ("B", "B aligned")
+            between: profiles_between(model, sym, digits, pair["A"], pair["B"], seed, show)
+            for between, pair in (("networks", networks), ("posteriors", posteriors))
         }
-        lines = tuple(
-            Line(name, profile["test loss"].barrier, 1 - profile["test error"].midpoint.value)
-            for name, profile in profiles.items()
-        )
-        predictions = _predictions(digits, model, a, seed, show)
+        barriers = tuple(row for between, found in profiles.items() for row in barriers_of(between, found))
         # matplotlib takes long to import, and only this needs it.
         from coset.figures import render
 
-        image, _ = render(lambda: _figure(g, networks, logits, profiles))
+        image, _ = render(lambda: _figure(g, networks, logits, profiles["networks"]))
         content = {
             "seed": seed,
             "log_order": sym.log_order,
             "scales": sym.scale_dimension,
             "rows": [asdict(row) for row in rows],
-            "lines": [asdict(line) for line in lines],
             "predictions": [asdict(prediction) for prediction in predictions],
+            "barriers": [asdict(row) for row in barriers],
         }
-        result = DemoResult(sym, rows, lines, predictions, folder / "demo.png", folder / "demo.json")
+        files = (folder / "demo.png", folder / "demo.json")
+        result = DemoResult(sym, rows, predictions, barriers, profiles["posteriors"], *files)
         write_bytes(result.figure, image)
         write_text(result.results, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
     return result
@@ -162,11 +150,9 @@ def _train_two(digits: Dataset, seed: int, generator: torch.Generator, show: boo
 
 
 def _predictions(
-    digits: Dataset, model: nn.Module, a: dict[str, Tensor], seed: int, show: bool | None
+    digits: Dataset, model: nn.Module, both: Mapping[str, Mapping[str, Tensor] | MeanField], seed: int
 ) -> tuple[Prediction, ...]:
-    """Network A, and the posterior that mean-field VI finds from there."""
-    posterior = fit_mean_field(model, digits.train, **VARIATIONAL, start=a, seed=seed, show=show).posterior
-    both: dict[str, dict[str, Tensor] | MeanField] = {"network A": a, "posterior at T = 0.1, 128 draws": posterior}
+    """How well network A predicts, and the posterior around it."""
     found = []
     for name, q in both.items():
         scores = score(predictive(model, q, digits.test.x, y=digits.test.y, seed=seed, show=False))
@@ -227,13 +213,16 @@ def _figure(
     axes.legend(loc="upper left", markerscale=6)
     label_panel(axes, "d", "outputs on test images")
     axes = figure.add_subplot(grid[0, 4])
-    for (label, profile), colour in zip(profiles.items(), (VERMILION, GREEN), strict=True):
-        loss = profile["test loss"]
-        axes.plot(loss.taus, loss.values, color=colour, label=label)
+    loss = {
+        "A to B": profiles["naive"]["test expected loss"],
+        "A to B aligned": profiles["aligned"]["test expected loss"],
+    }
+    for (label, profile), colour in zip(loss.items(), (VERMILION, GREEN), strict=True):
+        axes.plot(profile.taus, profile.values, color=colour, label=label)
     axes.set_xlabel("τ along the line")
     axes.set_ylabel("test loss, nats")
     # Room for the legend above the curves.
-    axes.set_ylim(0, 1.4 * max(value for profile in profiles.values() for value in profile["test loss"].values))
+    axes.set_ylim(0, 1.4 * max(value for profile in loss.values() for value in profile.values))
     axes.legend(loc="upper center")
     label_panel(axes, "e", "before and after alignment")
     return figure

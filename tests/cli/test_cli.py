@@ -23,7 +23,7 @@ def coset(*arguments, cwd=None, **environment):
 def test_help_teaches_and_does_not_wait_for_torch():
     result = coset("--help")
     assert result.returncode == 0
-    for command in ("demo", "discover", "align", "merge", "study", "store", "data", "version"):
+    for command in ("demo", "discover", "align", "merge", "barrier", "study", "store", "data", "version"):
         assert command in result.stdout
     probe = "import sys, coset.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
@@ -244,14 +244,30 @@ def test_the_demo(here):
     # Bringing B to A leaves its function and shortens the way; the barrier on it nearly goes.
     assert aligned["output_difference"] == pytest.approx(b["output_difference"], rel=1e-9)
     assert aligned["weight_distance"] < b["weight_distance"]
-    naive, along = content["lines"]
-    assert along["barrier"] < naive["barrier"] / 5
     assert min(a["test_accuracy"], b["test_accuracy"]) > 0.95
     # Averaging over a posterior costs no accuracy to speak of, and says better how sure it is.
     point, posterior = content["predictions"]
     assert point["accuracy"] == a["test_accuracy"]
     assert posterior["accuracy"] > point["accuracy"] - 0.01
     assert posterior["nll"] < point["nll"]
+    # Barriers nearly go by alignment, for networks and for posteriors; those of posteriors are estimates.
+    barriers = content["barriers"]
+    expected = [("networks", "train"), ("networks", "test"), ("posteriors", "train"), ("posteriors", "test")]
+    assert [(row["between"], row["images"]) for row in barriers] == expected
+    for row in barriers:
+        assert row["naive"] > 0.3
+        assert 0 <= row["aligned"] < row["naive"] / 5
+        drawn = row["between"] == "posteriors"
+        assert (row["naive_error"] > 0, row["aligned_error"] > 0) == (drawn, drawn)
+    # It ends in the table of them and the curve.
+    table, _, curve = out.partition("Barriers: ")[2].partition("Log-likelihood of test images")
+    for row in barriers[:2]:
+        assert f"networks     {row['images']:<6}  {row['naive']:.3f}          {row['aligned']:.3f}\n" in table
+    assert f"{barriers[3]['naive']:.3f} ± {barriers[3]['naive_error']:.3f}" in table
+    assert "naive" in curve
+    assert "aligned" in curve
+    assert max(len(line) for line in curve.splitlines()[1:-1]) <= 72
+    assert curve.splitlines()[-1] == "figure: there/demo.png"
     assert (Path("there") / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads(here("demo", "--out", "there", "--json")[1]) == content
 

@@ -27,8 +27,12 @@ def demo(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Move a network along its orbit, and bring another one to it: same functions, other weights."""
+    """Move a network along its orbit, and bring another one to it: same functions, other weights.
+
+    Ends in the barriers between two networks and between two posteriors, before and after alignment.
+    """
     from coset.demo import run_demo
+    from coset.text_plots import text_plot
 
     result = run_demo(out, seed=seed)
     if as_json:
@@ -50,11 +54,6 @@ def demo(
         "A: trained; g·A: A moved by a random symmetry g; B: trained from another seed; B aligned: B brought to A",
     )
     show_table(
-        ["line", "barrier of the test loss, nats", "test accuracy halfway"],
-        [[line.to, f"{line.barrier:.3f}", f"{100 * line.midpoint_accuracy:.1f} %"] for line in result.lines],
-        "The line between two networks",
-    )
-    show_table(
         ["by", "negative log-likelihood, nats", "test accuracy", "calibration error"],
         [
             [one.by, f"{one.nll:.3f}", f"{100 * one.accuracy:.1f} %", f"{100 * one.ece:.1f} %"]
@@ -65,5 +64,27 @@ def demo(
     moved, other = result.rows[1], result.rows[2]
     print(
         f"g·A is at {moved.weight_distance:.2f} from A (another trained network: {other.weight_distance:.2f}) and its "
-        f"outputs differ from A's by {moved.output_difference:.0e}.\nfigure: {result.figure}"
+        f"outputs differ from A's by {moved.output_difference:.0e}."
     )
+    show_table(
+        ["between two", "images", "naive", "aligned"],
+        [
+            [row.between, row.images, _nats(row.naive, row.naive_error), _nats(row.aligned, row.aligned_error)]
+            for row in result.barriers
+        ],
+        "Barriers: how much log-likelihood is lost on the way from A to B, and to B aligned; nats per image",
+    )
+    found = {way: profiles["test log-likelihood"] for way, profiles in result.curves.items()}
+    print(
+        "\n"
+        + text_plot(
+            {way: (profile.taus, profile.values) for way, profile in found.items()},
+            x_label="τ",
+            y_label="Log-likelihood of test images, nats, from posterior A (τ = 0) to B (τ = 1)",
+        )
+    )
+    print(f"figure: {result.figure}")
+
+
+def _nats(value: float, error: float) -> str:
+    return f"{value:.3f} ± {error:.3f}" if error else f"{value:.3f}"
