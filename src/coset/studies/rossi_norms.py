@@ -1,0 +1,63 @@
+"""Filter response normalisation against layer normalisation: barriers between posteriors."""
+
+from dataclasses import dataclass, replace
+
+from coset.studies import Context, Findings, study
+from coset.studies._rossi_images import Images
+from coset.studies._rossi_presets import IMAGES, INFERENCE, MEASURE, NETWORK
+from coset.studies._rossi_report import (
+    Case,
+    barrier_table,
+    compare,
+    ends_table,
+    numbers_of,
+    paths_figure,
+    setting,
+    verdict,
+)
+from coset.studies._rossi_resnets import Inference, Measure, Network
+
+NORMS = {"FRN": "frn", "LayerNorm": "layer"}
+
+
+@dataclass(frozen=True)
+class Config:
+    """One network with either normalisation."""
+
+    images: Images
+    network: Network
+    inference: Inference
+    measure: Measure
+
+
+@study(
+    name="rossi-norms",
+    title="Barriers with FRN and with LayerNorm",
+    reference="Rossi et al. 2023, fig. 11 (ResNet20 on CIFAR-10)",
+    paper="Posteriors of networks with either normalisation can be aligned; LayerNorm has the lower barriers.",
+    presets={preset: Config(IMAGES[preset], NETWORK[preset], INFERENCE[preset], MEASURE[preset]) for preset in IMAGES},
+)
+def run(config: Config, context: Context) -> Findings:
+    """A pair with each normalisation."""
+    networks = {label: replace(config.network, norm=norm) for label, norm in NORMS.items()}
+    cases = {label: Case(config.images, network, config.inference) for label, network in networks.items()}
+    found = compare(context, cases, config.measure)
+    frn, layer = (found[label].barrier("aligned", "train") for label in NORMS)
+    lower = "LayerNorm has the lower barrier after alignment, as in the paper."
+    judged = lower if layer < frn else "LayerNorm does not have the lower barrier after alignment, unlike in the paper."
+    alone = " ".join(f"{label}: {verdict(one)}" for label, one in found.items())
+    return Findings(
+        numbers=numbers_of(found),
+        tables={"barriers": barrier_table(found, "normalisation"), "posteriors": ends_table(found, "normalisation")},
+        outcome=f"{OUTCOME}\n{judged} {alone}\n\n{setting(config.images, config.inference, [config.network])}",
+        figure=lambda: paths_figure(found),
+        caption="Predictive log-likelihood between two posteriors, naive and aligned, for both normalisations.",
+    )
+
+
+OUTCOME = """
+The train barrier is {FRN_naive_train:.3f} nats with FRN and {LayerNorm_naive_train:.3f} with LayerNorm; after alignment
+{FRN_aligned_train:.3f} and {LayerNorm_aligned_train:.3f} (on test images {FRN_aligned_test:.3f} and
+{LayerNorm_aligned_test:.3f}). The posteriors have test errors of {FRN_test_error:.1f} and
+{LayerNorm_test_error:.1f} %.
+"""

@@ -1,0 +1,102 @@
+"""Variational inference against SGD: barriers between posteriors and between points, across widths."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from coset.studies import Context, Findings, study
+from coset.studies._rossi_images import Images
+from coset.studies._rossi_presets import IMAGES, INFERENCE, MEASURE, NETWORK, WIDTHS
+from coset.studies._rossi_report import SPLITS, Case, Compared, barrier_table, compare, ends_table, numbers_of, setting
+from coset.studies._rossi_resnets import Inference, Measure, Network
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KINDS = ("VI", "SGD")
+
+
+@dataclass(frozen=True)
+class Config:
+    """The networks, each with posteriors and with points."""
+
+    images: Images
+    networks: tuple[Network, ...]
+    inference: Inference
+    measure: Measure
+
+
+def _config(preset: str) -> Config:
+    networks = tuple(replace(NETWORK[preset], width=width) for width in WIDTHS[preset])
+    return Config(IMAGES[preset], networks, INFERENCE[preset], MEASURE[preset])
+
+
+@study(
+    name="rossi-sgd",
+    title="Barriers of posteriors and of SGD's points, across widths",
+    reference="Rossi et al. 2023, fig. 9 (ResNet20 on CIFAR-10, VI against SGD)",
+    paper="""
+    After alignment variational inference and SGD (MAP points) behave alike in narrow networks; in wider ones the points
+    reach marginally lower barriers. Wider networks have lower barriers after alignment (fig. 5).
+    """,
+    presets={preset: _config(preset) for preset in ("quick", "small", "paper")},
+)
+def run(config: Config, context: Context) -> Findings:
+    """Both kinds at each width."""
+    cases = {
+        f"{kind} {network.channels}": Case(config.images, network, config.inference, kind)
+        for network in config.networks
+        for kind in KINDS
+    }
+    found = compare(context, cases, config.measure)
+    widths = [network.channels for network in config.networks]
+    return Findings(
+        numbers=numbers_of(found) | {"narrowest": widths[0], "widest": widths[-1]},
+        tables={"barriers": barrier_table(found, "network"), "networks": ends_table(found, "network")},
+        outcome=_outcome(config, found, widths),
+        figure=lambda: _figure(found, widths),
+        caption="Barriers of the log-likelihood by the channels of the first stage; hollow: naive, filled: aligned.",
+    )
+
+
+def _outcome(config: Config, found: Mapping[str, Compared], widths: list[int]) -> str:
+    sentences = [
+        f"With {width} channels the train barrier is {{VI_{width}_naive_train:.3f}} nats between posteriors and "
+        f"{{SGD_{width}_naive_train:.3f}} between points; aligned {{VI_{width}_aligned_train:.3f}} and "
+        f"{{SGD_{width}_aligned_train:.3f}} (test: {{VI_{width}_aligned_test:.3f}} and "
+        f"{{SGD_{width}_aligned_test:.3f}})."
+        for width in widths
+    ]
+    widest = widths[-1]
+    lower = found[f"SGD {widest}"].barrier("aligned", "train") < found[f"VI {widest}"].barrier("aligned", "train")
+    sentences.append(
+        "\n\nIn the widest network the points have the lower barrier after alignment, as in the paper."
+        if lower
+        else "\n\nIn the widest network the points do not have the lower barrier after alignment, unlike in the paper."
+    )
+    for kind in KINDS:
+        narrow, wide = (found[f"{kind} {width}"].barrier("aligned", "train") for width in (widths[0], widest))
+        falls = "falls, as in the paper" if wide < narrow else "does not fall, unlike in the paper"
+        sentences.append(f"From {{narrowest}} to {{widest}} channels the aligned barrier of {kind} {falls}.")
+    return f"{' '.join(sentences)}\n\n{setting(config.images, config.inference, config.networks)}"
+
+
+def _figure(found: Mapping[str, Compared], widths: list[int]) -> "Figure":
+    from coset.figures import BLUE, VERMILION, label_panel, new_figure
+
+    figure = new_figure(7.4, 3.3)
+    panels = figure.subplots(1, 2)
+    for number, (axes, split) in enumerate(zip(panels, SPLITS, strict=True)):
+        for kind, colour in zip(KINDS, (BLUE, VERMILION), strict=True):
+            for path, fill in (("naive", "white"), ("aligned", colour)):
+                values = [found[f"{kind} {width}"].barrier(path, split) for width in widths]
+                style = "--" if path == "naive" else "-"
+                axes.plot(widths, values, color=colour, ls=style, marker="o", mfc=fill, label=f"{kind}, {path}")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(widths, [str(width) for width in widths])
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("channels of the first stage")
+        axes.set_ylabel("barrier, nats")
+        label_panel(axes, "ab"[number], split)
+    panels[1].legend()
+    return figure
