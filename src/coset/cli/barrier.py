@@ -40,12 +40,12 @@ def barrier(
     path: Annotated[str, typer.Option(metavar="NAME", help="Move along the geodesic, or weigh anew: mixture.")] = (
         "geodesic"
     ),
-    points: Annotated[int, typer.Option(min=2, metavar="N", help="Evenly spaced τ from A to B.")] = 25,
+    points: Annotated[int, typer.Option(metavar="N", help="Evenly spaced τ from A to B.")] = 25,
     tolerance: Annotated[
         float | None,
         typer.Option(metavar="X", help="Search for the largest excess until it changes by less, at most --points τ."),
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, metavar="N", help="Networks drawn from a posterior at each τ.")] = 32,
+    samples: Annotated[int, typer.Option(metavar="N", help="Networks drawn from a posterior at each τ.")] = 32,
     likelihood: Annotated[
         str | None,
         typer.Option(
@@ -61,7 +61,7 @@ def barrier(
     objective: given.Objective = None,
     setting: given.Settings = None,
     limit: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Take at most so many examples of each part, chosen by the seed.")
+        int, typer.Option(metavar="N", help="Take at most so many examples of each part, chosen by the seed.")
     ] = 10_000,
     mean: given.Mean = None,
     std: given.Std = None,
@@ -87,6 +87,7 @@ def barrier(
     """
     settings = gathered(setting, gauge=gauge, scales=scales, objective=objective)
     asked = Asked(path, points, tolerance, samples, method, renormalize, align, settings, seed)
+    _check_counts({"--points": (points, 2), "--samples": (samples, 1), "--limit": (limit, 1)})
     choice = choose(data, "train", limit, mean, std, seed)
     assert choice is not None
     known = _checked(asked, choice)
@@ -133,6 +134,12 @@ class Found:
     profiles: "Mapping[str, Profiles]"
     alignment: Mapping[str, Any] | None
     notes: tuple[str, ...]
+
+
+def _check_counts(counts: Mapping[str, tuple[int, int]]) -> None:
+    for option, (count, least) in counts.items():
+        if count < least:
+            raise InputError(f"{option} is {count}; expected a whole number of at least {least}")
 
 
 def _checked(asked: Asked, choice: Choice) -> set[str]:
@@ -330,9 +337,10 @@ def _show(found: Found, told: dict[str, Any], asked: Asked) -> None:
 def _nats(profile: "Profile") -> list[str]:
     doubt = f" ± {profile.barrier_error:.4f}" if profile.barrier_error else ""
     ends = (profile.values[0], profile.values[-1])
-    return [f"{profile.barrier:.4f}{doubt}", f"{profile.argmax:.3g}", *(f"{value:.4f}" for value in ends)]
+    # No barrier is 0 and never -0.
+    return [f"{profile.barrier + 0.0:.4f}{doubt}", f"{profile.argmax:.3g}", *(f"{value:.4f}" for value in ends)]
 
 
 def _percent(profile: "Profile") -> list[str]:
     ends = (profile.values[0], profile.values[-1])
-    return [f"{100 * profile.barrier:.2f}", f"{profile.argmax:.3g}", *(f"{100 * value:.2f} %" for value in ends)]
+    return [f"{100 * profile.barrier + 0.0:.2f}", f"{profile.argmax:.3g}", *(f"{100 * value:.2f} %" for value in ends)]

@@ -54,6 +54,7 @@ def read_ends(
     from coset.alignment.inputs import check_network
     from coset.symmetry import Symmetry, discover
 
+    chosen = _likelihood(likelihood, choice)
     known = None if source.symmetry is None else Symmetry.load(source.symmetry)
     read = [_read(file, source) for file in files]
     kinds = [kind_of(network) for _, network in read]
@@ -75,7 +76,6 @@ def read_ends(
     except InputError as error:
         raise InputError(f"no path from {files[0]} to {files[1]}: {error}") from error
     splits = _splits(choice, inputs, dtype)
-    chosen = _likelihood(likelihood, choice)
     _check_outputs(model, drawn[0], splits, chosen, f"--data {choice.name} does not suit the model {source.model}")
     sym = (discover(model, inputs) if known is None else known) if symmetric else None
     return Ends((read[0][0], read[1][0]), (networks[0], networks[1]), model, splits, chosen, sym)
