@@ -111,16 +111,16 @@ def test_the_text_says_what_the_numbers_do(aligned: dict[str, float], said: list
 @pytest.mark.parametrize(
     ("wide", "within", "said", "not_said"),
     [
-        (0.6, 0.4, ["no smaller a share is left for SGHMC (60.0%)", "more than half"], "less than half"),
-        (0.01, 0.001, ["a smaller share of the barrier is left for MAP", "less than half"], "no smaller a share"),
+        (0.6, 4.0, ["no smaller a share is left for SGHMC (60.0%)", "farther apart than aligned"], "closer than"),
+        (0.01, 2.0, ["a smaller share of the barrier is left for MAP", "closer than aligned"], "no smaller a share"),
     ],
 )
 def test_the_text_says_what_width_does(wide: float, within: float, said: list[str], not_said: str) -> None:
     numbers: dict[str, Any] = _numbers(map=0.2, mean_field=0.2, laplace=0.2, sgmcmc=0.2) | {"widest": "many"}
     for word, left in (("map", 0.01), ("mean_field", 0.01), ("sgmcmc", wide)):
         numbers |= {f"widest_{word}_naive": 1.0, f"widest_{word}_aligned": left, f"widest_{word}_share": left}
-    numbers |= {"widest_sgmcmc_each": wide, "widest_sgmcmc_within": within}
-    numbers |= {"widest_w2_within": 3.0, "widest_w2_aligned": 3.0}
+    numbers |= {"widest_sgmcmc_each": wide, "widest_sgmcmc_within": 0.5}
+    numbers |= {"widest_w2_within": within, "widest_w2_aligned": 3.0, "widest_w2_naive": 5.0}
     text = sweep(numbers).format(**numbers)
     assert all(part in text for part in said)
     assert not_said not in text

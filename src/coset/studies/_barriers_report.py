@@ -46,8 +46,8 @@ mean-field VI, {laplace_naive:.3f} and {laplace_aligned:.3f} for Laplace with a 
 A Gaussian is aligned by its means and marginal deviations and carries its covariance along; draws are aligned by one
 element that brings their means and deviations together. With an element for each draw (each moved to the mean of all)
 the barrier of SGHMC is {sgmcmc_each:.3f}, and W₂ {w2_each:.2f} beside {w2_aligned:.2f} with one for all and
-{w2_naive:.2f} without. Between two halves of one set, chains that began at one network and have nothing to align, the
-barrier is {sgmcmc_within:.3f} at a W₂ of {w2_within:.2f}.
+{w2_naive:.2f} without. Between two halves of one set, chains that began at one network, the barrier is
+{sgmcmc_within:.3f} at a W₂ of {w2_within:.2f}.
 
 """
 
@@ -81,7 +81,7 @@ aligned, {widest_map_naive:.3f} and {widest_map_aligned:.3f} (MAP), {widest_mean
 
 
 def sweep(numbers: Mapping[str, Any]) -> str:
-    """What width does, and how much of SGHMC's barrier there is without anything to align."""
+    """What width does, and whether chains of SGHMC that began at one network stay together."""
     swept = [method for method in METHODS if f"widest_{_key(method)}_share" in numbers]
     better = [name for name in swept if numbers[f"widest_{_key(name)}_share"] < numbers[f"{_key(name)}_share"]]
     worse = [name for name in swept if name not in better]
@@ -91,14 +91,17 @@ def sweep(numbers: Mapping[str, Any]) -> str:
             listed = ", ".join(f"{METHODS[name]} ({{widest_{_key(name)}_share:.1%}})" for name in names)
             parts.append(f"{what} is left for {listed}")
     text = SWEEP + "With width " + "; ".join(parts) + ". "
-    text += "Between two halves of one set of SGHMC's draws, there, the barrier is {widest_sgmcmc_within:.3f} and W₂ "
-    text += "{widest_w2_within:.1f}, beside {widest_w2_aligned:.1f} between the aligned sets: "
-    if numbers["widest_sgmcmc_within"] > numbers["widest_sgmcmc_aligned"] / 2:
+    text += "Two halves of one set of SGHMC's draws, there, have a W₂ of {widest_w2_within:.1f} and a barrier of "
+    text += (
+        "{widest_sgmcmc_within:.3f}, beside {widest_w2_naive:.1f} between the sets and {widest_w2_aligned:.1f} once "
+    )
+    text += "aligned. "
+    if numbers["widest_w2_within"] > numbers["widest_w2_aligned"]:
         return text + (
-            "more than half of what alignment leaves is there between chains that began at one network, too. It is not "
-            "a matter of permutations between the seeds, but of straight lines between few draws in many dimensions."
+            "Chains that began at one network are thus farther apart than aligned sets of two seeds: they have not "
+            "kept the arrangement of units they began with, and one element for all draws cannot align them."
         )
-    return text + "less than half of what alignment leaves is there between chains that began at one network."
+    return text + "Chains that began at one network are thus closer than aligned sets of two seeds."
 
 
 def _key(method: str) -> str:

@@ -74,7 +74,7 @@ class Config:
     """,
     presets={
         "quick": Config(
-            data="digits", networks=((8,),), prior=0.3, temperature=1.0, epochs=5, step_size=1e-5, burn_in=50,
+            data="digits", networks=((8,),), prior=0.3, temperature=1.0, epochs=3, step_size=1e-5, burn_in=20,
             thin=5, chains=2, draws=4, restarts=2, samples=8, points=5,
         ),
         "small": Config(
@@ -171,8 +171,8 @@ def _posteriors(
 def _aligned(config: Config, context: Context, sym: Symmetry, q0: Any, q1: Any) -> dict[str, tuple[Any, Any]]:
     """The ends of the paths: as they are, and aligned; of draws also with an element for each draw.
 
-    And, for comparison, from one half of the first one's chains to the other: all began at one network, so that there
-    is nothing to align, and what barrier there is comes of joining few draws in many dimensions.
+    And, for comparison, from one half of the first one's chains to the other, as they are: all began at one network,
+    and need no alignment as long as they keep its arrangement of units.
     """
     options: dict[str, Any] = {"restarts": config.restarts, "seed": context.seed, "show": context.show}
     if not isinstance(q0, Samples):
