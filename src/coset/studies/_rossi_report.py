@@ -167,7 +167,7 @@ def verdict(one: Compared) -> str:
 
 def setting(images: Images, inference: Inference, networks: Sequence[Network]) -> str:
     """In what this run is smaller than the paper's; empty where it is not."""
-    parts = []
+    parts = [] if images.data.startswith("cifar") else [f"the images are {images.data}"]
     channels = sorted({network.channels for network in networks})
     if channels[0] < 16:
         parts.append(f"networks begin with {' and '.join(map(str, channels))} channels (there 16)")
@@ -177,8 +177,8 @@ def setting(images: Images, inference: Inference, networks: Sequence[Network]) -
         parts.append(f"there are {images.train:,} train images")
     if inference.epochs < 1000:
         parts.append(f"inference takes {inference.epochs} epochs (there 1,000)")
-    if inference.from_point:
-        parts.append(f"and begins at the MAP network of its seed, after {inference.point_epochs} epochs")
+    if inference.optimizer != "sgd":
+        parts.append(f"{inference.optimizer.capitalize()} finds both posteriors and points (there SGD with momentum)")
     if inference.temperature != 1:
         parts.append(f"the temperature is {inference.temperature:g} (there 1)")
     return f"What is smaller or different here: {', '.join(parts)}." if parts else ""
@@ -188,7 +188,7 @@ def paths_figure(found: Mapping[str, Compared], colours: Mapping[str, str] | Non
     """Predictive log-likelihood along both paths, a panel for each part of the data."""
     from coset.figures import PALETTE, label_panel, new_figure
 
-    figure = new_figure(7.4, 3.3)
+    figure = new_figure(7.4, 3.8)
     panels = figure.subplots(1, 2)
     chosen = colours or dict(zip(found, PALETTE, strict=False))
     for number, (axes, split) in enumerate(zip(panels, SPLITS, strict=True)):
@@ -196,7 +196,8 @@ def paths_figure(found: Mapping[str, Compared], colours: Mapping[str, str] | Non
             _draw_paths(axes, label if len(found) > 1 else "", one, split, chosen[label])
         axes.set_xlabel("τ")
         axes.set_ylabel("log-likelihood per data point, nats")
-        axes.legend(title="barrier, nats", title_fontsize=8.0)
+        # Below the panel, for lines may go anywhere in it.
+        axes.legend(title="barrier, nats", title_fontsize=8.0, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
         label_panel(axes, "ab"[number], split)
     return figure
 

@@ -66,8 +66,7 @@ class Inference:
     """How points and posteriors are found: prior N(0, ``prior_variance``), deviations that begin at ``std``.
 
     Rates are for the loss per data point; table 1 gives 1e-6 for the sum over 50,000. ``point_epochs`` and
-    ``point_rate``: of the MAP points. With ``from_point`` a posterior begins at the point of its own seed, else at the
-    initial weights.
+    ``point_rate``: of the MAP points.
     """
 
     epochs: int
@@ -81,7 +80,6 @@ class Inference:
     prior_variance: float = 0.01
     std: float = 0.01
     temperature: float = 1.0
-    from_point: bool = False
 
     def settings(self, epochs: int, rate: float, copies: int) -> dict[str, Any]:
         """What both ``fit_map`` and ``fit_mean_field`` take.
@@ -145,10 +143,6 @@ def posterior(
 ) -> Fit[MeanField]:
     """The mean-field posterior of a seed."""
     settings = how.settings(how.epochs, how.rate, copies) | {"std": how.std}
-    if how.from_point:
-        # Told apart by their content in the store's address.
-        start = Weights(point(context, data, network, how, seed, copies).posterior.params)
-        settings["start"] = Weights({name: tensor.to(context.device) for name, tensor in start.items()})
     options = network.options(data)
     return inferred(
         context, method="mean-field", model=network.model, data=data, seed=seed, settings=settings, options=options
