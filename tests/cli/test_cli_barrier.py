@@ -198,6 +198,14 @@ def test_statistics_of_batch_norm_are_computed_anew(here, tmp_path):
 
     expected = barrier(linear(*pair), loss(normed(), (train.x, train.y)), points=3, at=refreshed)
     assert found["train log-likelihood"]["values"] == pytest.approx([-value for value in expected.values], rel=1e-4)
+    # Posteriors that are nearly points, around the same networks; running statistics are points in them.
+    for number, mean in enumerate(pair):
+        names = [name for name in mean if "running" not in name and mean[name].is_floating_point()]
+        narrow = MeanField(mean, {name: torch.full_like(mean[name], 1e-6) for name in names})
+        save_distribution(narrow, tmp_path / f"{number}.safetensors")
+    drawn = command(*more, "--renormalize", "refresh", "--samples", 2, a="0.safetensors", b="1.safetensors")
+    near = told(here, *drawn)["barriers"]["naive"]["train log-likelihood"]["values"]
+    assert near == pytest.approx(found["train log-likelihood"]["values"], rel=1e-3)
     stale = told(here, *command(*more))["barriers"]["naive"]["train log-likelihood"]["values"]
     assert stale != pytest.approx(found["train log-likelihood"]["values"], rel=0.1)
 

@@ -2,8 +2,7 @@
 
 import csv
 import io
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -13,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import coset.cli.options as given
-from coset.cli.ends import Ends, read_ends
+from coset.cli.between import Asked, Found, check_asked, joinable, measure
+from coset.cli.ends import NETWORK, Ends, read_ends
 from coset.cli.examples import Choice, choose
 from coset.cli.models import gathered
-from coset.cli.networks import Source, method_options, moved_units
+from coset.cli.networks import Source
 from coset.cli.printing import print_json, show_table
 from coset.errors import InputError
 
@@ -90,15 +90,14 @@ def barrier(
     _check_counts({"--points": (points, 2), "--samples": (samples, 1), "--limit": (limit, 1)})
     choice = choose(data, "train", limit, mean, std, seed)
     assert choice is not None
-    known = _checked(asked, choice)
+    known = check_asked(asked, choice)
     with ExitStack() as stack:
         inputs = [start, end, *([symmetry] if symmetry else [])]
         _check_out(out, inputs, stack)
         source = Source(model, option, shapes, symmetry, key, strip_prefix)
-        joinable = _joinable(asked)
         symmetric = asked.aligned or renormalize != "none"
-        ends = read_ends((start, end), source, choice, likelihood, joinable, symmetric=symmetric)
-        found = _measured(ends, asked, choice, known)
+        ends = read_ends((start, end), source, choice, likelihood, joinable(asked), symmetric=symmetric)
+        found = measure(ends, asked, choice, known)
         told = _told(found, ends, asked, choice, model)
         told["files"] = [str(file) for file in _written(out, found.profiles, told)]
     if as_json:
@@ -107,57 +106,10 @@ def barrier(
         _show(found, told, asked)
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What is to be measured; ``align``: None for both ways."""
-
-    path: str
-    points: int
-    tolerance: float | None
-    samples: int
-    method: str
-    renormalize: str
-    align: bool | None
-    settings: Mapping[str, Any]
-    seed: int
-
-    @property
-    def aligned(self) -> bool:
-        """Whether anything is to be aligned."""
-        return self.align is not False
-
-
-@dataclass(frozen=True)
-class Found:
-    """``profiles`` of "naive" and "aligned"; ``alignment``: what it did, None without; ``notes`` for the user."""
-
-    profiles: "Mapping[str, Profiles]"
-    alignment: Mapping[str, Any] | None
-    notes: tuple[str, ...]
-
-
 def _check_counts(counts: Mapping[str, tuple[int, int]]) -> None:
     for option, (count, least) in counts.items():
         if count < least:
             raise InputError(f"{option} is {count}; expected a whole number of at least {least}")
-
-
-def _checked(asked: Asked, choice: Choice) -> set[str]:
-    """Refuse what is not there, before anything is read; give the options that the alignment has."""
-    from coset.alignment.renormalize import RENORMALIZATIONS
-    from coset.landscape.geodesic import PATHS
-
-    if asked.path not in PATHS:
-        raise InputError(f"--path is '{asked.path}', expected one of {', '.join(PATHS)}")
-    if asked.renormalize not in RENORMALIZATIONS:
-        raise InputError(f"--renormalize is '{asked.renormalize}', expected one of {', '.join(RENORMALIZATIONS)}")
-    if asked.renormalize != "none" and asked.path != "geodesic":
-        raise InputError(f"--renormalize {asked.renormalize} is for averages of A and B; --path {asked.path} has none")
-    if asked.tolerance is not None and not 0 < asked.tolerance < math.inf:
-        raise InputError(f"--tolerance is {asked.tolerance}; expected a number > 0")
-    if not asked.aligned and asked.settings:
-        raise InputError(f"with --no-align there is no alignment that could have the setting '{min(asked.settings)}'")
-    return method_options(asked.method, asked.settings, choice)
 
 
 def _check_out(out: Path | None, inputs: list[Path], stack: ExitStack) -> None:
@@ -169,78 +121,6 @@ def _check_out(out: Path | None, inputs: list[Path], stack: ExitStack) -> None:
         raise InputError(f"--out is {out}; expected a stem, to which {', '.join(SUFFIXES)} are added")
     for suffix in SUFFIXES:
         stack.enter_context(output_file(out.with_name(out.name + suffix), inputs))
-
-
-def _joinable(asked: Asked) -> Callable[[Any, Any], object]:
-    """A check that two networks can be joined, and aligned and averaged where that is asked for."""
-    from coset.distribution import Gaussian, LowRank, MeanField
-    from coset.landscape.geodesic import PATHS
-
-    def check(a: Any, b: Any) -> None:
-        if asked.aligned and not isinstance(a, Mapping | MeanField | Gaussian | LowRank):
-            raise InputError(f"a {type(a).__name__} cannot be aligned; measure it as it is with --no-align")
-        if asked.renormalize != "none" and not isinstance(a, Mapping | MeanField):
-            raise InputError(f"--renormalize {asked.renormalize} is for networks and mean-field posteriors")
-        PATHS[asked.path](a, b)
-
-    return check
-
-
-def _measured(ends: Ends, asked: Asked, choice: Choice, known: set[str]) -> Found:
-    from coset.alignment import align
-    from coset.landscape import barrier as follow
-    from coset.landscape import predictive_on
-    from coset.landscape.geodesic import PATHS
-
-    a, b = ends.networks
-    pairs = {} if asked.align is True else {"naive": (a, b)}
-    alignment: dict[str, Any] | None = None
-    notes: list[str] = []
-    if asked.aligned:
-        assert ends.symmetry is not None
-        needed = {"model": ends.model, "seed": asked.seed, "data": ends.splits["train"], "criterion": choice.criterion}
-        options = {name: value for name, value in needed.items() if name in known} | dict(asked.settings)
-        result = align(ends.symmetry, a, b, asked.method, **options)
-        pairs["aligned"] = (a, result.aligned)
-        moved = sum(moved_units(result.element).values())
-        alignment = {"before": result.history[0], "after": result.objective, "moved": moved}
-        notes += result.notes
-    draws: dict[str, Any] = {"samples": asked.samples, "seed": asked.seed, **ends.splits}
-    measures = predictive_on(ends.model, likelihood=ends.likelihood, **draws)
-    functionals = {name: item for name, item in measures.items() if not name.endswith("expected loss")}
-    profiles = {}
-    for way, pair in pairs.items():
-        at = None if asked.renormalize == "none" else _renormalized(ends, pair, asked, notes)
-        route = PATHS[asked.path](*pair)
-        profiles[way] = follow(route, functionals, points=asked.points, tolerance=asked.tolerance, at=at)
-    return Found(profiles, alignment, tuple(dict.fromkeys(notes)))
-
-
-def _renormalized(ends: Ends, pair: tuple[Any, Any], asked: Asked, notes: list[str]) -> Callable[[Any, float], Any]:
-    """At τ, the average of the two ends again, renormalised: of mean-field posteriors, too, it is on the geodesic."""
-    from coset.alignment.merge import merge
-    from coset.alignment.renormalize import options_of
-
-    assert ends.symmetry is not None
-    sym = ends.symmetry
-    data = ends.splits["train"][0] if "data" in options_of(asked.renormalize) else None
-
-    def at(point: Any, tau: float) -> Any:
-        merged = merge(
-            sym,
-            pair,
-            weights=(1 - tau, tau),
-            align=False,
-            renormalize=asked.renormalize,
-            model=ends.model,
-            data=data,
-            seed=asked.seed,
-            show=False,
-        )
-        notes.extend(merged.notes)
-        return merged.network
-
-    return at
 
 
 def _told(found: Found, ends: Ends, asked: Asked, choice: Choice, model: str) -> dict[str, Any]:
@@ -260,7 +140,7 @@ def _told(found: Found, ends: Ends, asked: Asked, choice: Choice, model: str) ->
         "path": asked.path,
         "points": asked.points,
         "tolerance": asked.tolerance,
-        "samples": None if ends.kind == "network" and asked.path == "geodesic" else asked.samples,
+        "samples": None if ends.kind == NETWORK and asked.path == "geodesic" else asked.samples,
         "method": asked.method if asked.aligned else None,
         "settings": dict(asked.settings),
         "renormalize": asked.renormalize,
