@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from coset.alignment import align
 from coset.data import Dataset, load
-from coset.demo_barriers import Barrier, barriers_of, fit_posteriors, profiles_between
+from coset.demo_barriers import POINTS, Barrier, barriers_of, fit_posteriors, profiles_between
 from coset.distribution import MeanField
 from coset.errors import InputError
 from coset.files import output_folder, write_bytes, write_text
@@ -103,7 +103,7 @@ def run_demo(out: str | os.PathLike[str], *, seed: int = 0, show: bool | None = 
         posteriors = fit_posteriors(model, digits, {"A": a, "B": b}, seed, show)
         predictions = _predictions(digits, model, {"network A": a, POSTERIOR: posteriors["A"]}, seed)
         profiles = {
-            between: profiles_between(model, sym, digits, pair["A"], pair["B"], seed, show)
+            between: profiles_between(model, sym, digits, pair["A"], pair["B"], POINTS[between], seed, show)
             for between, pair in (("networks", networks), ("posteriors", posteriors))
         }
         barriers = tuple(row for between, found in profiles.items() for row in barriers_of(between, found))
@@ -118,6 +118,7 @@ def run_demo(out: str | os.PathLike[str], *, seed: int = 0, show: bool | None = 
             "rows": [asdict(row) for row in rows],
             "predictions": [asdict(prediction) for prediction in predictions],
             "barriers": [asdict(row) for row in barriers],
+            "curves": {way: found.to_dict() for way, found in profiles["posteriors"].items()},
         }
         files = (folder / "demo.png", folder / "demo.json")
         result = DemoResult(sym, rows, predictions, barriers, profiles["posteriors"], *files)

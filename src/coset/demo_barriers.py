@@ -13,7 +13,10 @@ from coset.landscape import Profiles, barrier, geodesic, predictive_on
 from coset.posterior import fit_mean_field
 from coset.symmetry import Symmetry
 
-POINTS, SAMPLES = 13, 16
+SAMPLES = 16
+POINTS = {"networks": 25, "posteriors": 13}
+"""So many τ; each takes as many passes as there are draws."""
+
 VARIATIONAL: dict[str, Any] = {
     "epochs": 30,
     "batch_size": 64,
@@ -52,12 +55,12 @@ def fit_posteriors(
 
 
 def profiles_between(
-    model: nn.Module, sym: Symmetry, digits: Dataset, a: Any, b: Any, seed: int, show: bool | None
+    model: nn.Module, sym: Symmetry, digits: Dataset, a: Any, b: Any, points: int, seed: int, show: bool | None
 ) -> dict[str, Profiles]:
-    """What happens on the geodesic from ``a`` to ``b``, points or posteriors: naive, and after alignment."""
+    """What happens on the geodesic from ``a`` to ``b``, networks or posteriors: naive, and after alignment."""
     measures = predictive_on(model, samples=SAMPLES, seed=seed, train=digits.train, test=digits.test)
     ends = {"naive": b, "aligned": align(sym, a, b, seed=seed, show=False).aligned}
-    return {way: barrier(geodesic(a, end), measures, points=POINTS, show=show) for way, end in ends.items()}
+    return {way: barrier(geodesic(a, end), measures, points=points, show=show) for way, end in ends.items()}
 
 
 def barriers_of(between: str, found: Mapping[str, Profiles]) -> list[Barrier]:
