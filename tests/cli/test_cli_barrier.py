@@ -81,7 +81,7 @@ def digits(limit=None, seed=0):
 
 def test_between_networks_it_is_the_barrier_of_the_loss(here, ends):
     found = told(here, *command("--points", 5, "--limit", 100, "--seed", 3))
-    assert found["kind"] == "network"
+    assert (found["kind"], found["options"]) == ("network", ["in_features=64", "widths=[8]"])
     assert found["samples"] is None
     assert found["data"]["examples"] == {"train": 100, "test": 100}
     assert list(found["barriers"]) == ["naive", "aligned"]

@@ -98,7 +98,7 @@ def barrier(
         symmetric = asked.aligned or renormalize != "none"
         ends = read_ends((start, end), source, choice, likelihood, joinable(asked), symmetric=symmetric)
         found = measure(ends, asked, choice, known)
-        told = _told(found, ends, asked, choice, model)
+        told = _told(found, ends, asked, choice, source)
         told["files"] = [str(file) for file in _written(out, found.profiles, told)]
     if as_json:
         print_json(told)
@@ -123,13 +123,14 @@ def _check_out(out: Path | None, inputs: list[Path], stack: ExitStack) -> None:
         stack.enter_context(output_file(out.with_name(out.name + suffix), inputs))
 
 
-def _told(found: Found, ends: Ends, asked: Asked, choice: Choice, model: str) -> dict[str, Any]:
+def _told(found: Found, ends: Ends, asked: Asked, choice: Choice, source: Source) -> dict[str, Any]:
     """How the numbers came about, and all of them: for machines, and the file of numbers."""
     return {
         "coset": version("coset"),
         "inputs": [{"file": str(file.where), "sha256": file.sha256} for file in ends.checkpoints],
         "kind": ends.kind,
-        "model": model,
+        "model": source.model,
+        "options": list(source.options or ()),
         "data": {
             "name": choice.name,
             "examples": {part: len(x) for part, (x, _) in ends.splits.items()},
