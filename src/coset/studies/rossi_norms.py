@@ -7,6 +7,7 @@ from coset.studies._rossi_images import Images
 from coset.studies._rossi_presets import IMAGES, INFERENCE, MEASURE, NETWORK
 from coset.studies._rossi_report import (
     Case,
+    Compared,
     barrier_table,
     compare,
     ends_table,
@@ -45,9 +46,12 @@ def run(config: Config, context: Context) -> Findings:
     frn, layer = (found[label].barrier("aligned", "train") for label in NORMS)
     lower = "LayerNorm has the lower barrier after alignment, as in the paper."
     judged = lower if layer < frn else "LayerNorm does not have the lower barrier after alignment, unlike in the paper."
+    ends = {label: _log_likelihood(one) for label, one in found.items()}
+    if (layer < frn) == (ends["LayerNorm"] < ends["FRN"]):
+        judged = f"{judged} {WORSE}"
     alone = " ".join(f"{label}: {verdict(one)}" for label, one in found.items())
     return Findings(
-        numbers=numbers_of(found),
+        numbers=numbers_of(found) | {f"{label}_ends": value for label, value in ends.items()},
         tables={"barriers": barrier_table(found, "normalisation"), "posteriors": ends_table(found, "normalisation")},
         outcome=f"{OUTCOME}\n{judged} {alone}\n\n{setting(config.images, config.inference, [config.network])}",
         figure=lambda: paths_figure(found),
@@ -55,9 +59,21 @@ def run(config: Config, context: Context) -> Findings:
     )
 
 
+def _log_likelihood(one: Compared) -> float:
+    """Of the train images, the mean of both ends."""
+    values = one.profiles["naive"]["train log-likelihood"].values
+    return (values[0] + values[-1]) / 2
+
+
 OUTCOME = """
 The train barrier is {FRN_naive_train:.3f} nats with FRN and {LayerNorm_naive_train:.3f} with LayerNorm; after alignment
 {FRN_aligned_train:.3f} and {LayerNorm_aligned_train:.3f} (on test images {FRN_aligned_test:.3f} and
-{LayerNorm_aligned_test:.3f}). The posteriors have test errors of {FRN_test_error:.1f} and
-{LayerNorm_test_error:.1f} %.
+{LayerNorm_aligned_test:.3f}). Of the train barrier {FRN_left:.0f} and {LayerNorm_left:.0f} % are left. The posteriors
+have test errors of {FRN_test_error:.1f} and {LayerNorm_test_error:.1f} %, and train log-likelihoods of
+{FRN_ends:.3f} and {LayerNorm_ends:.3f}.
+"""
+
+WORSE = """
+The posteriors of the normalisation with the lower barrier fit the data less well, so that there is less to lose between
+them: the two barriers do not compare networks of one quality.
 """
