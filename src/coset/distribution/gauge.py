@@ -39,11 +39,9 @@ def normalize_scales(sym: Symmetry, params: _T) -> tuple[_T, Element]:
     means: Mapping[str, Tensor] = params if isinstance(params, Mapping) else params.mean
     current = dict(means)
     single = set(ties(current).values())
-    incoming = {key: _incoming(sym, key) for key in sym.scaling}
     carriers = {key: _carriers(sym, key) for key in sym.scaling}
     scales: dict[str, Tensor] = {}
-    while len(scales) < len(sym.scaling):
-        key, sources = _next_family(sym, incoming, scales)
+    for key, sources in incoming_weights(sym):
         for name in (name for rank in sources for name in rank):
             if name not in current:
                 raise InputError(
@@ -60,6 +58,16 @@ def normalize_scales(sym: Symmetry, params: _T) -> tuple[_T, Element]:
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise InputError(f"'{name}' overflows {tensor.dtype} without its scales; pass parameters in float64")
     return representative, undo
+
+
+def incoming_weights(sym: Symmetry) -> Iterator[tuple[str, list[list[str]]]]:
+    """Each family of scales, from the input on, with the parameters its norm is of, those with most axes first."""
+    incoming = {key: _incoming(sym, key) for key in sym.scaling}
+    removed: set[str] = set()
+    while len(removed) < len(sym.scaling):
+        key, ranks = _next_family(sym, incoming, removed)
+        removed.add(key)
+        yield key, ranks
 
 
 def _scales_on(sym: Symmetry, unit: Units) -> dict[str, int]:

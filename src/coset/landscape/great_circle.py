@@ -1,14 +1,14 @@
 """Great circles: paths on which the incoming weights of every unit keep their unit norm (thesis, section 4.4)."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from coset.distribution.gauge import _incoming, _next_family
+from coset.distribution.gauge import incoming_weights
 from coset.distribution.ties import ties
 from coset.errors import InputError
 from coset.landscape.path import Point, between, check_alike, check_tau, params_of
@@ -79,7 +79,7 @@ class GreatCircle:
     def _arcs(self) -> tuple[Arcs, ...]:
         single = set(self._first.values())
         found = []
-        for key, ranks in _spheres(self.sym):
+        for key, ranks in incoming_weights(self.sym):
             # Tied weights count once.
             names = [[name for name in rank if name in single] for rank in ranks]
             found.append(self._arcs_of(key, names))
@@ -163,16 +163,6 @@ def great_circle(a: Point, b: Point, sym: Symmetry, *, tolerance: float = TOLERA
     running statistics move on the line. Norms must be 1 within ``tolerance``, and no unit turned around.
     """
     return GreatCircle(params_of(a, "a"), params_of(b, "b"), sym, tolerance)
-
-
-def _spheres(sym: Symmetry) -> Iterator[tuple[str, list[list[str]]]]:
-    """Each family of scales with the parameters that ``normalize_scales`` measures it by, most axes first."""
-    incoming = {key: _incoming(sym, key) for key in sym.scaling}
-    removed: set[str] = set()
-    while len(removed) < len(sym.scaling):
-        key, ranks = _next_family(sym, incoming, removed)
-        removed.add(key)
-        yield key, ranks
 
 
 def _units(sym: Symmetry, name: str, family: Family) -> Tensor:

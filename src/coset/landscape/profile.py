@@ -112,6 +112,10 @@ class Profile:
             "midpoint": {"value": self.midpoint.value, "excess": self.midpoint.excess},
         }
 
+    def to_csv(self) -> str:
+        """A line for each τ."""
+        return Profiles({self.name: self}).to_csv()
+
     def __str__(self) -> str:
         return _table({self.name: self})
 

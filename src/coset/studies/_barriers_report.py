@@ -98,8 +98,9 @@ def sweep(numbers: Mapping[str, Any]) -> str:
     text += "aligned. "
     if numbers["widest_w2_within"] > numbers["widest_w2_aligned"]:
         return text + (
-            "Chains that began at one network are thus farther apart than aligned sets of two seeds: they have not "
-            "kept the arrangement of units they began with, and one element for all draws cannot align them."
+            "Chains that began at one network are thus farther apart than aligned sets of two seeds (though these are "
+            "twice as many draws, which alone lowers a distance): what is left is no more than what parts draws of one "
+            "network, and an element for all draws cannot take that away."
         )
     return text + "Chains that began at one network are thus closer than aligned sets of two seeds."
 

@@ -31,6 +31,7 @@ class Images:
     ``train``, ``test``: how many images of each part, drawn at random with every class in its share; None is all.
     ``pool``: the side of the squares of pixels that are averaged, 1 for none. ``copies``: how often every train image
     is there, each time moved anew by ``augmentation``; 1 is once, as it is. ``flat``: as vectors.
+    ``raw``: pixels from 0 to 1 as they are.
     """
 
     data: str = "cifar10"
@@ -40,30 +41,37 @@ class Images:
     copies: int = 1
     augmentation: str = "shift-flip"
     flat: bool = field(default=False, repr=False)
+    raw: bool = field(default=False, repr=False)
 
 
 def load_images(context: "Context", choice: Images) -> Dataset:
-    """The images of ``choice``, every channel of mean 0 and deviation 1 over the train part."""
+    """The images of ``choice``, every channel of mean 0 and deviation 1 over the train part unless they are raw."""
     full = generated_images() if choice.data == GENERATED else context.data(choice.data, normalize=False)
     parts = [
         _pooled(_drawn(full.train, choice.train), choice.pool),
         _pooled(_drawn(full.test, choice.test), choice.pool),
     ]
     normalization = Normalization.fit(parts[0].x)
+    if choice.raw:
+        normalization = replace(
+            normalization, mean=(0.0,) * len(normalization.mean), std=(1.0,) * len(normalization.std)
+        )
     train, test = (Split(normalization.apply(part.x), part.y) for part in parts)
     train = _moved(train, choice)
     if choice.flat:
         train, test = (Split(part.x.flatten(1), part.y) for part in (train, test))
-    shape = f"{parts[0].x.shape[2]}×{parts[0].x.shape[3]}"
+    form = " flat" * choice.flat + " raw" * choice.raw
     return Dataset(
-        name=f"{full.name} {shape}, flat" if choice.flat else f"{full.name} {shape}",
+        name=f"{full.name} {parts[0].x.shape[2]}×{parts[0].x.shape[3]}{form}",
         task=full.task,
         train=train,
         test=test,
         classes=full.classes,
         x_normalization=normalization,
         y_normalization=None,
-        fingerprint=hashlib.sha256(f"{full.fingerprint} {choice}{' flat' * choice.flat}".encode()).hexdigest(),
+        fingerprint=hashlib.sha256(
+            f"{full.fingerprint} {choice}{' flat' * choice.flat}{' raw' * choice.raw}".encode()
+        ).hexdigest(),
     )
 
 
