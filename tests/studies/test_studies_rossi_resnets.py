@@ -19,7 +19,7 @@ from coset.store import Store
 from coset.studies import Context, run_study
 from coset.studies._inferred import network_of
 from coset.studies._rossi_images import Images, generated_images, load_images
-from coset.studies._rossi_report import Compared, left_of, verdict
+from coset.studies._rossi_report import Compared, left_of, settled, verdict
 from coset.studies._rossi_resnets import Inference, Measure, Network, Pair, aligned_pair, barriers
 from coset.symmetry import discover
 
@@ -180,3 +180,6 @@ def test_the_verdict_follows_the_numbers(context: Context, digits: Dataset) -> N
     assert "nearly no barrier" in verdict(_compared(pair, 2.0, 0.1))
     assert "not bring it near zero" in verdict(_compared(pair, 2.0, 0.5))
     assert "does not lower" in verdict(_compared(pair, 2.0, 2.5))
+    assert "no barrier to begin with" in verdict(_compared(pair, 0.0, 0.0))
+    assert "has converged" in settled({"one": Compared(replace(pair, rise=0.001), {})})
+    assert "has not converged" in settled({"one": Compared(replace(pair, rise=0.1), {})})

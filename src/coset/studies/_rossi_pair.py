@@ -14,6 +14,7 @@ from coset.studies._rossi_report import (
     numbers_of,
     paths_figure,
     setting,
+    settled,
     verdict,
 )
 from coset.studies._rossi_resnets import Inference, Measure, Network
@@ -43,7 +44,8 @@ def pair_findings(config: PairConfig, context: Context, judge: Callable[[Compare
     case = Case(config.images, config.network, config.inference)
     found = compare(context, {"pair": case}, config.measure)
     one = found["pair"]
-    outcome = f"{OUTCOME}\n{judge(one)}\n\n{setting(config.images, config.inference, [config.network])}"
+    smaller = setting(config.images, config.inference, [config.network])
+    outcome = f"{OUTCOME}\n{judge(one)}\n\n{smaller} {settled(found)}"
     return Findings(
         numbers=numbers_of(found),
         tables={"barriers": barrier_table(found, "pair"), "posteriors": ends_table(found, "pair")},

@@ -27,6 +27,9 @@ SPLITS = ("train", "test")
 NEAR_ZERO = 0.1
 """The share of the naive barrier below which the aligned one counts as nearly none."""
 
+SETTLED = 0.01
+"""A rise of the objective, in nats per data point, that counts as none."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -91,7 +94,7 @@ def numbers_of(found: Mapping[str, Compared]) -> dict[str, Scalar]:
                 f"{name}_{path}_{split}_midpoint": 100 * one.midpoint_error(path, split) for path in one.profiles
             }
         numbers[f"{name}_left"] = 100 * left_of(one)
-    return numbers
+    return numbers | {"largest_rise": max(one.pair.rise for one in found.values())}
 
 
 def left_of(one: Compared, split: str = "train") -> float:
@@ -106,13 +109,13 @@ def barrier_table(found: Mapping[str, Compared], what: str) -> Table:
         what,
         "path",
         "train barrier, nats",
-        "±",
+        "± train",
         "test barrier, nats",
-        "±",
+        "± test",
         "train error at the ends, %",
-        "halfway, %",
+        "train error halfway, %",
         "test error at the ends, %",
-        "halfway, %",
+        "test error halfway, %",
     )
     rows: list[list[Scalar]] = []
     for label, one in found.items():
@@ -157,12 +160,24 @@ def ends_table(found: Mapping[str, Compared], what: str) -> Table:
 
 def verdict(one: Compared) -> str:
     """Whether alignment did here what it does in the paper."""
+    if min(one.barrier("naive", split) for split in SPLITS) <= 0:
+        return "Unlike in the paper, there is no barrier to begin with."
     shares = [left_of(one, split) for split in SPLITS]
     if max(shares) <= NEAR_ZERO:
         return "As in the paper, alignment leaves nearly no barrier."
     if max(shares) < 1:
         return "As in the paper alignment lowers the barrier; unlike there it does not bring it near zero."
     return "Unlike in the paper, alignment does not lower the barrier on both parts of the data."
+
+
+def settled(found: Mapping[str, Compared]) -> str:
+    """Whether inference came to an end; a template for ``numbers_of``."""
+    if max(one.pair.rise for one in found.values()) <= SETTLED:
+        return "Inference has converged: its objective rose by no more than {largest_rise:.4f} nats near the end."
+    return (
+        "Inference has not converged: its objective still rose by up to {largest_rise:.3f} nats per data point near "
+        "the end."
+    )
 
 
 def setting(images: Images, inference: Inference, networks: Sequence[Network]) -> str:

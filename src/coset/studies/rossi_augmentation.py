@@ -13,6 +13,7 @@ from coset.studies._rossi_report import (
     numbers_of,
     paths_figure,
     setting,
+    settled,
     verdict,
 )
 from coset.studies._rossi_resnets import Inference, Measure, Network
@@ -63,7 +64,7 @@ def run(config: Config, context: Context) -> Findings:
     return Findings(
         numbers=numbers_of(found) | {"copies": config.copies},
         tables={"barriers": barrier_table(found, "augmentation"), "posteriors": ends_table(found, "augmentation")},
-        outcome=f"{OUTCOME}\n{alone}\n\n{setting(config.images, how, [config.network])}",
+        outcome=f"{OUTCOME}\n{alone}\n\n{setting(config.images, how, [config.network])} {settled(found)}",
         figure=lambda: paths_figure(found),
         caption="Predictive log-likelihood between two posteriors, naive and aligned, without and with augmentation.",
     )

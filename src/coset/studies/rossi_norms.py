@@ -14,6 +14,7 @@ from coset.studies._rossi_report import (
     numbers_of,
     paths_figure,
     setting,
+    settled,
     verdict,
 )
 from coset.studies._rossi_resnets import Inference, Measure, Network
@@ -53,7 +54,7 @@ def run(config: Config, context: Context) -> Findings:
     return Findings(
         numbers=numbers_of(found) | {f"{label}_ends": value for label, value in ends.items()},
         tables={"barriers": barrier_table(found, "normalisation"), "posteriors": ends_table(found, "normalisation")},
-        outcome=f"{OUTCOME}\n{judged} {alone}\n\n{setting(config.images, config.inference, [config.network])}",
+        outcome=f"{OUTCOME}\n{judged} {alone}\n\n{setting(config.images, config.inference, [config.network])} {settled(found)}",
         figure=lambda: paths_figure(found),
         caption="Predictive log-likelihood between two posteriors, naive and aligned, for both normalisations.",
     )

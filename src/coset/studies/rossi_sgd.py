@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 from coset.studies import Context, Findings, study
 from coset.studies._rossi_images import Images
 from coset.studies._rossi_presets import IMAGES, INFERENCE, MEASURE, NETWORK, WIDTHS
-from coset.studies._rossi_report import SPLITS, Case, Compared, barrier_table, compare, ends_table, numbers_of, setting
+from coset.studies._rossi_report import (
+    SPLITS,
+    Case,
+    Compared,
+    barrier_table,
+    compare,
+    ends_table,
+    numbers_of,
+    setting,
+    settled,
+)
 from coset.studies._rossi_resnets import Inference, Measure, Network
 
 if TYPE_CHECKING:
@@ -78,7 +88,7 @@ def _outcome(config: Config, found: Mapping[str, Compared], widths: list[int]) -
         narrow, wide = (found[f"{kind} {width}"].barrier("aligned", "train") for width in (widths[0], widest))
         falls = "falls, as in the paper" if wide < narrow else "does not fall, unlike in the paper"
         sentences.append(f"From {{narrowest}} to {{widest}} channels the aligned barrier of {kind} {falls}.")
-    return f"{' '.join(sentences)}\n\n{setting(config.images, config.inference, config.networks)}"
+    return f"{' '.join(sentences)}\n\n{setting(config.images, config.inference, config.networks)} {settled(found)}"
 
 
 def _figure(found: Mapping[str, Compared], widths: list[int]) -> "Figure":
