@@ -51,10 +51,11 @@ def run(config: Config, context: Context) -> Findings:
     if (layer < frn) == (ends["LayerNorm"] < ends["FRN"]):
         judged = f"{judged} {WORSE}"
     alone = " ".join(f"{label}: {verdict(one)}" for label, one in found.items())
+    smaller = setting(config.images, config.inference, [config.network])
     return Findings(
         numbers=numbers_of(found) | {f"{label}_ends": value for label, value in ends.items()},
         tables={"barriers": barrier_table(found, "normalisation"), "posteriors": ends_table(found, "normalisation")},
-        outcome=f"{OUTCOME}\n{judged} {alone}\n\n{setting(config.images, config.inference, [config.network])} {settled(found)}",
+        outcome=f"{OUTCOME}\n{judged} {alone}\n\n{smaller} {settled(found)}",
         figure=lambda: paths_figure(found),
         caption="Predictive log-likelihood between two posteriors, naive and aligned, for both normalisations.",
     )
