@@ -53,9 +53,8 @@ def load_images(context: "Context", choice: Images) -> Dataset:
     ]
     normalization = Normalization.fit(parts[0].x)
     if choice.raw:
-        normalization = replace(
-            normalization, mean=(0.0,) * len(normalization.mean), std=(1.0,) * len(normalization.std)
-        )
+        channels = len(normalization.mean)
+        normalization = Normalization((0.0,) * channels, (1.0,) * channels)
     train, test = (Split(normalization.apply(part.x), part.y) for part in parts)
     train = _moved(train, choice)
     if choice.flat:
