@@ -13,6 +13,7 @@ from coset.studies import Context, Findings, Scalar, Table, _rossi_mlps, study
 from coset.studies._rossi_images import Images, load_images
 from coset.studies._rossi_mlps import Layers
 from coset.studies._rossi_presets import IMAGES, INFERENCE, NETWORK
+from coset.studies._rossi_report import setting
 from coset.studies._rossi_resnets import Inference, Network, Pair, pair_of
 
 if TYPE_CHECKING:
@@ -84,7 +85,17 @@ def run(config: Config, context: Context) -> Findings:
         for label in ("naive", "aligned")
     }
     priors = [_log_prior(pair, mean, prior) / len(data.train) for mean in triples["means"]]
-    return _findings(planes, lines, priors)
+    return _findings(planes, lines, priors, _setting(config))
+
+
+def _setting(config: Config) -> str:
+    """In what the run is not the paper's, and of which posterior the planes are."""
+    network, images, how = config.network, config.images, config.inference
+    if isinstance(network, Layers):
+        told = f"The networks are MLPs (there ResNet20). {_rossi_mlps.setting(images, how, network)}"
+    else:
+        told = setting(images, how, [network])
+    return told if how.temperature == 1 else f"{told} The planes show the posterior that is not tempered."
 
 
 def _three(first: Any, end: Any) -> dict[str, MeanField]:
@@ -114,7 +125,7 @@ def _log_prior(pair: Pair, params: Mapping[str, Tensor], prior: Isotropic) -> fl
     return float(prior.log_prob({name: params[name] for name, _ in pair.model.named_parameters()}))
 
 
-def _findings(planes: Mapping[str, Plane], lines: Mapping[str, Profile], priors: list[float]) -> Findings:
+def _findings(planes: Mapping[str, Plane], lines: Mapping[str, Profile], priors: list[float], told: str) -> Findings:
     values = planes["means"].log_likelihood
     numbers: dict[str, Scalar] = {f"{label}_drop": line.barrier for label, line in lines.items()}
     numbers |= {f"{label}_ends": (line.values[0] + line.values[-1]) / 2 for label, line in lines.items()}
@@ -129,7 +140,7 @@ def _findings(planes: Mapping[str, Plane], lines: Mapping[str, Profile], priors:
     return Findings(
         numbers=numbers,
         tables={"lines": Table(columns, rows, "Log-posterior per data point between a sample of q₀ and one of q₁.")},
-        outcome=f"{OUTCOME} {HIGHER[higher]} {PRIOR} {COMPARABLE[alike]}",
+        outcome=f"{OUTCOME} {HIGHER[higher]} {PRIOR} {COMPARABLE[alike]}\n\n{told}",
         figure=lambda: _figure(planes),
         caption=(
             "(a, b) Log-posterior on the planes through samples of q₀, of q₁ (as it came; aligned) and of the "
