@@ -42,7 +42,7 @@ def test_waiting_threads_are_passive_before_torch_is_imported():
         (["frobnicate"], "coset: No such command 'frobnicate'."),
         (
             ["study", "run", "nothing"],
-            "coset: there is no study 'nothing'; there are: godfrey-gelu-defect, ",
+            "coset: there is no study 'nothing'; there are: barriers-of-samples, ",
         ),
         (["study", "run", "group-orders", "--preset", "huge"], "coset: the study group-orders has no preset 'huge'"),
         (["study", "run", "group-orders", "--seed", "x"], "coset: Invalid value for '--seed'"),
