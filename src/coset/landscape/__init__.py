@@ -1,5 +1,6 @@
 """Landscapes: paths between networks, functionals along them, barriers."""
 
+from coset.landscape.along import along
 from coset.landscape.barrier import barrier
 from coset.landscape.collapse import VarianceProfile, activation_variances
 from coset.landscape.criterion import Criterion
@@ -46,6 +47,7 @@ __all__ = [
     "VarianceProfile",
     "accuracy",
     "activation_variances",
+    "along",
     "barrier",
     "error",
     "evaluate",
