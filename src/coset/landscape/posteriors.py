@@ -134,11 +134,13 @@ def evidence_bound(
 ) -> PosteriorFunctional:
     """(1/N) {E_q[log p(Y|θ) + log p(θ)] + T·H(q)} of Gaussians, per data point; the entropy is exact."""
 
+    believed = as_prior(prior)
+
     def measure(seen: "Seen") -> Reading:
-        return _evidence_bound(seen, temperature)
+        return _evidence_bound(seen, believed, temperature)
 
     parts = (model, data_tensors(data), measure, as_likelihood(likelihood))
-    return PosteriorFunctional(name, *parts, samples, seed, batch_size, prior=as_prior(prior))
+    return PosteriorFunctional(name, *parts, samples, seed, batch_size, prior=believed)
 
 
 def predictive_on(
@@ -185,8 +187,8 @@ class Seen:
         if any(item.measure in (_wrong, _right) for item in wanted):
             assert isinstance(likelihood, Classification)
             self.votes = like.new_zeros(len(run.x), likelihood.log_probabilities(like).shape[-1])
-        self.priors = [item.prior for item in wanted if item.prior is not None]
-        self.log_priors = like.new_zeros(draws.count)
+        self.priors = {id(item.prior): item.prior for item in wanted if item.prior is not None}
+        self.log_priors = {key: like.new_zeros(draws.count) for key in self.priors}
 
     def take(self, number: int, rows: slice, outputs: Tensor) -> None:
         """The outputs (draws, rows, …) of draws from ``number`` on."""
@@ -205,8 +207,8 @@ class Seen:
 
     def take_weights(self, number: int, trained: Mapping[str, Tensor]) -> None:
         """The weights of one draw, of which the prior density may be wanted."""
-        if self.priors:
-            self.log_priors[number] = self.priors[0].log_prob(trained)
+        for key, prior in self.priors.items():
+            self.log_priors[key][number] = prior.log_prob(trained)
 
     def result(self, value: float, influence: Tensor) -> Reading:
         """With the error of a Monte Carlo estimate, or none where one draw is all there is."""
@@ -224,8 +226,7 @@ def read_posterior(functionals: Mapping[str, PosteriorFunctional], q: Any) -> di
     draws = draws_of(q, first.samples, first.seed)
     groups: dict[tuple[object, ...], dict[str, PosteriorFunctional]] = {}
     for name, functional in functionals.items():
-        # One prior is looked at in a pass: a second one makes a pass of its own.
-        groups.setdefault((*functional.forward_pass, id(functional.prior)), {})[name] = functional
+        groups.setdefault(functional.forward_pass, {})[name] = functional
     seen: list[tuple[dict[str, PosteriorFunctional], Seen]] = []
     for group in groups.values():
         one = next(iter(group.values()))
@@ -284,10 +285,10 @@ def _right(seen: Seen) -> Reading:
     return Reading(1 - wrong.value, wrong.error)
 
 
-def _evidence_bound(seen: Seen, temperature: float) -> Reading:
+def _evidence_bound(seen: Seen, prior: Prior, temperature: float) -> Reading:
     q = seen.q
     if not isinstance(q, MeanField | Gaussian | LowRank):
         raise InputError(f"q is a {type(q).__name__}, which has no entropy in closed form; expected a Gaussian")
     points = seen.log_p.shape[1]
-    joint = seen.log_p.mean(1) + seen.log_priors / points
+    joint = seen.log_p.mean(1) + seen.log_priors[id(prior)] / points
     return seen.result(float(joint.mean()) + temperature * float(q.entropy()) / points, joint)
