@@ -185,7 +185,7 @@ def setting(images: Images, inference: Inference, networks: Sequence[Network]) -
     parts = [] if images.data.startswith("cifar") else [f"the images are {images.data}"]
     channels = sorted({network.channels for network in networks})
     if channels[0] < 16:
-        parts.append(f"networks begin with {' and '.join(map(str, channels))} channels (there 16)")
+        parts.append(f"networks begin with {', '.join(map(str, channels))} channels (there 16)")
     if images.pool > 1:
         parts.append(f"pixels are averaged in squares of {images.pool}×{images.pool}")
     if images.train is not None:
@@ -194,9 +194,11 @@ def setting(images: Images, inference: Inference, networks: Sequence[Network]) -
         parts.append(f"inference takes {inference.epochs} epochs (there 1,000)")
     if inference.optimizer != "sgd":
         parts.append(f"{inference.optimizer.capitalize()} finds both posteriors and points (there SGD with momentum)")
+    if any(network.norm == "frn" for network in networks):
+        parts.append("alignment is by permutations and the signs that FRN leaves free (there permutations)")
     if inference.temperature != 1:
         parts.append(f"the temperature is {inference.temperature:g} (there 1)")
-    return f"What is smaller or different here: {', '.join(parts)}." if parts else ""
+    return f"What is smaller or different here: {'; '.join(parts)}." if parts else ""
 
 
 def paths_figure(found: Mapping[str, Compared], colours: Mapping[str, str] | None = None) -> "Figure":

@@ -1,9 +1,15 @@
 """ResNet20 with FRN on CIFAR-10: the barrier between two mean-field posteriors, with and without alignment."""
 
+from dataclasses import replace
+
+from coset.landscape import Profiles
 from coset.studies import Context, Findings, study
 from coset.studies._rossi_pair import PairConfig, pair_findings
-from coset.studies._rossi_presets import IMAGES, INFERENCE, MEASURE, NETWORK
-from coset.studies._rossi_report import Compared, verdict
+from coset.studies._rossi_presets import IMAGES, INFERENCE, MEASURE, NETWORK, WIDTHS
+from coset.studies._rossi_report import SPLITS, Compared, verdict
+
+# In small the widest of those that the study of SGD infers, for it is nearest to the paper's.
+NETWORKS = {**NETWORK, "small": replace(NETWORK["small"], width=WIDTHS["small"][-1])}
 
 
 @study(
@@ -15,7 +21,8 @@ from coset.studies._rossi_report import Compared, verdict
     ResNet20 on CIFAR-10, on train and test images; the barriers on test images are smaller.
     """,
     presets={
-        preset: PairConfig(IMAGES[preset], NETWORK[preset], INFERENCE[preset], MEASURE[preset]) for preset in IMAGES
+        preset: PairConfig(IMAGES[preset], network, INFERENCE[preset], MEASURE[preset])
+        for preset, network in NETWORKS.items()
     },
 )
 def run(config: PairConfig, context: Context) -> Findings:
@@ -25,10 +32,18 @@ def run(config: PairConfig, context: Context) -> Findings:
 
 def judge(one: Compared) -> str:
     """Of alignment, and of the test barriers, which are the smaller ones in the paper."""
-    smaller = [path for path in one.profiles if one.barrier(path, "test") < one.barrier(path, "train")]
+    smaller = [path for path, profiles in one.profiles.items() if _test_is_smaller(profiles)]
     splits = {
         2: "On both paths the test barrier is smaller than the train barrier, as there.",
-        1: f"Only on the {' '.join(smaller)} path the test barrier is smaller than the train barrier; there on both.",
-        0: "The test barriers are not smaller than the train barriers, unlike there.",
+        1: f"""Only on the {" ".join(smaller)} path the test barrier is smaller than the train barrier by more than the
+        Monte Carlo error; there on both.""",
+        0: """The test barriers are not smaller than the train barriers by more than the Monte Carlo error; there they
+        are.""",
     }
     return f"{verdict(one)} {splits[len(smaller)]}"
+
+
+def _test_is_smaller(profiles: Profiles) -> bool:
+    train, test = (profiles[f"{split} log-likelihood"] for split in SPLITS)
+    error = max(profile.barrier_error or 0.0 for profile in (train, test))
+    return train.barrier - test.barrier > error

@@ -14,6 +14,7 @@ from coset.studies._rossi_report import (
     barrier_table,
     compare,
     ends_table,
+    left_of,
     numbers_of,
     setting,
     settled,
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KINDS = ("VI", "SGD")
+ALIKE = 0.2
+"""Of the larger of two barriers: those that differ by less are about the same."""
 
 
 @dataclass(frozen=True)
@@ -77,18 +80,29 @@ def _outcome(config: Config, found: Mapping[str, Compared], widths: list[int]) -
         f"{{SGD_{width}_aligned_test:.3f}})."
         for width in widths
     ]
+    sentences.append(f"\n\n{_alike(found, widths[0])}")
     widest = widths[-1]
     lower = found[f"SGD {widest}"].barrier("aligned", "train") < found[f"VI {widest}"].barrier("aligned", "train")
     sentences.append(
-        "\n\nIn the widest network the points have the lower barrier after alignment, as in the paper."
+        "In the widest network the points have the lower barrier after alignment, as in the paper."
         if lower
-        else "\n\nIn the widest network the points do not have the lower barrier after alignment, unlike in the paper."
+        else "In the widest network the points do not have the lower barrier after alignment, unlike in the paper."
     )
     for kind in KINDS:
         narrow, wide = (found[f"{kind} {width}"].barrier("aligned", "train") for width in (widths[0], widest))
         falls = "falls, as in the paper" if wide < narrow else "does not fall, unlike in the paper"
         sentences.append(f"From {{narrowest}} to {{widest}} channels the aligned barrier of {kind} {falls}.")
+    if higher := [label for label, one in found.items() if left_of(one) >= 1]:
+        sentences.append(f"Alignment on the weights does not lower the train barrier of {' and '.join(higher)}.")
     return f"{' '.join(sentences)}\n\n{setting(config.images, config.inference, config.networks)} {settled(found)}"
+
+
+def _alike(found: Mapping[str, Compared], width: int) -> str:
+    """Of the narrowest network, where the paper finds that both kinds behave alike."""
+    barriers = [found[f"{kind} {width}"].barrier("aligned", "train") for kind in KINDS]
+    if abs(barriers[0] - barriers[1]) <= ALIKE * max(barriers):
+        return "In the narrowest network the aligned barriers of both kinds are about the same, as in the paper."
+    return "In the narrowest network the aligned barriers of the two kinds differ, unlike in the paper."
 
 
 def _figure(found: Mapping[str, Compared], widths: list[int]) -> "Figure":
