@@ -82,12 +82,7 @@ def _outcome(config: Config, found: Mapping[str, Compared], widths: list[int]) -
     ]
     sentences.append(f"\n\n{_alike(found, widths[0])}")
     widest = widths[-1]
-    lower = found[f"SGD {widest}"].barrier("aligned", "train") < found[f"VI {widest}"].barrier("aligned", "train")
-    sentences.append(
-        "In the widest network the points have the lower barrier after alignment, as in the paper."
-        if lower
-        else "In the widest network the points do not have the lower barrier after alignment, unlike in the paper."
-    )
+    sentences.append(_widest(found, widest))
     for kind in KINDS:
         narrow, wide = (found[f"{kind} {width}"].barrier("aligned", "train") for width in (widths[0], widest))
         falls = "falls, as in the paper" if wide < narrow else "does not fall, unlike in the paper"
@@ -103,6 +98,23 @@ def _alike(found: Mapping[str, Compared], width: int) -> str:
     if abs(barriers[0] - barriers[1]) <= ALIKE * max(barriers):
         return "In the narrowest network the aligned barriers of both kinds are about the same, as in the paper."
     return "In the narrowest network the aligned barriers of the two kinds differ, unlike in the paper."
+
+
+def _widest(found: Mapping[str, Compared], width: int) -> str:
+    """Of the widest network, where the paper finds that points have marginally lower barriers."""
+    gaps, errors = [], []
+    for split in SPLITS:
+        posteriors, points = (found[f"{kind} {width}"].profiles["aligned"][f"{split} log-likelihood"] for kind in KINDS)
+        gaps.append(posteriors.barrier - points.barrier)
+        errors.append(posteriors.barrier_error or 0.0)
+    if all(gap > error for gap, error in zip(gaps, errors, strict=True)):
+        return "In the widest network the points have the lower barrier after alignment, as in the paper."
+    if all(gap < -error for gap, error in zip(gaps, errors, strict=True)):
+        return "In the widest network the posteriors have the lower barrier after alignment, unlike in the paper."
+    return """
+    In the widest network neither kind has the lower aligned barrier by more than the Monte Carlo error on train and on
+    test images; in the paper points have, marginally.
+    """.strip()
 
 
 def _figure(found: Mapping[str, Compared], widths: list[int]) -> "Figure":
