@@ -127,12 +127,14 @@ def _log_prior(pair: Pair, params: Mapping[str, Tensor], prior: Isotropic) -> fl
 
 def _findings(planes: Mapping[str, Plane], lines: Mapping[str, Profile], priors: list[float], told: str) -> Findings:
     values = planes["means"].log_likelihood
-    numbers: dict[str, Scalar] = {f"{label}_drop": line.barrier for label, line in lines.items()}
+    # Where no point lies below the chord the drop may be -0.
+    drops = {label: line.barrier + 0.0 for label, line in lines.items()}
+    numbers: dict[str, Scalar] = {f"{label}_drop": drop for label, drop in drops.items()}
     numbers |= {f"{label}_ends": (line.values[0] + line.values[-1]) / 2 for label, line in lines.items()}
     spread, likelihoods = max(priors) - min(priors), float(values.max() - values.min())
     numbers |= {"prior_spread": spread, "likelihood_range": likelihoods}
     rows: list[list[Scalar]] = [
-        [label, line.values[0], line.midpoint.value, line.values[-1], line.barrier] for label, line in lines.items()
+        [label, line.values[0], line.midpoint.value, line.values[-1], drops[label]] for label, line in lines.items()
     ]
     columns = ("samples", "of q₀", "halfway", "of q₁", "drop")
     higher = lines["aligned"].barrier < lines["naive"].barrier
