@@ -1,0 +1,152 @@
+"""Which entries of the weights belong to which unit of the one class that permutes."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coset.distribution.density import vector
+from coset.distribution.mean_field import MeanField
+from coset.distribution.ties import ties
+from coset.errors import InputError
+from coset.symmetry import Symmetry
+from coset.symmetry.structure import Stretch
+
+
+@dataclass(frozen=True, eq=False)
+class Unknowns:
+    """What a mean-field q is over, as vectors in float64: ``mean`` and ``std`` (D,), names one after the other.
+
+    Tied weights stand once, points and buffers without deviations not at all.
+    """
+
+    names: tuple[str, ...]
+    like: Mapping[str, Tensor]
+    mean: Tensor
+    std: Tensor
+
+    def vector(self, params: Mapping[str, Tensor]) -> Tensor:
+        """Weights, possibly behind leading sample axes, as (…, D)."""
+        return vector(params, self.names, self.like).to(self.mean)
+
+
+def unknowns(q: MeanField) -> Unknowns:
+    """The random weights of q; an InputError if it has no density."""
+    if not isinstance(q, MeanField):
+        raise InputError(f"q is a {type(q).__name__}; expected a MeanField")
+    q.entropy()  # Says what is wrong where there is no density.
+    first = ties(q.mean)
+    spread = {first[name]: deviation for name, deviation in q.std.items()}
+    names = q.random_names
+    mean, std = (vector(part, names, q.mean).double() for part in (q.mean, spread))
+    return Unknowns(names, q.mean, mean, std.to(mean.device))
+
+
+@dataclass(frozen=True, eq=False)
+class UnitEntries:
+    """The entries of a weight vector by unit: ``owned`` (n, K), row i those of unit i in an order all rows share.
+
+    A permutation p of the class takes row i of the new network from row p[i] of the old one and leaves ``free`` (F,) in
+    place.
+    """
+
+    name: str
+    owned: Tensor
+    free: Tensor
+
+    @property
+    def units(self) -> int:
+        """n, the number of units."""
+        return len(self.owned)
+
+
+def permuting_class(sym: Symmetry) -> str:
+    """The name of the one class whose units permute; classes of one unit do not count beside others."""
+    orders = {name: sym.shape(name) for name in sym.permuting}
+    names = [name for name, shape in orders.items() if shape[-1] > 1] or list(orders)[:1]
+    if len(names) != 1:
+        found = ", ".join(names) or "none"
+        raise InputError(
+            f"sym permutes the classes: {found}; expected one class (see Symmetry.restrict), or method='enumeration'"
+        )
+    if math.prod(orders[names[0]][:-1]) > 1:
+        raise InputError(
+            f"the class '{names[0]}' has blocks that permute each on its own, {orders[names[0]]}; expected one block"
+        )
+    return names[0]
+
+
+def unit_entries(sym: Symmetry, name: str, like: Mapping[str, Tensor], names: Sequence[str]) -> UnitEntries:
+    """The entries of the named parameters, one after the other as a vector, by the unit of class ``name`` they are of.
+
+    An entry of two units (a class on both axes of a matrix) is an InputError: a sum over permutations is no permanent.
+    """
+    owned, free, start = [], [], 0
+    for key in names:
+        _check_parameter(sym, key, like[key])
+        if _is_shared(sym, name, key):
+            raise InputError(
+                f"'{key}' has entries that belong to two units of the class '{name}'; expected at most one "
+                f"(method='enumeration' allows any)"
+            )
+        count = like[key].numel()
+        rows = _rows(sym, name, key)
+        own = torch.zeros(count, dtype=torch.bool)
+        own[rows.reshape(-1)] = True
+        owned.append(rows + start)
+        free.append((~own).nonzero().reshape(-1) + start)
+        start += count
+    return UnitEntries(name, torch.cat(owned, 1), torch.cat(free))
+
+
+def is_separable(sym: Symmetry, name: str, names: Sequence[str]) -> bool:
+    """Whether the class is one block and each entry of the named parameters is of at most one of its units."""
+    return math.prod(sym.shape(name)[:-1]) == 1 and not any(_is_shared(sym, name, key) for key in names)
+
+
+def _check_parameter(sym: Symmetry, key: str, tensor: Tensor) -> None:
+    if key not in sym.parameters:
+        raise InputError(f"'{key}' varies and is not a parameter of this symmetry")
+    if tuple(tensor.shape) != sym.parameters[key].shape:
+        raise InputError(f"'{key}' has shape {tuple(tensor.shape)}; the symmetry expects {sym.parameters[key].shape}")
+
+
+def _carriers(sym: Symmetry, name: str, key: str) -> list[Stretch]:
+    """The stretches of a parameter along which a class stands."""
+    structure = sym.structures.get(key)
+    return [] if structure is None else [part for part in structure.stretches if _members(part, name)]
+
+
+def _members(stretch: Stretch, name: str) -> list[tuple[Tensor, Tensor]]:
+    """For every appearance of a class along a stretch: unit (−1 where there is none) and stride at each position."""
+    if stretch.plain is not None:
+        units = torch.arange(stretch.size)
+        return [(units, torch.ones_like(units))] if stretch.plain.name == name else []
+    return [(member.unit, member.stride) for member in stretch.members if member.name == name]
+
+
+def _is_shared(sym: Symmetry, name: str, key: str) -> bool:
+    """Whether an entry of a parameter belongs to two units of a class."""
+    stretches = _carriers(sym, name, key)
+    return len(stretches) > 1 or any(
+        bool((torch.stack([unit >= 0 for unit, _ in _members(stretch, name)]).sum(0) > 1).any())
+        for stretch in stretches
+    )
+
+
+def _rows(sym: Symmetry, name: str, key: str) -> Tensor:
+    """(n, entries of a unit): the places of each unit's entries in a parameter, flat, in an order all units share."""
+    units = torch.arange(sym.classes[name].size)[:, None]
+    stretches = _carriers(sym, name, key)
+    if not stretches:
+        return units[:, :0]
+    (stretch,) = stretches
+    # A position of unit 0 stands for unit j when it is moved by j strides.
+    first = [((unit == 0).nonzero().reshape(-1), stride) for unit, stride in _members(stretch, name)]
+    places = torch.cat([start + units * stride[start] for start, stride in first], 1)
+    sizes = sym.structures[key].sizes
+    numbers = torch.arange(math.prod(sizes)).reshape(sizes)
+    along = numbers.movedim(stretch.dims, list(range(len(stretch.dims)))).reshape(stretch.size, -1)
+    return along[places].flatten(1)
