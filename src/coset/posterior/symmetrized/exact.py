@@ -112,7 +112,7 @@ def sample_symmetrized(sym: Symmetry, q: MeanField, n: int, generator: torch.Gen
         raise InputError(f"q is a {type(q).__name__}; expected a MeanField")
     finite = sym.restrict(scales=False, signs=False)
     draws = Samples({name: tensor[None] for name, tensor in q.sample(n, generator).items()})
-    moved = [finite.act(finite.random(generator).to(_device(q)), draw) for draw in draws]
+    moved = [finite.act(finite.random(generator), draw) for draw in draws]
     return Samples.stack(moved).flat
 
 
@@ -125,10 +125,6 @@ def _density(method: str) -> Density:
 def _entropy(q: MeanField) -> float:
     std = unknowns(q).std
     return float(std.log().sum()) + 0.5 * len(std) * (1 + math.log(2 * math.pi))
-
-
-def _device(q: MeanField) -> torch.device:
-    return next(iter(q.mean.values())).device
 
 
 def _check_seed(seed: object) -> None:

@@ -69,13 +69,13 @@ def _matrix(row: Tensor, step: Extension) -> Tensor:
     """(B, sets of k−1, sets of k): the entries of a row (B, m) where a column is added, zero elsewhere."""
     flat = row.new_zeros(len(row), math.prod(step.shape))
     flat[:, step.places.to(row.device)] = row[:, step.column.to(row.device)]
-    return flat.unflatten(1, step.shape)
+    return flat.reshape(len(row), *step.shape)
 
 
 def _sums(gradient: Tensor, step: Extension) -> Tensor:
     """The adjoint of ``_matrix``: of (B, sets of k−1, sets of k) the sum of the places of each column, (B, m)."""
     terms = gradient.flatten(1)[:, step.places.to(gradient.device)]
-    return terms.unflatten(1, (step.columns, len(step.places) // step.columns)).sum(-1)
+    return terms.reshape(len(gradient), step.columns, len(step.places) // step.columns).sum(-1)
 
 
 def _sizes(n: int, k: int) -> Sequence[tuple[int, int]]:
