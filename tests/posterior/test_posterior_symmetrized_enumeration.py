@@ -8,6 +8,7 @@ import torch
 import coset
 from architectures import evaluate, made, randomized
 from coset.distribution import MeanField, Mixture
+from coset.distribution.density import pieces, vector
 from coset.errors import InputError
 from coset.models import MLP
 from coset.posterior.symmetrized import (
@@ -18,6 +19,7 @@ from coset.posterior.symmetrized import (
     permutation_count,
 )
 from coset.posterior.symmetrized import enumeration as module
+from coset.posterior.symmetrized.units import unknowns
 
 DOUBLE = {"dtype": torch.float64}
 CLOSE = {"rtol": 1e-11, "atol": 1e-10}
@@ -63,6 +65,31 @@ def test_every_element_once_the_identity_first(case, names, count):
     for g in elements[:: max(1, count // 20)]:
         finite.check(g)
         torch.testing.assert_close(evaluate(model, finite.act(g, params), x), before, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("case", "names"),
+    [
+        ("grouped-query attention", ["g", "h"]),
+        ("grouped+groupnorm", ["g", "in"]),
+        ("residual mlp, one stream", None),
+        ("concatenation", None),
+    ],
+)
+def test_products_of_exchanges_are_all_elements_once(case, names):
+    model, sym, _ = made(case)
+    finite = sym.restrict(names, scales=False, signs=False)
+    mean = randomized(model, torch.Generator().manual_seed(0))
+    over = unknowns(MeanField(mean, {name: torch.ones_like(tensor) for name, tensor in mean.items()}))
+    start = torch.arange(len(over.mean))
+    tables = list(module.products(start[None], module.exchanges(finite, over), 10 * len(start)))
+    assert all(len(table) <= 10 for table in tables)
+    found = {tuple(row) for table in tables for row in table.tolist()}
+    numbered = pieces(start.double(), over.names, over.like)
+    elements = all_permutations(finite)
+    truth = {tuple(vector(finite.act(g, numbered), over.names, over.like).long().tolist()) for g in elements}
+    assert len(truth) == sum(map(len, tables)) == permutation_count(finite)
+    assert found == truth
 
 
 def test_density_of_a_deep_network_is_that_of_the_mixture_of_all_images():

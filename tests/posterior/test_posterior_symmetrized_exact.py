@@ -132,7 +132,8 @@ def test_the_square_taken_apart_is_still_exact_far_from_zero():
     torch.testing.assert_close(log_prob_symmetrized(sym, far, omega), definition(sym, far, omega), rtol=0, atol=1e-6)
 
 
-def test_gradients_in_weights_means_and_deviations():
+@pytest.mark.parametrize("method", list(METHODS))
+def test_gradients_in_weights_means_and_deviations(method):
     model, sym = network(n=3)
     q = posterior(model)
     names = q.random_names
@@ -141,7 +142,7 @@ def test_gradients_in_weights_means_and_deviations():
     def density(*parts):
         third = len(names)
         mean, std, x = (dict(zip(names, parts[i : i + third], strict=True)) for i in (0, third, 2 * third))
-        return log_prob_symmetrized(sym, MeanField(mean, std), x)
+        return log_prob_symmetrized(sym, MeanField(mean, std), x, method=method)
 
     leaves = [part[name].detach().clone().requires_grad_() for part in (q.mean, q.std, omega) for name in names]
     assert torch.autograd.gradcheck(density, leaves, atol=1e-7)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import time
 from fractions import Fraction
 
 import pytest
@@ -165,6 +166,15 @@ def test_batches_are_taken_in_pieces(monkeypatch):
     assert whole.shape == (2, 3)
     assert log_permanent(logs[:0]).shape == (0, 3)
     assert permutation_marginals(logs[:0]).shape == (0, 3, 6, 6)
+
+
+def test_twenty_rows_take_less_than_a_second():
+    logs = matrices(20, 20, spread=100.0)
+    log_permanent(logs)
+    start = time.process_time()
+    log_permanent(logs)
+    permutation_marginals(logs)
+    assert time.process_time() - start < 1
 
 
 def test_single_precision_comes_in_and_double_goes_out():

@@ -2,12 +2,12 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from coset.distribution.density import vector
+from coset.distribution.density import pieces, vector
 from coset.distribution.mean_field import MeanField
 from coset.errors import InputError
 from coset.posterior.symmetrized.pairs import normal_log_prob
@@ -15,7 +15,7 @@ from coset.posterior.symmetrized.units import Unknowns, unknowns
 from coset.symmetry import Element, Symmetry
 
 LARGEST_ORDER = 100_000
-"""The largest group that is enumerated: about ten seconds for a small network."""
+"""The largest group that is enumerated."""
 
 _ENTRIES = 2**22
 """So many moved weights are held at once."""
@@ -45,31 +45,63 @@ def all_permutations(sym: Symmetry) -> Iterator[Element]:
         yield Element(permutations)
 
 
-def sources(sym: Symmetry, over: Unknowns) -> Iterator[Tensor]:
-    """For every permutation g the index (D,) with (g·x)_i = x[index_i], on the weights q is over."""
+def exchanges(sym: Symmetry, over: Unknowns) -> list[Tensor]:
+    """Factors of the group, each (k, D): every permutation is a product of one choice from each, in just one way.
+
+    Of a block of n units: for k = 1…n−1 nothing or the exchange of unit k with an earlier one. Blocks and the classes
+    around them are complements of each other, so the factors of all together do. A choice is the index by which it
+    moves the weights, (g·x)_i = x[index_i].
+    """
     finite = sym.restrict(scales=False, signs=False)
-    for name in over.names:
-        if name not in sym.parameters:
-            raise InputError(f"q has '{name}', which is not a parameter of this symmetry")
-    sizes = [over.like[name].numel() for name in over.names]
-    numbers = torch.arange(sum(sizes), dtype=torch.float64).split_with_sizes(sizes)
-    # Floating point, because shifted parameters are; whole numbers to 2⁵³ are exact.
-    numbered = {name: part.reshape(over.like[name].shape) for name, part in zip(over.names, numbers, strict=True)}
-    for g in all_permutations(finite):
-        yield vector(finite.act(g, numbered, partial=True), over.names, over.like).round().long()
+    numbers = torch.arange(len(over.mean), dtype=torch.float64)
+    # Floating point, as weights are; whole numbers to 2⁵³ are exact.
+    numbered = pieces(numbers, over.names, {name: over.like[name].double() for name in over.names})
+
+    def moved(name: str, block: int, i: int, k: int) -> Tensor:
+        shape = finite.shape(name)
+        order = torch.arange(shape[-1]).repeat(math.prod(shape[:-1]), 1)
+        order[block, i], order[block, k] = k, i
+        g = finite.element({name: order.reshape(shape)})
+        return vector(finite.act(g, numbered, partial=True), over.names, over.like).round().long()
+
+    factors = []
+    for name in finite.permuting:
+        *around, size = finite.shape(name)
+        for block in range(math.prod(around)):
+            factors += [torch.stack([moved(name, block, i, k) for i in (k, *range(k))]) for k in range(1, size)]
+    return factors
+
+
+def products(table: Tensor, factors: Sequence[Tensor], entries: int) -> Iterator[Tensor]:
+    """All products of the rows of ``table`` (C, D) with one choice from each factor, in pieces of some ``entries``."""
+    if not factors:
+        yield table
+        return
+    for part in torch.split(table, max(1, entries // factors[0].numel())):
+        yield from products(part[:, factors[0]].flatten(0, 1), factors[1:], entries)
 
 
 def enumerated(sym: Symmetry, q: MeanField, omega: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """log q(ω) and log q^G(ω), each (…), in float64, by log (1/|G|) Σ_g q(g⁻¹·ω) over all permutations g."""
+    _check_order(sym)
     over = unknowns(q)
+    for name in over.names:
+        if name not in sym.parameters:
+            raise InputError(f"'{name}' varies and is not a parameter of this symmetry")
     x = over.vector(omega)
-    own = normal_log_prob(x, over.mean, over.std)
+    start = torch.arange(x.shape[-1])[None]
+    entries = max(1, _ENTRIES * x.shape[-1] // max(1, x.numel()))
+    total = x.new_full(x.shape[:-1], -math.inf)
     # With g also g⁻¹ is gone through.
-    at_once = max(1, _ENTRIES // max(1, x.numel()))
-    found = []
-    indices = sources(sym, over)
-    while chunk := list(itertools.islice(indices, at_once)):
-        moved = x[..., torch.stack(chunk).to(x.device)]
-        found.append(normal_log_prob(moved, over.mean, over.std))
-    logs = torch.cat(found, -1)
-    return own, torch.logsumexp(logs, -1) - math.log(logs.shape[-1])
+    for table in products(start, exchanges(sym, over), entries):
+        logs = normal_log_prob(x[..., table.to(x.device)], over.mean, over.std)
+        total = torch.logaddexp(total, torch.logsumexp(logs, -1))
+    return normal_log_prob(x, over.mean, over.std), total - math.log(permutation_count(sym))
+
+
+def _check_order(sym: Symmetry) -> None:
+    count = permutation_count(sym)
+    if count > LARGEST_ORDER:
+        raise InputError(
+            f"sym has {count:.3g} permutations; expected {LARGEST_ORDER:,} or fewer to go through them all"
+        )

@@ -25,6 +25,9 @@ Density = Callable[[Symmetry, MeanField, Mapping[str, Tensor]], tuple[Tensor, Te
 _ENTRIES = 2**22
 """So many drawn weights are held at once."""
 
+_AT_ONCE = {"permanent": 64, "enumeration": 4096}
+"""So many draws are scored at once: few enough to see advance, many where the whole group is gone through each time."""
+
 
 def by_permanent(sym: Symmetry, q: MeanField, omega: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """log q(ω) and log q^G(ω) = log q(r) + log perm(exp A) − log n!, A of ``pair_matrix``, r the entries of no unit.
@@ -57,8 +60,8 @@ def log_prob_symmetrized(
 def mutual_information(
     sym: Symmetry,
     q: MeanField,
-    samples: int,
-    seed: int,
+    samples: int = 1000,
+    seed: int = 0,
     *,
     method: str = "permanent",
     show: bool | None = None,
@@ -75,14 +78,17 @@ def mutual_information(
     _check_seed(seed)
     over = unknowns(q)
     generator = torch.Generator(over.mean.device).manual_seed(seed)
-    at_once = max(1, min(samples, _ENTRIES // len(over.mean)))
+    most = max(1, min(max(_AT_ONCE.values()), _ENTRIES // len(over.mean)))
     values = []
     with torch.no_grad(), progress("mutual information", samples, show=show) as bar:
-        for start in range(0, samples, at_once):
-            draws = q.sample(min(at_once, samples - start), generator)
-            own, whole = density(sym, q, draws)
-            values.append(own - whole)
-            bar.advance(len(own))
+        for start in range(0, samples, most):
+            count = min(most, samples - start)
+            draws = q.sample(count, generator)
+            for first in range(0, count, _AT_ONCE[method]):
+                part = {name: draws[name][first : first + _AT_ONCE[method]] for name in over.names}
+                own, whole = density(sym, q, part)
+                values.append(own - whole)
+                bar.advance(len(own))
     gains = torch.cat(values)
     return Estimate(float(gains.mean()), float(gains.std()) / math.sqrt(samples))
 
@@ -90,8 +96,8 @@ def mutual_information(
 def entropy_symmetrized(
     sym: Symmetry,
     q: MeanField,
-    samples: int,
-    seed: int,
+    samples: int = 1000,
+    seed: int = 0,
     *,
     method: str = "permanent",
     show: bool | None = None,

@@ -21,8 +21,8 @@ from coset.posterior.symmetrized import subsets
 LARGEST = 24
 """The largest matrix: memory and time grow as 2ⁿ and 2.8ⁿ, 0.2 GB and seconds at 24."""
 
-MEMORY = 2**28
-"""So many bytes at most are used at once for a batch of small matrices; one large matrix may take more."""
+MEMORY = 2**26
+"""About so many bytes are used at once for a batch; more only by a single matrix, from n = 22 on with its gradient."""
 
 
 def log_permanent(logs: Tensor) -> Tensor:
