@@ -169,8 +169,10 @@ def test_elements_are_taken_in_pieces(monkeypatch):
 
 def test_large_groups_are_refused():
     _, sym, q = deep((9,))
-    with pytest.raises(InputError, match=r"3.63e\+05 permutations; expected 100,000 or fewer"):
+    with pytest.raises(InputError, match=r"10\^5.56 permutations; expected 100,000 or fewer"):
         log_prob_symmetrized(sym, q, q.mean, method="enumeration")
+    with pytest.raises(InputError, match=r"10\^374.90 permutations"):
+        all_permutations(deep((200,))[1])
     other = {"extra": torch.zeros(2, **DOUBLE)}
     unknown = MeanField(other, {"extra": torch.ones(2, **DOUBLE)})
     with pytest.raises(InputError, match="not a parameter of this symmetry"):

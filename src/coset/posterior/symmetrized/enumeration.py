@@ -13,6 +13,7 @@ from coset.errors import InputError
 from coset.posterior.symmetrized.pairs import normal_log_prob
 from coset.posterior.symmetrized.units import Unknowns, unknowns
 from coset.symmetry import Element, Symmetry
+from coset.symmetry.action import check_names
 
 LARGEST_ORDER = 100_000
 """The largest group that is enumerated."""
@@ -29,28 +30,27 @@ def permutation_count(sym: Symmetry) -> int:
 
 def all_permutations(sym: Symmetry) -> Iterator[Element]:
     """Every element of the group's permutation part once, the identity first; scales and signs are left out."""
-    count = permutation_count(sym)
-    if count > LARGEST_ORDER:
-        raise InputError(
-            f"sym has {count:.3g} permutations; expected {LARGEST_ORDER:,} or fewer to go through them all"
-        )
+    _check_order(sym)
     shapes = {name: sym.shape(name) for name in sym.permuting}
     orders = {shape[-1]: list(itertools.permutations(range(shape[-1]))) for shape in shapes.values()}
     blocks = [orders[shape[-1]] for shape in shapes.values() for _ in range(math.prod(shape[:-1]))]
-    for chosen in itertools.product(*blocks):
+
+    def element(chosen: Sequence[tuple[int, ...]]) -> Element:
         rows, permutations = iter(chosen), {}
         for name, shape in shapes.items():
             inner = [next(rows) for _ in range(math.prod(shape[:-1]))]
             permutations[name] = torch.tensor(inner, dtype=torch.long).reshape(shape)
-        yield Element(permutations)
+        return Element(permutations)
+
+    return map(element, itertools.product(*blocks))
 
 
 def exchanges(sym: Symmetry, over: Unknowns) -> list[Tensor]:
     """Factors of the group, each (k, D): every permutation is a product of one choice from each, in just one way.
 
-    Of a block of n units: for k = 1…n−1 nothing or the exchange of unit k with an earlier one. Blocks and the classes
-    around them are complements of each other, so the factors of all together do. A choice is the index by which it
-    moves the weights, (g·x)_i = x[index_i].
+    A block of n units has n−1 factors: for k = 1…n−1 nothing, or the exchange of unit k with an earlier one. Blocks
+    move independently, and a class around others is a complement to what happens inside, so that the factors of all
+    blocks and classes make the whole group. A choice is the index by which it moves the weights, (g·x)_i = x[index_i].
     """
     finite = sym.restrict(scales=False, signs=False)
     numbers = torch.arange(len(over.mean), dtype=torch.float64)
@@ -62,7 +62,7 @@ def exchanges(sym: Symmetry, over: Unknowns) -> list[Tensor]:
         order = torch.arange(shape[-1]).repeat(math.prod(shape[:-1]), 1)
         order[block, i], order[block, k] = k, i
         g = finite.element({name: order.reshape(shape)})
-        return vector(finite.act(g, numbered, partial=True), over.names, over.like).round().long()
+        return vector(finite.act(g, numbered, partial=True), over.names, over.like).round().long().cpu()
 
     factors = []
     for name in finite.permuting:
@@ -85,9 +85,7 @@ def enumerated(sym: Symmetry, q: MeanField, omega: Mapping[str, Tensor]) -> tupl
     """log q(ω) and log q^G(ω), each (…), in float64, by log (1/|G|) Σ_g q(g⁻¹·ω) over all permutations g."""
     _check_order(sym)
     over = unknowns(q)
-    for name in over.names:
-        if name not in sym.parameters:
-            raise InputError(f"'{name}' varies and is not a parameter of this symmetry")
+    check_names(sym, {name: over.like[name] for name in over.names}, partial=True)
     x = over.vector(omega)
     start = torch.arange(x.shape[-1])[None]
     entries = max(1, _ENTRIES * x.shape[-1] // max(1, x.numel()))
@@ -100,8 +98,9 @@ def enumerated(sym: Symmetry, q: MeanField, omega: Mapping[str, Tensor]) -> tupl
 
 
 def _check_order(sym: Symmetry) -> None:
-    count = permutation_count(sym)
-    if count > LARGEST_ORDER:
+    # By logarithms: the number itself may have thousands of digits.
+    if sym.log_permutations > math.log(LARGEST_ORDER) + 1e-9:
         raise InputError(
-            f"sym has {count:.3g} permutations; expected {LARGEST_ORDER:,} or fewer to go through them all"
+            f"sym has 10^{sym.log_permutations / math.log(10):.2f} permutations; expected {LARGEST_ORDER:,} or fewer "
+            f"to go through them all"
         )

@@ -6,6 +6,7 @@ entry exceeds 1 and the best permutation has weight 1. What then underflows is n
 entries of A span.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -23,6 +24,9 @@ LARGEST = 24
 
 MEMORY = 2**26
 """About so many bytes are used at once for a batch; more only by a single matrix, from n = 22 on with its gradient."""
+
+_HUGE = 1e300
+"""Sums of a few entries of this size are still finite."""
 
 
 def log_permanent(logs: Tensor) -> Tensor:
@@ -185,6 +189,6 @@ def _check(logs: object) -> None:
             f"logs has {n} rows, whose permanent takes {subsets.products(n):.0e} products and, with its gradient, "
             f"{size:.3g} GB; expected {LARGEST} or fewer"
         )
-    values = logs.detach()
-    if bool(values.isnan().any()) or bool((values == float("inf")).any()):
-        raise InputError("logs has entries that are NaN or +∞; expected finite numbers or −∞")
+    values = logs.detach().double()
+    if not bool(((values.abs() < _HUGE) | (values == -math.inf)).all()):
+        raise InputError(f"logs has entries that are NaN, +∞ or larger than {_HUGE:g}; expected smaller numbers or −∞")

@@ -12,6 +12,7 @@ from coset.distribution.mean_field import MeanField
 from coset.distribution.ties import ties
 from coset.errors import InputError
 from coset.symmetry import Symmetry
+from coset.symmetry.action import check_names, check_tensor
 from coset.symmetry.structure import Stretch
 
 
@@ -83,9 +84,10 @@ def unit_entries(sym: Symmetry, name: str, like: Mapping[str, Tensor], names: Se
 
     An entry of two units (a class on both axes of a matrix) is an InputError: a sum over permutations is no permanent.
     """
+    check_names(sym, {key: like[key] for key in names}, partial=True)
     owned, free, start = [], [], 0
     for key in names:
-        _check_parameter(sym, key, like[key])
+        check_tensor(key, like[key], sym.parameters[key].shape)
         if _is_shared(sym, name, key):
             raise InputError(
                 f"'{key}' has entries that belong to two units of the class '{name}'; expected at most one "
@@ -104,13 +106,6 @@ def unit_entries(sym: Symmetry, name: str, like: Mapping[str, Tensor], names: Se
 def is_separable(sym: Symmetry, name: str, names: Sequence[str]) -> bool:
     """Whether the class is one block and each entry of the named parameters is of at most one of its units."""
     return math.prod(sym.shape(name)[:-1]) == 1 and not any(_is_shared(sym, name, key) for key in names)
-
-
-def _check_parameter(sym: Symmetry, key: str, tensor: Tensor) -> None:
-    if key not in sym.parameters:
-        raise InputError(f"'{key}' varies and is not a parameter of this symmetry")
-    if tuple(tensor.shape) != sym.parameters[key].shape:
-        raise InputError(f"'{key}' has shape {tuple(tensor.shape)}; the symmetry expects {sym.parameters[key].shape}")
 
 
 def _carriers(sym: Symmetry, name: str, key: str) -> list[Stretch]:
