@@ -349,10 +349,20 @@ def test_the_nearest_mode_of_deeper_networks_is_a_bound():
     assert any(nearest.distance == pytest.approx(distance, rel=1e-12) for distance in distances)
 
 
-@pytest.mark.parametrize("case", ["residual mlp, one stream", "grouped-query attention", "batchnorm+depthwise"])
-def test_the_nearest_mode_of_other_structures_is_the_best_exchange(case):
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("case", "names"),
+    [
+        ("residual mlp, one stream", None),
+        ("grouped-query attention", ["g", "h"]),
+        ("grouped-query attention", ["h"]),
+        ("batchnorm+depthwise", None),
+    ],
+)
+def test_the_nearest_mode_of_other_structures_is_the_best_exchange(case, names, seed):
     model, sym, _ = made(case)
-    q = posterior(model)
+    sym = sym.restrict(names)
+    q = posterior(model, seed)
     nearest = nearest_mode(sym, q)
     finite = sym.restrict(scales=False, signs=False)
     x = vector(q.mean, q.random_names, q.mean)

@@ -34,6 +34,7 @@ class NearestMode:
     dimension: int
 
 
+@torch.no_grad()
 def nearest_mode(sym: Symmetry, weights: MeanField | Mapping[str, Tensor]) -> NearestMode:
     """The nearest equivalent of ω, or of the mean of a posterior, by exchanging two units.
 
