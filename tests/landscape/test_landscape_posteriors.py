@@ -9,7 +9,7 @@ from torch import nn
 from torch.func import functional_call
 
 from coset.alignment import align
-from coset.distribution import Delta, MeanField
+from coset.distribution import Delta, MeanField, Samples
 from coset.errors import InputError
 from coset.landscape import (
     barrier,
@@ -156,3 +156,19 @@ def test_functionals_refuse_what_they_cannot_measure(pair):
         predictive_on(model)
     with pytest.raises(InputError, match="test log-likelihood: "):
         read(predictive_on(model, test=(data[0][:, :1], data[1])), q0)
+
+
+def test_draws_keep_their_partners_up_to_the_end(pair):
+    """A draw is on one line all along the path, however the end counts its draws; also where only some are taken."""
+    model, data, (q0, _) = pair
+    generator = torch.Generator().manual_seed(1)
+    start = Samples({name: tensor.unflatten(0, (2, 6)) for name, tensor in q0.sample(12, generator).items()})
+    order = torch.randperm(12, generator=generator)
+    end = Samples({name: tensor[order].unflatten(0, (2, 6)) for name, tensor in start.flat.items()})
+    path = geodesic(start, end)
+    for name, tensor in start.flat.items():
+        assert torch.equal(path(1.0).flat[name], tensor)
+    functional = predictive_likelihood(model, data, samples=5)
+    profile = barrier(path, functional, points=5, show=False)
+    assert profile.values == pytest.approx([profile.values[0]] * 5, rel=1e-12)
+    assert profile.errors is None

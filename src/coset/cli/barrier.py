@@ -167,16 +167,16 @@ class _Numbers:
         """A line for each way and τ; a column for each functional, and one for its standard errors if it has some."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        columns: dict[str, dict[str, tuple[float, ...]]] = {}
-        for way, profiles in self.profiles.items():
-            columns[way] = {"tau": profiles.taus}
+        noisy = {name for profiles in self.profiles.values() for name, one in profiles.items() if any(one.errors or ())}
+        for number, (way, profiles) in enumerate(self.profiles.items()):
+            columns: dict[str, tuple[float | None, ...]] = {"tau": profiles.taus}
             for name, profile in profiles.items():
-                columns[way][name] = profile.values
-                if profile.errors is not None and any(profile.errors):
-                    columns[way][f"{name}, standard error"] = profile.errors
-        writer.writerow(["way", *next(iter(columns.values()))])
-        for way, table in columns.items():
-            writer.writerows([way, *numbers] for numbers in zip(*table.values(), strict=True))
+                columns[name] = profile.values
+                if name in noisy:
+                    columns[f"{name}, standard error"] = profile.errors or (None,) * len(profiles.taus)
+            if number == 0:
+                writer.writerow(["way", *columns])
+            writer.writerows([way, *numbers] for numbers in zip(*columns.values(), strict=True))
         return text.getvalue()
 
 

@@ -13,6 +13,7 @@ from coset.landscape.path import Path, check_tau
 from coset.landscape.posteriors import PosteriorFunctional
 from coset.landscape.profile import Profile, Profiles
 from coset.landscape.reading import Reading, excess_error
+from coset.posterior.fit import check_positive
 from coset.progress import progress
 
 POINTS = 25
@@ -79,8 +80,8 @@ def barrier(
         raise InputError(f"path is a {type(path).__name__}; expected a function of τ, as linear(a, b)")
     if at is not None and not callable(at):
         raise InputError(f"at is a {type(at).__name__}; expected a function of a point and τ")
-    if tolerance is not None and not (isinstance(tolerance, int | float) and 0 < tolerance < math.inf):
-        raise InputError(f"tolerance is {tolerance!r}; expected a number > 0")
+    if tolerance is not None:
+        check_positive("tolerance", tolerance)
     functionals = _named(functional)
     grid = _grid(points, taus, FIRST_POINTS if tolerance is not None else None)
     rows: dict[float, dict[str, Reading]] = {}
@@ -129,7 +130,7 @@ def _next(profiles: Mapping[str, Profile], before: Mapping[str, Profile], tolera
     found: set[float] = set()
     for name, profile in profiles.items():
         taus, excess = profile.taus, profile.excess
-        peak = excess.index(profile.barrier)
+        peak = excess.index(max(excess))
         inside = min(max(peak, 1), len(taus) - 2)
         promised = _rise(taus[inside - 1 : inside + 2], excess[inside - 1 : inside + 2]) - profile.barrier
         gained = profile.barrier - before[name].barrier if name in before else math.inf
@@ -170,9 +171,9 @@ def _named(functional: Measured | Mapping[str, Measured]) -> dict[str, AnyFuncti
 
 def _grid(points: int, taus: Sequence[float] | None, first: int | None) -> tuple[float, ...]:
     """The τ of all points, in order: those asked for, and 0, 1/2 and 1; ``first``: how many to begin a search with."""
+    if type(points) is not int or points < 2:
+        raise InputError(f"points is {points!r}; expected a whole number of at least 2, for both ends")
     if taus is None:
-        if type(points) is not int or points < 2:
-            raise InputError(f"points is {points!r}; expected a whole number of at least 2, for both ends")
         count = points if first is None else min(first, points)
         chosen = [index / (count - 1) for index in range(count)]
     elif not isinstance(taus, Sized):

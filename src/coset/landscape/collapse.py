@@ -3,7 +3,7 @@
 import copy
 import csv
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +37,11 @@ class VarianceProfile:
     def __post_init__(self) -> None:
         object.__setattr__(self, "variances", Frozen(self.variances))
         for layer, values in self.variances.items():
+            if values.ndim != 2 or len(values) != len(self.taus):
+                raise InputError(
+                    f"variances of layer '{layer}' have shape {tuple(values.shape)}; expected (τ, units) with "
+                    f"{len(self.taus)} τ"
+                )
             if not bool((self._ends(values) > 0).any()):
                 raise InputError(f"no unit of layer '{layer}' varies over the data at either end; expected one to")
 
@@ -144,6 +149,8 @@ def _points(
     """The τ at which a path is taken, and what gives the point at each."""
     if callable(path):
         check_count("points", points, least=2)
+        if taus is not None and not isinstance(taus, Sized):
+            raise InputError(f"taus is {taus!r}; expected numbers from 0 to 1")
         chosen = [index / (points - 1) for index in range(points)] if taus is None else [check_tau(tau) for tau in taus]
         return tuple(sorted({*chosen, 0.0, 1.0})), path
     if not isinstance(path, Sequence) or len(path) < 2:

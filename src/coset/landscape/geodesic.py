@@ -12,6 +12,7 @@ from torch import Tensor
 from coset.distribution import Delta, Distribution, Gaussian, LowRank, MeanField, Mixture, Samples
 from coset.errors import InputError
 from coset.landscape.path import Path, between, check_alike, check_tau, linear, params_of
+from coset.posterior.fit import Fit
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +40,8 @@ class GaussianGeodesic:
     """N(m_τ, S_τ), S_τ = (1−τ)²S₀ + τ²S₁ + τ(1−τ)(C + Cᵀ), C = S₀^{1/2}(S₀^{1/2} S₁ S₀^{1/2})^{1/2} S₀^{-1/2}.
 
     Eq. 6-7 with their indices corrected; C = S₀T for the optimal map T from the start to the end, so that commuting
-    covariances are a special case. Needs one of the covariances to be regular; square roots are taken in float64.
+    covariances are a special case. Needs one of the covariances to be regular; square roots are taken in float64. At an
+    end that is singular the factor draws are made with is another one than beside it, and so are they.
     """
 
     start: Gaussian
@@ -80,7 +82,8 @@ class GaussianGeodesic:
 class SamplesGeodesic:
     """Every draw on a straight line to its partner in the optimal assignment of draws to draws.
 
-    Minimises Σ_j ‖θ₀ⱼ − θ₁π(j)‖² over permutations π of the end's draws, chain and draw counted together.
+    Minimises Σ_j ‖θ₀ⱼ − θ₁π(j)‖² over permutations π of the end's draws, chain and draw counted together. At τ = 1
+    these are the draws of the end in the order of their partners: draw j is on one line all along the path.
     """
 
     start: Samples
@@ -108,8 +111,8 @@ class SamplesGeodesic:
 
     def __call__(self, tau: float, /) -> Samples:
         tau = check_tau(tau)
-        if tau in (0, 1):
-            return self.end if tau == 1 else self.start
+        if tau == 0:
+            return self.start
         order = self.partners
         ends = {name: tensor[order.to(tensor.device)] for name, tensor in self.end.flat.items()}
         moved = between(self.start.flat, ends, tau)
@@ -137,6 +140,7 @@ def geodesic(q0: Any, q1: Any) -> Path[Any]:
     Points: the straight line. Mean-field and dense Gaussians: in closed form (a pair of both kinds as dense ones, and
     low-rank ones, too). Draws: by the optimal assignment of draws to draws.
     """
+    q0, q1 = (q.posterior if isinstance(q, Fit) else q for q in (q0, q1))
     if not isinstance(q0, _KINDS) and not isinstance(q1, _KINDS):
         return linear(q0, q1)
     if isinstance(q0, Delta) and isinstance(q1, Delta):
@@ -155,6 +159,7 @@ def geodesic(q0: Any, q1: Any) -> Path[Any]:
 
 def mixture(q0: Any, q1: Any) -> MixturePath:
     """The path of mixtures from ``q0`` (τ = 0) to ``q1`` (τ = 1), any two distributions over the same weights."""
+    q0, q1 = (q.posterior if isinstance(q, Fit) else q for q in (q0, q1))
     ends = [Delta(params_of(q, what)) if isinstance(q, Mapping) else q for q, what in ((q0, "q0"), (q1, "q1"))]
     # What cannot be mixed is refused here, not halfway.
     Mixture(tuple(ends), torch.tensor([0.5, 0.5], dtype=torch.float64))

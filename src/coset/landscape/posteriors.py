@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coset.distribution import Gaussian, LowRank, MeanField
+from coset.distribution import Gaussian, LowRank, MeanField, Samples
 from coset.errors import InputError
 from coset.landscape.functionals import Better
 from coset.landscape.reading import Reading, reading
-from coset.posterior.fit import Fit
+from coset.posterior.fit import Control, Fit, check_count, check_positive
 from coset.posterior.layout import layout_of
 from coset.posterior.likelihoods import Classification, Likelihood, as_likelihood
 from coset.posterior.predictive import BATCH_SIZE
@@ -44,6 +44,11 @@ class PosteriorFunctional:
     better: Better = "higher"
     unit: str = "nats"
     prior: Prior | None = None
+
+    def __post_init__(self) -> None:
+        check_count("samples", self.samples)
+        check_count("batch_size", self.batch_size)
+        Control(self.seed)
 
     def __call__(self, q: Any) -> float:
         """The value of a posterior."""
@@ -135,6 +140,7 @@ def evidence_bound(
     """(1/N) {E_q[log p(Y|θ) + log p(θ)] + T·H(q)} of Gaussians, per data point; the entropy is exact."""
 
     believed = as_prior(prior)
+    check_positive("temperature", temperature, zero=True)
 
     def measure(seen: "Seen") -> Reading:
         return _evidence_bound(seen, believed, temperature)
@@ -211,7 +217,13 @@ class Seen:
             self.log_priors[key][number] = prior.log_prob(trained)
 
     def result(self, value: float, influence: Tensor) -> Reading:
-        """With the error of a Monte Carlo estimate, or none where one draw is all there is."""
+        """With the error of a Monte Carlo estimate: 0 where one draw is all there is.
+
+        Of ``Samples`` it is not known: draws of a chain depend on each other, and how well they stand for the posterior
+        is a matter of the chains (``diagnose``), not of their number.
+        """
+        if isinstance(self.q, Samples):
+            return Reading(value)
         return Reading(value, 0.0) if self.exact else reading(value, influence)
 
 

@@ -56,7 +56,8 @@ class Profile:
     @property
     def barrier(self) -> float:
         """max_τ of the excess (Entezari et al. 2022, definition 2.2): 0 where no point is worse than the chord."""
-        return max(self.excess)
+        # At the ends it may be −0.
+        return max(self.excess) + 0.0
 
     @property
     def barrier_error(self) -> float | None:
@@ -78,7 +79,7 @@ class Profile:
     @property
     def argmax(self) -> float:
         """The first τ at which the excess is largest."""
-        return self.taus[self.excess.index(self.barrier)]
+        return self.taus[self.excess.index(max(self.excess))]
 
     @property
     def instability(self) -> float:
@@ -105,6 +106,7 @@ class Profile:
             "taus": list(self.taus),
             "values": list(self.values),
             "errors": None if self.errors is None else list(self.errors),
+            "excess_errors": None if self.excess_errors is None else list(self.excess_errors),
             "barrier": self.barrier,
             "barrier_error": self.barrier_error,
             "argmax": self.argmax,
@@ -140,11 +142,16 @@ class Profiles(Frozen[str, Profile]):
         return {name: profile.to_dict() for name, profile in self.items()}
 
     def to_csv(self) -> str:
-        """A line for each τ, a column for each functional; numbers as exact as they are."""
+        """A line for each τ, a column for each functional and for errors that are not 0; numbers in full."""
+        columns: dict[str, tuple[float, ...]] = {"tau": self.taus}
+        for name, profile in self.items():
+            columns[name] = profile.values
+            if profile.errors is not None and any(profile.errors):
+                columns[f"{name}, standard error"] = profile.errors
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["tau", *self])
-        writer.writerows(zip(self.taus, *(profile.values for profile in self.values()), strict=True))
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
         return text.getvalue()
 
     def __str__(self) -> str:

@@ -77,12 +77,19 @@ MEASURE: Mapping[str, Measure] = {
 }
 
 
-def setting(images: Images, inference: Inference, layers: Layers | None = None, swept: str = "") -> str:
-    """In what a run is not the paper's, whose figures are of 512 units a layer; ``swept``: what the study varies."""
+def setting(images: Images, inference: Inference, layers: Layers | None = None, swept: str = "", data: str = "") -> str:
+    """In what a run is not the paper's, whose figures are of 512 units a layer.
+
+    ``swept``: what the study varies; ``data``: those of the paper's figure where they are not what is here.
+    """
     paper = INFERENCE["paper"]
     parts = []
     if layers is not None and layers != LAYERS["paper"]:
         parts.append(f"hidden layers have {' and '.join(map(str, dict.fromkeys(layers.widths)))} units (there 512)")
+    if data and images.data != data:
+        parts.append(f"the images are {images.data} (there {data})")
+    if images.raw:
+        parts.append("pixels are from 0 to 1")
     if images.pool > 1:
         parts.append(f"pixels are averaged in squares of {images.pool}×{images.pool}")
     if inference.optimizer != paper.optimizer:

@@ -44,7 +44,7 @@ def pair_findings(config: PairConfig, context: Context, judge: Callable[[Compare
     case = Case(config.images, config.network, config.inference)
     found = compare(context, {"pair": case}, config.measure)
     one = found["pair"]
-    smaller = setting(config.images, config.inference, [config.network])
+    smaller = setting(config.images, config.inference, [config.network], config.measure)
     outcome = f"{OUTCOME}\n{judge(one)}\n\n{smaller} {settled(found)}"
     return Findings(
         numbers=numbers_of(found),

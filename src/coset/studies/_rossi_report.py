@@ -94,13 +94,13 @@ def numbers_of(found: Mapping[str, Compared]) -> dict[str, Scalar]:
                 f"{name}_{path}_{split}_midpoint": 100 * one.midpoint_error(path, split) for path in one.profiles
             }
         numbers[f"{name}_left"] = 100 * left_of(one)
-    return numbers | {"largest_rise": max(one.pair.rise for one in found.values())}
+    return numbers | {"largest_rise": max(abs(one.pair.rise) for one in found.values())}
 
 
 def left_of(one: Compared, split: str = "train") -> float:
-    """The aligned barrier as a share of the naive one; 0 where there is none to begin with."""
+    """The aligned barrier as a share of the naive one; 1 where there is none to begin with, and none is taken away."""
     naive = one.barrier("naive", split)
-    return one.barrier("aligned", split) / naive if naive > 0 else 0.0
+    return one.barrier("aligned", split) / naive if naive > 0 else 1.0
 
 
 def barrier_table(found: Mapping[str, Compared], what: str) -> Table:
@@ -160,8 +160,9 @@ def ends_table(found: Mapping[str, Compared], what: str) -> Table:
 
 def verdict(one: Compared) -> str:
     """Whether alignment did here what it does in the paper."""
-    if min(one.barrier("naive", split) for split in SPLITS) <= 0:
-        return "Unlike in the paper, there is no barrier to begin with."
+    without = [split for split in SPLITS if one.barrier("naive", split) <= 0]
+    if without:
+        return f"Unlike in the paper, there is no barrier to begin with on the {' and the '.join(without)} part."
     shares = [left_of(one, split) for split in SPLITS]
     if max(shares) <= NEAR_ZERO:
         return "As in the paper, alignment leaves nearly no barrier."
@@ -172,15 +173,18 @@ def verdict(one: Compared) -> str:
 
 def settled(found: Mapping[str, Compared]) -> str:
     """Whether inference came to an end; a template for ``numbers_of``."""
-    if max(one.pair.rise for one in found.values()) <= SETTLED:
-        return "Inference has converged: its objective rose by no more than {largest_rise:.4f} nats near the end."
+    if max(abs(one.pair.rise) for one in found.values()) <= SETTLED:
+        return (
+            "Inference has come to rest: its objective changed by {largest_rise:.4f} nats at most from the last but "
+            "one tenth of the epochs to the last, at rates that fall to 0."
+        )
     return (
-        "Inference has not converged: its objective still rose by up to {largest_rise:.3f} nats per data point near "
-        "the end."
+        "Inference has not come to rest: its objective still changed by up to {largest_rise:.3f} nats per data point "
+        "near the end."
     )
 
 
-def setting(images: Images, inference: Inference, networks: Sequence[Network]) -> str:
+def setting(images: Images, inference: Inference, networks: Sequence[Network], measure: Measure | None = None) -> str:
     """In what this run is smaller than the paper's; empty where it is not."""
     parts = [] if images.data.startswith("cifar") else [f"the images are {images.data}"]
     channels = sorted({network.channels for network in networks})
@@ -198,6 +202,11 @@ def setting(images: Images, inference: Inference, networks: Sequence[Network]) -
         parts.append("alignment is by permutations and the signs that FRN leaves free (there permutations)")
     if inference.temperature != 1:
         parts.append(f"the temperature is {inference.temperature:g} (there 1)")
+    if measure is not None and measure.points is not None:
+        parts.append(
+            f"barriers are measured on {measure.points:,} images of each part, at {measure.taus} τ, with "
+            f"{measure.samples} draws (there all, 25 and 128)"
+        )
     return f"What is smaller or different here: {'; '.join(parts)}." if parts else ""
 
 
@@ -214,7 +223,8 @@ def paths_figure(found: Mapping[str, Compared], colours: Mapping[str, str] | Non
         axes.set_xlabel("τ")
         axes.set_ylabel("log-likelihood per data point, nats")
         # Below the panel, for lines may go anywhere in it.
-        axes.legend(title="barrier, nats", title_fontsize=8.0, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18), "ncols": 1 if len(found) > 2 else 2}
+        axes.legend(title="barrier, nats", title_fontsize=8.0, handlelength=3.0, **place)
         label_panel(axes, "ab"[number], split)
     return figure
 

@@ -1,10 +1,11 @@
 """Barriers of pairs of MLPs against one setting: the body of the studies of figs. 5, 7 and 8."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from coset.studies import Context, Findings
-from coset.studies._rossi_report import SPLITS, Case, Compared, barrier_table, compare, ends_table, numbers_of
+from coset.studies._rossi_report import SPLITS, Case, Compared, barrier_table, compare, ends_table, numbers_of, settled
 from coset.studies._rossi_resnets import Measure
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def sweep_findings(
 
     {judge(found)}
 
-    {setting}
+    {setting} {settled(measured)}
     """
     return Findings(
         numbers=numbers_of(measured),
@@ -56,8 +57,8 @@ def barriers_of(found: Found, path: str, split: str) -> list[float]:
 
 
 def falls(values: Sequence[float], share: float = 0.9) -> bool:
-    """Whether a sequence goes down from its first to its last value, to at most ``share`` of it."""
-    return values[-1] <= share * values[0]
+    """Whether a sequence goes down from its first to its last value, to less than ``share`` of it."""
+    return values[-1] < share * values[0]
 
 
 def _listed(found: Found, path: str, split: str) -> str:
@@ -75,7 +76,8 @@ def _figure(found: Found, what: str) -> "Figure":
             axes.errorbar(
                 list(found),
                 [profile.barrier for profile in profiles],
-                yerr=[2 * (profile.barrier_error or 0.0) for profile in profiles],
+                # Not drawn where they are not known.
+                yerr=[math.nan if profile.barrier_error is None else 2 * profile.barrier_error for profile in profiles],
                 color=colour,
                 marker=marker,
                 ls=stroke,

@@ -61,10 +61,11 @@ def run(config: Config, context: Context) -> Findings:
     }
     found = compare(context, cases, config.measure)
     alone = " ".join(f"{label.capitalize()} augmentation: {verdict(one)}" for label, one in found.items())
+    smaller = setting(config.images, how, [config.network], config.measure)
     return Findings(
         numbers=numbers_of(found) | {"copies": config.copies},
         tables={"barriers": barrier_table(found, "augmentation"), "posteriors": ends_table(found, "augmentation")},
-        outcome=f"{OUTCOME}\n{alone}\n\n{setting(config.images, how, [config.network])} {settled(found)}",
+        outcome=f"{OUTCOME}\n{alone}\n\n{smaller} {settled(found)}",
         figure=lambda: paths_figure(found),
         caption="Predictive log-likelihood between two posteriors, naive and aligned, without and with augmentation.",
     )

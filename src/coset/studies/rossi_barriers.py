@@ -17,6 +17,7 @@ from coset.studies._rossi_report import (
     left_of,
     numbers_of,
     paths_figure,
+    settled,
     verdict,
 )
 from coset.studies._rossi_resnets import Inference, Measure
@@ -63,8 +64,7 @@ def run(config: Config, context: Context) -> Findings:
     cases = {name: Case(images, layers, config.inference) for name, (images, layers) in config.cases.items()}
     found = compare(context, cases, config.measure)
     lines = [_line(name, one, config.cases[name][1]) for name, one in found.items()]
-    pooled = max(config.cases.values(), key=lambda case: case[0].pool)[0]
-    outcome = "\n\n".join([*lines, setting(pooled, config.inference)])
+    outcome = "\n\n".join([*lines, f"{_settings(config)} {settled(found)}"])
     return Findings(
         numbers=numbers_of(found),
         tables={
@@ -76,6 +76,17 @@ def run(config: Config, context: Context) -> Findings:
         figure=lambda: paths_figure(found),
         caption="Predictive log-likelihood on the geodesic between two posteriors, as they came and aligned.",
     )
+
+
+def _settings(config: Config) -> str:
+    """What is different for all, and what pictures are made smaller."""
+    whole = setting(Images(), config.inference)
+    pooled = [name for name, (images, _) in config.cases.items() if images.pool > 1]
+    raw = [name for name, (images, _) in config.cases.items() if images.raw]
+    parts = [whole] if whole else []
+    parts += [f"Pixels of {' and '.join(raw)} are from 0 to 1."] if raw else []
+    parts += [f"Those of {' and '.join(pooled)} are averaged in squares of 2×2."] if pooled else []
+    return " ".join(parts)
 
 
 def _line(name: str, one: Compared, layers: Layers) -> str:

@@ -88,7 +88,8 @@ def _verdict(lowest: Mapping[str, list[float]]) -> str:
         if kept
         else f"Unlike in the paper, alignment leaves less than {ENOUGH:g} of the variance in some layer"
     )
-    return f"{first}; it keeps {'at least' if twice else 'less than'} twice of what is left without it in every layer."
+    second = "at least twice of what is left without it in every layer" if twice else "less than twice in some layer"
+    return f"{first}; it keeps {second}."
 
 
 def _table(hidden: tuple[str, ...], lowest: Mapping[str, list[float]]) -> Table:

@@ -1,5 +1,6 @@
 """Two ways from one posterior to another: the mixture shows no barrier, the Wasserstein geodesic does."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -54,14 +55,18 @@ def run(config: Config, context: Context) -> Findings:
     for split in SPLITS:
         numbers[f"error_{split}"] = found["mixture"][f"{split} log-likelihood"].barrier_error
     flat = all(numbers[f"mixture_{split}"] <= 0.05 * numbers[f"geodesic_{split}"] for split in SPLITS)  # type: ignore[operator]
-    verdict = "As in the paper, the mixture is flat" if flat else "Unlike in the paper, the mixture is not flat"
+    verdict = (
+        "As in the paper, the mixture is flat: both ends predict well, and so does any choice between them."
+        if flat
+        else "Unlike in the paper, the mixture is not flat."
+    )
     outcome = f"""
     Along the mixture the predictive log-likelihood drops by {{mixture_train:.4f}} nats per train point and
     {{mixture_test:.4f}} per test point at most, along the geodesic by {{geodesic_train:.3f}} and
     {{geodesic_test:.3f}}, and by {{geodesic_aligned_train:.4f}} and {{geodesic_aligned_test:.4f}} after alignment.
-    {verdict}: both ends predict well, and so does any choice between them.
+    {verdict}
 
-    {setting(config.images, config.inference, config.layers)}
+    {setting(config.images, config.inference, config.layers, data="cifar10")}
     """
     return Findings(
         numbers=numbers,
@@ -84,12 +89,25 @@ def _table(found: dict[str, Profiles]) -> Table:
     return Table(columns, rows, "Drop of the predictive log-likelihood per data point; ± is the Monte Carlo error.")
 
 
-def profiles_figure(found: dict[str, Profiles]) -> "Figure":
+def profiles_figure(found: Mapping[str, Profiles]) -> "Figure":
     """Log-likelihoods along several paths, a panel for each part of the data."""
-    from coset.landscape import plot_barriers
+    from coset.figures import PALETTE, label_panel, new_figure
 
-    kept = {
-        name: Profiles({f"{split} log-likelihood": profiles[f"{split} log-likelihood"] for split in SPLITS})
-        for name, profiles in found.items()
-    }
-    return plot_barriers(kept)
+    figure = new_figure(7.4, 3.9)
+    for number, (axes, split) in enumerate(zip(figure.subplots(1, 2), SPLITS, strict=True)):
+        for place, (label, profiles) in enumerate(found.items()):
+            profile = profiles[f"{split} log-likelihood"]
+            axes.plot(
+                profile.taus,
+                profile.values,
+                color=PALETTE[place],
+                ls=("-", "--", ":", "-.")[place],
+                marker="osDv"[place],
+                markevery=(place, 6),
+                label=f"{label}: {profile.barrier:.4f}",
+            )
+        axes.set_xlabel("τ")
+        axes.set_ylabel("log-likelihood per data point, nats")
+        axes.legend(title="barrier, nats", title_fontsize=8.0, loc="upper center", bbox_to_anchor=(0.5, -0.2))
+        label_panel(axes, "ab"[number], split)
+    return figure

@@ -51,7 +51,7 @@ def run(config: Config, context: Context) -> Findings:
     if (layer < frn) == (ends["LayerNorm"] < ends["FRN"]):
         judged = f"{judged} {WORSE}"
     alone = " ".join(f"{label}: {verdict(one)}" for label, one in found.items())
-    smaller = setting(config.images, config.inference, [config.network])
+    smaller = setting(config.images, config.inference, [config.network], config.measure)
     return Findings(
         numbers=numbers_of(found) | {f"{label}_ends": value for label, value in ends.items()},
         tables={"barriers": barrier_table(found, "normalisation"), "posteriors": ends_table(found, "normalisation")},

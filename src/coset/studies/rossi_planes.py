@@ -40,7 +40,7 @@ class Config:
 @study(
     name="rossi-planes",
     title="The posterior on planes through three networks",
-    reference="Rossi et al. 2023, fig. 6 and fig. A16 (planes), sections 5.1 and D",
+    reference="Rossi et al. 2023, fig. 2, fig. 6 and fig. A16 (planes), sections 5.1 and D",
     paper="""
     Samples of q₀ and of the aligned q₁ are connected by regions of higher posterior density than samples of q₀ and of
     q₁ as it came. On the plane through the three means the prior is about as strong everywhere: what is different comes
@@ -92,7 +92,10 @@ def _setting(config: Config) -> str:
     """In what the run is not the paper's, and of which posterior the planes are."""
     network, images, how = config.network, config.images, config.inference
     if isinstance(network, Layers):
-        told = f"The networks are MLPs (there ResNet20). {_rossi_mlps.setting(images, how, network)}"
+        told = (
+            f"The networks are MLPs on {images.data} (fig. 2: MLPs on CIFAR-10; figs. 6 and A16: ResNet20). "
+            f"{_rossi_mlps.setting(images, how, network)}"
+        )
     else:
         told = setting(images, how, [network])
     return told if how.temperature == 1 else f"{told} The planes show the posterior that is not tempered."

@@ -56,4 +56,6 @@ def judge(found: Found) -> str:
     )
     down = all(falls(barriers_of(found, "naive", split)) for split in SPLITS)
     naive = "falls as the prior becomes wider, as there" if down else "does not fall as the prior becomes wider"
-    return f"{aligned} The naive barrier {naive}."
+    gaps = [abs(one.barrier("naive", "train") - one.barrier("naive", "test")) for one in found.values()]
+    gap = "grows, as there" if gaps[-1] > gaps[0] else "does not grow, unlike there"
+    return f"{aligned} The naive barrier {naive}. The gap between train and test barriers {gap}."

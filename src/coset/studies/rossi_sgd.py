@@ -89,7 +89,8 @@ def _outcome(config: Config, found: Mapping[str, Compared], widths: list[int]) -
         sentences.append(f"From {{narrowest}} to {{widest}} channels the aligned barrier of {kind} {falls}.")
     if higher := [label for label, one in found.items() if left_of(one) >= 1]:
         sentences.append(f"Alignment on the weights does not lower the train barrier of {' and '.join(higher)}.")
-    return f"{' '.join(sentences)}\n\n{setting(config.images, config.inference, config.networks)} {settled(found)}"
+    smaller = setting(config.images, config.inference, config.networks, config.measure)
+    return f"{' '.join(sentences)}\n\n{smaller} {settled(found)}"
 
 
 def _alike(found: Mapping[str, Compared], width: int) -> str:
