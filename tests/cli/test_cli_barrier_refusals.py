@@ -60,6 +60,10 @@ def command(*more, a="a.pt", b="b.pt", data="digits"):
         (command(a="draws", b="q1"), "draws is a posterior of class Samples and q1 a posterior of class MeanField"),
         (command(b="wide.pt"), "wide.pt does not fit the model mlp: 'layers.0.weight' is (5, 64) where (4, 64)"),
         (command(a="q0", b="wide-q"), "wide-q does not fit the model mlp: 'layers.0.weight' is (5, 64) where (4, 64)"),
+        (
+            command("--strip-prefix", "module.", a="q0", b="q1"),
+            "--strip-prefix is 'module.' and q0 a distribution, read as it is",
+        ),
         (command("--option", "norm=batch"), "a.pt does not fit the model mlp: it lacks "),
         (command("--option", "norm=batch", a="q0", b="q1"), "q0 does not fit the model mlp: it lacks "),
         (command(a="q0", b="double-q"), "no path from q0 to double-q: 'layers.0.weight' has dtype torch.float32 in"),

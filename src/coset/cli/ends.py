@@ -98,6 +98,9 @@ def _read(file: Path, source: Source) -> tuple["Checkpoint", Any]:
     found = read_checkpoint(file, key=source.key, strip_prefix=source.strip_prefix)
     if KEY not in found.metadata:
         return found, found.params
+    for option, value in (("--key", source.key), ("--strip-prefix", source.strip_prefix)):
+        if value:
+            raise InputError(f"{option} is {value!r} and {file} a distribution, read as it is; expected no {option}")
     q = load_distribution(file)
     return found, q.params if isinstance(q, Delta) else q
 

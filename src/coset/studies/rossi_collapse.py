@@ -46,26 +46,26 @@ def run(config: Config, context: Context) -> Findings:
     pair = pair_of(context, data, config.layers, config.inference)
     x = data.train.x[: config.measure.points].to(context.device)
     ends = {"naive": pair.second, "aligned": pair.aligned}
+    hidden = tuple(f"activations.{number}" for number in range(len(config.layers.widths)))
     found = {
         label: activation_variances(
             pair.model,
             geodesic(pair.first, end),
             x,
+            layers=hidden,
             points=config.measure.taus,
             samples=config.measure.samples,
             show=context.show,
         )
         for label, end in ends.items()
     }
-    # Outputs are no units: nothing about them is interchangeable.
-    hidden = found["naive"].layers[:-1]
     lowest = {label: [float(profile.lowest[layer]) for layer in hidden] for label, profile in found.items()}
     numbers: dict[str, Scalar] = {
         f"{label} {number + 1}": value for label, values in lowest.items() for number, value in enumerate(values)
     }
     shown = {label: " / ".join(f"{value:.2f}" for value in values) for label, values in lowest.items()}
     outcome = f"""
-    The variance of a unit's activation over the data, mean over the units of a layer, falls on the way to
+    The variance of a unit's output over the data, mean over the units of a layer, falls on the way to
     {shown["naive"]} of that of the ends in the hidden layers, and to {shown["aligned"]} after alignment.
     {_verdict(lowest)}
 
@@ -75,7 +75,7 @@ def run(config: Config, context: Context) -> Findings:
         numbers=numbers,
         tables={"variances": _table(hidden, lowest)},
         outcome=outcome,
-        figure=lambda: _figure(found, hidden),
+        figure=lambda: _figure(found),
         caption="Variance of the activations along the geodesic over that of the ends, for each hidden layer.",
     )
 
@@ -100,12 +100,7 @@ def _table(hidden: tuple[str, ...], lowest: Mapping[str, list[float]]) -> Table:
     return Table(("layer", "naive", "aligned", "ratio"), rows, "Lowest share of the ends' variance on the way.")
 
 
-def _figure(found: Mapping[str, VarianceProfile], hidden: tuple[str, ...]) -> "Figure":
+def _figure(found: Mapping[str, VarianceProfile]) -> "Figure":
     from coset.landscape import plot_collapse
 
-    return plot_collapse(
-        {
-            label: VarianceProfile(profile.taus, {layer: profile.variances[layer] for layer in hidden})
-            for label, profile in found.items()
-        }
-    )
+    return plot_collapse(found)
