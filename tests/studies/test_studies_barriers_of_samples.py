@@ -84,7 +84,9 @@ def test_every_method_has_its_paths_and_its_numbers(tmp_path: Path) -> None:
         # Alignment looks for a shorter way; of draws and dense Gaussians by their marginals.
         assert found["4", title, ALIGNED]["W₂"] < found["4", title, NAIVE]["W₂"]
     assert found["4", "MAP", NAIVE]["± test"] == 0.0
-    assert found["4", "SGHMC", NAIVE]["± test"] > 0.0
+    # Of draws that depend on each other it is not known.
+    assert found["4", "SGHMC", NAIVE]["± test"] is None
+    assert found["4", "mean-field VI", NAIVE]["± test"] > 0.0
 
 
 def _numbers(**aligned: float) -> dict[str, float]:
