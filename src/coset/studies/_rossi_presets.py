@@ -4,7 +4,7 @@ from coset.studies._rossi_images import Images
 from coset.studies._rossi_resnets import Inference, Measure, Network
 
 IMAGES = {
-    "quick": Images("digits", train=400, test=100),
+    "quick": Images("digits", train=200, test=100),
     "small": Images("cifar10", pool=2),
     "paper": Images("cifar10"),
 }
@@ -16,7 +16,7 @@ NETWORK = {
 INFERENCE = {
     # So few images leave nothing of a network at temperature 1.
     "quick": Inference(
-        epochs=8, rate=2e-2, point_epochs=8, point_rate=2e-2, batch_size=50, prior_variance=0.1, temperature=0.01
+        epochs=4, rate=2e-2, point_epochs=4, point_rate=2e-2, batch_size=50, prior_variance=0.1, temperature=0.01
     ),
     "small": Inference(epochs=4, rate=1e-2, point_epochs=3, point_rate=1e-2, batch_size=125),
     # Table 1: a rate of 1e-6 for the sum over 50,000 images is one of 0.05 for their mean. Momentum is not printed.
