@@ -10,7 +10,8 @@ from torch import nn
 from coset.alignment import align
 from coset.data import Dataset, Split
 from coset.distribution import Delta, MeanField
-from coset.landscape import Profile, Profiles, barrier, geodesic, mixture, predictive_on
+from coset.landscape import Profile, Profiles, barrier, predictive_on
+from coset.landscape.geodesic import PATHS
 from coset.posterior import Fit, Isotropic
 from coset.studies import Context
 from coset.studies._inferred import inferred, network_of
@@ -196,9 +197,6 @@ def barriers(context: Context, data: Dataset, pair: Pair, how: Measure) -> dict[
             found[label] = profiles_to(context, data, pair, end, how)
             bar.advance(note=label)
     return found
-
-
-PATHS: Mapping[str, Callable[..., Any]] = {"geodesic": geodesic, "mixture": mixture}
 
 
 def profiles_to(
