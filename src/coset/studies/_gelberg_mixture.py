@@ -12,6 +12,7 @@ With a full covariance k = 1, whatever the dimension. A mean field with u spread
 each of them the deviation s that it wants along u, and pays for it k times (``coordinates``).
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -58,9 +59,17 @@ def nodes(steepness: float) -> tuple[Array, Array]:
     The trapezoidal rule on the whole line: f is analytic for |Im z| < π/steepness, so that a step h errs by
     exp(−2π²/(steepness h)), here below 1e-16, where Gauss-Hermite nodes would lie too wide apart.
     """
-    count = math.ceil(REACH * max(10.0, 2.0 * steepness))
+    # Rounded up, so that neighbouring steepnesses share their nodes.
+    return _trapezoid(50 * math.ceil(REACH * max(10.0, 2.0 * steepness) / 50))
+
+
+@functools.lru_cache(maxsize=64)
+def _trapezoid(count: int) -> tuple[Array, Array]:
+    """2 ``count`` + 1 nodes over ±``REACH``, and their weights under N(0, 1); shared, hence not to be written to."""
     z = np.linspace(-REACH, REACH, 2 * count + 1)
-    return z, np.exp(-(z**2) / 2) * (REACH / count) / math.sqrt(2 * math.pi)
+    weights = np.exp(-(z**2) / 2) * (REACH / count) / math.sqrt(2 * math.pi)
+    z.flags.writeable = weights.flags.writeable = False
+    return z, weights
 
 
 def expected_log_ratio(distance: float, mean: float, deviation: float) -> float:
@@ -128,7 +137,7 @@ def flow(distance: float, time: float, start: Along = START, coordinates: float 
     moving.terminal = True  # type: ignore[attr-defined]
     if moving(0.0, np.array(start)) <= 0:
         return start
-    path = solve_ivp(velocity, (0.0, time), np.array(start), method="LSODA", rtol=1e-7, atol=1e-10, events=moving)
+    path = solve_ivp(velocity, (0.0, time), np.array(start), method="LSODA", rtol=1e-6, atol=1e-9, events=moving)
     if not path.success:
         raise ArithmeticError(f"the flow at the distance {distance} stopped: {path.message}")
     return Along(float(path.y[0, -1]), float(path.y[1, -1]))
