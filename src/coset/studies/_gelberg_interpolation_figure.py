@@ -18,9 +18,7 @@ DENSITIES = (2.0, 4.0, 5.0, 7.0)
 TICKS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Of α, where it is on a logarithmic scale."""
 MARKS = ("o", "s", "^", "D")
-MOST_TICKS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Of α, where it is on a logarithmic scale."""
-MARKS = 30
+MOST_MARKS = 30
 """On one curve; more would hide the line behind them."""
 
 
