@@ -140,8 +140,7 @@ def _network(config: Config, context: Context, sym: Symmetry, widths: list[int],
 
 def _posterior(config: Config, one: Run, context: Context, data: Dataset, sym: Symmetry, seed: int) -> Measured:
     """The nearest mode of the mean, the likeliest exchange, and what it is to be halfway there."""
-    width = sym.classes[sym.permuting[0]].size
-    options = _options(data, [width])
+    options = _options(data, [sym.classes[sym.permuting[0]].size])
     settings = {"epochs": one.epochs, "batch_size": one.batch_size, **SETTINGS}
     fit = inferred(context, method="mean-field", model="mlp", data=data, seed=seed, settings=settings, options=options)
     q: MeanField = fit.posterior
@@ -156,7 +155,7 @@ def _posterior(config: Config, one: Run, context: Context, data: Dataset, sym: S
         "within": 100 * float((ratios > -0.5 * THRESHOLDS[0] ** 2).double().mean()),
         **_halfway(build("mlp", seed=seed, **options), data, q, interpolated(sym, q, g), config, context),
     }
-    if width <= EXACT_UNITS:
+    if options["widths"][0] <= EXACT_UNITS:
         information = mutual_information(sym, q, samples=config.draws, seed=context.seed).value
         found["information"] = information / sym.log_permutations
     return found
@@ -284,18 +283,17 @@ def theorem(networks: Found) -> str:
     holds = all(max(one["start"], one["trained"]) <= min(one["pair"], one["volume"]) for one in every)
     falls = all(slope < 0 for depth in DEPTHS for slope in exponents(_family(networks, depth), "trained"))
     empty = all(one["volume"] > 2 for one in every)
-    agrees, close = "As" if holds and falls else "Unlike what", "close" if falls else "not closer"
-    return f"""{agrees} the theorem says, the nearest equivalent mode of wide networks is {close}: with one hidden layer
-    its distance goes from {{trained_first_1:.2f}}‖ω‖ at {{width_first_1}} units to {{trained_last_1:.3f}}‖ω‖ at
-    {{width_last_1}}, like n^({{slope_trained_1:.2f}} ± {{spread_trained_1:.2f}}) after training and
-    n^({{slope_start_1:.2f}} ± {{spread_start_1:.2f}}) before; with two (the best exchange, an upper bound) like
-    n^({{slope_trained_2:.2f}} ± {{spread_trained_2:.2f}}) after training.
-    {"All distances lie below both bounds." if holds else "Some distance exceeds a bound."}
+    return f"""{"As" if holds and falls else "Unlike what"} the theorem says, the nearest equivalent mode of wide
+    networks is {"close" if falls else "not closer"}: with one hidden layer it is at {{trained_first_1:.2f}}‖ω‖ for
+    {{width_first_1}} units and at {{trained_last_1:.3f}}‖ω‖ for {{width_last_1}}, a decay like
+    n^({{slope_trained_1:.2f}} ± {{spread_trained_1:.2f}}) after training, n^({{slope_start_1:.2f}} ±
+    {{spread_start_1:.2f}}) before; with two (the best exchange, an upper bound) n^({{slope_trained_2:.2f}} ±
+    {{spread_trained_2:.2f}}). {"All distances lie below both bounds." if holds else "Some distance exceeds a bound."}
 
     {"But the theorem does not tell: its bound" if empty else "The theorem's bound"} 2D/log|G| is at least
-    {{least_volume:.0f}} here, and 2 always holds. With these inputs and outputs it says something from about
-    10^{{digits:.0f}} units on. That two of n units are a small part of ω is enough: 2/√(n − 1) is at most a factor of
-    {{slack_1:.2f}} too large for one hidden layer at initialisation, where units are nearly orthogonal.
+    {{least_volume:.0f}} here, and 2 always holds. With one hidden layer between these inputs and outputs it says
+    something from about 10^{{digits:.0f}} units on. That two of n units are a small part of ω is enough: 2/√(n − 1) is
+    at most a factor of {{slack_1:.2f}} too large at initialisation, where units are nearly orthogonal.
 
     Close is relative to ‖ω‖. Halfway to the nearest mode, where each of two units is their mean, the training loss
     rises by {{rise_first_1:.2g}} nats at {{width_first_1}} units and by {{rise_last_1:.1g}} at {{width_last_1}}, with
@@ -320,13 +318,13 @@ def judge(exchanges: Found) -> str:
     where = "everywhere there" if all(gaining) else "in some of these cases" if any(gaining) else "nowhere"
     ends = (of(reached, key=lambda case: _mean(exchanges[case], "gain")) for of in (min, max))
     gains = " to ".join(f"{{gain_{n}_{m}:.2g}} ± {{error_{n}_{m}:.1g}} nats ({n:,} points, {m} units)" for n, m in ends)
-    worst = max(reached, key=lambda case: _mean(exchanges[case], "rise"))
-    harms = _mean(exchanges[worst], "rise") > HARM
+    points, width = worst = max(reached, key=lambda case: _mean(exchanges[case], "rise"))
+    fit = "suffers" if _mean(exchanges[worst], "rise") > HARM else "hardly suffers"
     return f"""{text}
 
     Where it is within reach, the mean field halfway, with the moments of both modes, has an ELBO that is higher by
     {gains}: VI would gain by interpolating {where}. Its expected loss is higher by at most
-    {{rise_{worst[0]}_{worst[1]}:.1g}} nats per point: the fit {"suffers" if harms else "hardly suffers"}."""
+    {{rise_{points}_{width}:.1g}} nats per point: the fit {fit}."""
 
 
 def _family(found: Found, first: int) -> dict[int, Sequence[Measured]]:
@@ -387,10 +385,13 @@ def _figure(networks: Found, exchanges: Found) -> "Figure":
         _draw(right, _family(exchanges, points), "sigmas", f"{points:,} training points", colour)
     label_panel(left, "a", "The nearest equivalent mode")
     label_panel(right, "b", "The likeliest exchange under a mean field")
-    for axes, label in ((left, "‖ω − g·ω‖ / ‖ω‖"), (right, "distance, σ")):
+    for axes, label, found in ((left, "‖ω − g·ω‖ / ‖ω‖", networks), (right, "distance, σ", exchanges)):
         axes.set(xscale="log", yscale="log", xlabel="hidden units", ylabel=label)
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.legend()
+        axes.set_xticks(ticks := sorted({width for _, width in found}), list(map(str, ticks)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.tick_params(which="minor", labelbottom=False, labelleft=False)
+    left.legend(loc="center right", bbox_to_anchor=(1.0, 0.62))
+    right.legend()
     return figure
 
 
