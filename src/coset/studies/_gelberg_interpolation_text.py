@@ -38,7 +38,8 @@ What the paper measures is the first threshold, at which a descent is held, not 
 Halfway never stops being a local minimum. Where the KL is stationary in Σ, its Hessian in μ is E[−∇² log p] = Σ⁻¹, by
 Price's theorem; in the deviation s it is at least 2/s², since E[z² sech²(cz)] ≤ E[sech²(cz)]; and the mixed derivatives
 vanish by symmetry. In numbers, the least eigenvalue of the Hessian (σ = 1) stays above {midpoint_stiffness:.2f}/α²
-from α = 1 to {far:g}. A descent that starts between two modes stays there, however far apart they are.
+from α = 1 to {far:g}. Only its basin becomes narrow beside α: at α = {wide:g}σ a descent that starts with the same
+variance returns to it from up to {basin:.1f}σ beside it.
 """
 _METHOD = """
 By the paper's method: {samples:,} fresh samples for each of {steps:,} steps, learning rate {rate:g}; Σ = AAᵀ with a

@@ -178,6 +178,16 @@ def apparent_threshold(time: float, level: float = LEVEL, tolerance: float = 1e-
     return _bisect(lambda distance: flow(distance, time).mean / distance >= level, 2.0, 7.0, tolerance)
 
 
+def basin(distance: float, tolerance: float = 0.01) -> float:
+    """From how far beside the mid-point, with its deviation, descent still returns to it (k = 1)."""
+    middle = midpoint(distance)
+
+    def returns(shift: float) -> bool:
+        return at_midpoint(distance, settle(distance, Along(middle.mean - shift, middle.deviation)))
+
+    return _bisect(returns, 0.0, middle.mean, tolerance)
+
+
 def fold() -> tuple[float, Along]:
     """The distance at which a minimum beside a component appears (k = 1), and where: ∇F = 0 with a singular Hessian."""
 

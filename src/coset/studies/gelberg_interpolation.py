@@ -11,6 +11,7 @@ from coset.studies._gelberg_interpolation_figure import Shown, draw
 from coset.studies._gelberg_interpolation_text import caption, outcome
 from coset.studies._gelberg_mixture import (
     apparent_threshold,
+    basin,
     descent_threshold,
     fold,
     global_switch,
@@ -31,6 +32,8 @@ COORDINATES = (2.0, 3.0, 10.0, 100.0)
 """Of the table of mean fields."""
 FAR = 100.0
 """Up to this distance, in σ, the mid-point's Hessian is looked at."""
+WIDE = 10.0
+"""The distance, in σ, at which the basin of the mid-point is measured."""
 AWAY = 0.5
 """Descent is compared with its exact limit at distances further than this from the threshold, in σ."""
 ROWS = 15
@@ -95,7 +98,7 @@ class Exact:
             samples=100, steps=200, rate=0.15, points=15, curve=10, dimensions=(1, 2), spread=(2,), sigmas=(0.5, 1.0)
         ),
         "small": Config(
-            samples=5000, steps=3000, rate=0.01, points=60, curve=150, dimensions=(1, 2, 10), spread=(2, 10)
+            samples=2000, steps=3000, rate=0.01, points=60, curve=150, dimensions=(1, 2, 10), spread=(2, 10)
         ),
         "paper": Config(
             samples=5000, steps=3000, rate=0.01, points=150, curve=300, dimensions=(1, 2, 10, 50), spread=(2, 10, 50)
@@ -165,6 +168,8 @@ def _numbers(config: Config, runs: Runs, exact: Exact) -> dict[str, Scalar]:
         "switch_variance_after": after.variance[0],
         "midpoint_stiffness": stiffness,
         "far": FAR,
+        "wide": WIDE,
+        "basin": basin(WIDE),
         "samples": config.samples,
         "steps": config.steps,
         "rate": config.rate,
