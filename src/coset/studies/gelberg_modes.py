@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Shape = tuple[int, ...]  # widths of the hidden layers
 Measured = Mapping[str, float]
 Found = Mapping[tuple[int, int], Sequence[Measured]]  # by depth or training points, and width; a seed each
 DEPTHS = {1: "one hidden layer", 2: "two hidden layers"}
@@ -79,7 +80,7 @@ _SMALL = Recipe(epochs=3, batch_size=500, learning_rate=1e-3, optimizer="adam", 
     presets={
         "quick": Config(
             "digits", (4, 16, 64), (4, 16), 2, replace(_SMALL, epochs=4, batch_size=100, learning_rate=5e-3),
-            (Run(None, (4, 16), 6, 50), Run(50, (4, 16), 100, 50)), 2, 4, 500,
+            (Run(None, (4, 16), 5, 50), Run(50, (4, 16), 80, 50)), 2, 4, 500,
         ),
         "small": Config(
             "mnist", (5, 10, 20, 50, 100, 200, 500, 1000), (5, 20, 100, 500), 3, _SMALL,
@@ -97,30 +98,30 @@ _SMALL = Recipe(epochs=3, batch_size=500, learning_rate=1e-3, optimizer="adam", 
 def run(config: Config, context: Context) -> Findings:
     """Measure networks at both depths, then posteriors on all images and on few."""
     pixels = context.data(config.data, flatten=True)
-    shapes = [[width] for width in config.widths] + [[width, width] for width in config.deep_widths]
+    shapes = [(width,) for width in config.widths] + [(width, width) for width in config.deep_widths]
     cases = [(one, width) for one in config.posteriors for width in one.widths]
+    syms = {shape: _permutations(pixels, shape) for shape in {*shapes, *((width,) for _, width in cases)}}
     networks: dict[tuple[int, int], list[Measured]] = {}
     exchanges: dict[tuple[int, int], list[Measured]] = {}
-    total = config.seeds * len(shapes) + config.posterior_seeds * len(cases)
-    with context.progress("nearest modes", total) as bar:
-        for widths in shapes:
-            sym, found = _permutations(pixels, widths), networks.setdefault((len(widths), widths[0]), [])
+    with context.progress("nearest modes", config.seeds * len(shapes) + config.posterior_seeds * len(cases)) as bar:
+        for shape in shapes:
+            found = networks.setdefault((len(shape), shape[0]), [])
             for seed in range(config.seeds):
-                found.append(_network(config, context, sym, widths, seed))
-                bar.advance(note=f"hidden layers {widths}: {found[-1]['trained']:.3f}")
+                found.append(_network(config, context, syms[shape], shape, seed))
+                bar.advance(note=f"hidden layers {shape}: {found[-1]['trained']:.3f}")
         for one, width in cases:
-            data, sym = _few(context, config.data, one.points), _permutations(pixels, [width])
+            data = _few(context, config.data, one.points)
             found = exchanges.setdefault((len(data.train), width), [])
             for seed in range(config.posterior_seeds):
-                found.append(_posterior(config, one, context, data, sym, seed))
+                found.append(_posterior(config, one, context, data, syms[width,], seed))
                 bar.advance(note=f"posterior of {width}: {found[-1]['sigmas']:.1f}σ")
     return _findings(networks, exchanges, pixels)
 
 
-def _network(config: Config, context: Context, sym: Symmetry, widths: list[int], seed: int) -> Measured:
+def _network(config: Config, context: Context, sym: Symmetry, shape: Shape, seed: int) -> Measured:
     """Distances and bounds in units of ‖ω‖; ``rise`` of the training loss halfway to the nearest mode."""
     data = context.data(config.data, flatten=True)
-    options = _options(data, widths)
+    options = _options(data, shape)
     entry = context.trained(
         model="mlp", data=config.data, recipe=config.recipe, seed=seed, options=options, data_options={"flatten": True}
     )
@@ -130,7 +131,7 @@ def _network(config: Config, context: Context, sym: Symmetry, widths: list[int],
     halfway = {name: (tensor + moved[name]) / 2 for name, tensor in entry.params.items()}
     return {
         "volume": volume_bound(1.0, nearest.dimension, sym.log_permutations),
-        "pair": pair_bound(1.0, widths[0]),
+        "pair": pair_bound(1.0, shape[0]),
         "start": start.distance / start.norm,
         "trained": nearest.distance / nearest.norm,
         "rise": _loss(model, data.train, halfway, context) - entry.info["train"]["loss"],
@@ -140,7 +141,7 @@ def _network(config: Config, context: Context, sym: Symmetry, widths: list[int],
 
 def _posterior(config: Config, one: Run, context: Context, data: Dataset, sym: Symmetry, seed: int) -> Measured:
     """The nearest mode of the mean, the likeliest exchange, and what it is to be halfway there."""
-    options = _options(data, [sym.classes[sym.permuting[0]].size])
+    options = _options(data, (sym.classes[sym.permuting[0]].size,))
     settings = {"epochs": one.epochs, "batch_size": one.batch_size, **SETTINGS}
     fit = inferred(context, method="mean-field", model="mlp", data=data, seed=seed, settings=settings, options=options)
     q: MeanField = fit.posterior
@@ -185,8 +186,8 @@ def separations(sym: Symmetry, q: MeanField, g: Element) -> tuple[float, float]:
     parts = (q.mean, sym.act(g, q.mean), q.std)
     mean, moved, std = (vector(part, q.random_names, q.mean).double() for part in parts)
     squares = (moved - mean).square()
-    total, spread = float(squares.sum()), float((squares * std.square()).sum())
-    return math.sqrt(float((squares / std.square()).sum())), total / math.sqrt(spread) if spread else 0.0
+    spread = math.sqrt((squares * std.square()).sum())
+    return math.sqrt((squares / std.square()).sum()), float(squares.sum()) / spread if spread else 0.0
 
 
 def interpolated(sym: Symmetry, q: MeanField, g: Element) -> MeanField:
@@ -203,13 +204,12 @@ def _halfway(
 ) -> Measured:
     """``gain`` L(other) − L(q) in nats, its ``variance``, ``rise`` of the loss per point; draws of the same noise."""
     part = Split(data.train.x[: config.images], data.train.y[: config.images])
-    zero = {name: torch.zeros_like(tensor) for name, tensor in q.mean.items()}
-    prior = MeanField(zero, {name: torch.full_like(tensor, PRIOR) for name, tensor in q.std.items()})
-    cost = float(kl(other, prior) - kl(q, prior))
+    zero, wide = ({name: torch.full_like(q.mean[name], value) for name in q.mean} for value in (0.0, PRIOR))
+    cost = float(kl(other, MeanField(zero, wide)) - kl(q, MeanField(zero, wide)))
     rises = []
     for draw in range(config.draws):
-        one, two = (posterior.sample(1, context.generator(f"draw {draw}")) for posterior in (q, other))
-        losses = [_loss(model, part, {name: drawn[name][0] for name in drawn}, context) for drawn in (one, two)]
+        drawn = (posterior.sample(1, context.generator(f"draw {draw}")) for posterior in (q, other))
+        losses = [_loss(model, part, {name: tensor[0] for name, tensor in one.items()}, context) for one in drawn]
         rises.append(losses[1] - losses[0])
     rise, count = statistics.fmean(rises), len(data.train)
     variance = count**2 * statistics.variance(rises) / len(rises)
@@ -227,16 +227,16 @@ def _few(context: Context, name: str, points: int | None) -> Dataset:
     if points is None:
         return data
     chosen = torch.randperm(len(data.train), generator=context.generator("points"))[:points].sort().values
-    fingerprint = f"{data.fingerprint}, {points} points, seed {context.seed}"
-    return replace(data, train=data.train.take(chosen), fingerprint=fingerprint)
+    mark = f"{points} points, seed {context.seed}"
+    return replace(data, train=data.train.take(chosen), fingerprint=f"{data.fingerprint}, {mark}")
 
 
-def _options(data: Dataset, widths: list[int]) -> dict[str, Any]:
-    return {"in_features": data.train.x.shape[1], "widths": widths, "out_features": data.outputs}
+def _options(data: Dataset, shape: Shape) -> dict[str, Any]:
+    return {"in_features": data.train.x.shape[1], "widths": list(shape), "out_features": data.outputs}
 
 
-def _permutations(data: Dataset, widths: list[int]) -> Symmetry:
-    model = build("mlp", seed=0, **_options(data, widths))
+def _permutations(data: Dataset, shape: Shape) -> Symmetry:
+    model = build("mlp", seed=0, **_options(data, shape))
     return discover(model, example_input(model, 2)).restrict(scales=False, signs=False)
 
 
