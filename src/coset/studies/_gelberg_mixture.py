@@ -117,7 +117,9 @@ def midpoint(distance: float, coordinates: float = 1.0) -> Along:
     def slope(deviation: float) -> float:
         return float(gradient(distance, distance / 2, deviation, coordinates)[1])
 
-    return Along(distance / 2, float(brentq(slope, 1.0, 1.0 + distance, xtol=1e-14, rtol=1e-14)))
+    # ∂F/∂s = 0 says s − 1/s = ¼a² s E[sech²(½a s z)]/k, at most a/√(2π).
+    widest = 1.0 + distance / math.sqrt(2 * math.pi)
+    return Along(distance / 2, float(brentq(slope, 1.0, widest, xtol=1e-14, rtol=1e-14)))
 
 
 def flow(distance: float, time: float, start: Along = START, coordinates: float = 1.0) -> Along:
