@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from benchmarks.measure import Ratio, ratio
 from coset.models import MLP
 from coset.posterior.flat_optimizer import FlatOptimizer
-from coset.posterior.mean_field import NegativeELBO
+from coset.posterior.negative_elbo import NegativeELBO
 from coset.posterior.problem import pose
 from coset.train import Recipe
 

@@ -24,7 +24,7 @@ from coset.posterior import (
 )
 from coset.posterior.elbo import elbo
 from coset.posterior.flat_optimizer import FlatOptimizer, optimization
-from coset.posterior.mean_field import NegativeELBO
+from coset.posterior.negative_elbo import NegativeELBO
 from coset.posterior.problem import pose
 from coset.train import DivergenceError
 

@@ -82,7 +82,7 @@ def test_products_of_exchanges_are_all_elements_once(case, names):
     mean = randomized(model, torch.Generator().manual_seed(0))
     over = unknowns(MeanField(mean, {name: torch.ones_like(tensor) for name, tensor in mean.items()}))
     start = torch.arange(len(over.mean))
-    tables = list(module.products(start[None], module.exchanges(finite, over), 10 * len(start)))
+    tables = list(module.products(start[None], module.exchanges(finite, over.names, over.like), 10 * len(start)))
     assert all(len(table) <= 10 for table in tables)
     found = {tuple(row) for table in tables for row in table.tolist()}
     numbered = pieces(start.double(), over.names, over.like)

@@ -21,11 +21,13 @@ from coset.posterior.scores import Scores, score
 from coset.posterior.sgmcmc import fit_sgmcmc
 from coset.posterior.svgd import fit_svgd
 from coset.posterior.swag import fit_swag
+from coset.posterior.symmetrized import SymmetrizedELBO, fit_symmetrized
 
 FITS: dict[str, Callable[..., Fit[Any]]] = {
     "map": fit_map,
     "ensemble": fit_ensemble,
     "mean-field": fit_mean_field,
+    "symmetrized": fit_symmetrized,
     "swag": fit_swag,
     "svgd": fit_svgd,
     "sgmcmc": fit_sgmcmc,
@@ -53,6 +55,7 @@ __all__ = [
     "RealPredictive",
     "ReliabilityCurve",
     "Scores",
+    "SymmetrizedELBO",
     "TargetLikelihood",
     "Trace",
     "diagnose",
@@ -66,6 +69,7 @@ __all__ = [
     "fit_sgmcmc",
     "fit_svgd",
     "fit_swag",
+    "fit_symmetrized",
     "linearized",
     "plot_reliability",
     "predictive",

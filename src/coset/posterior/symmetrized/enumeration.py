@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from coset.distribution.density import pieces, vector
+from coset.distribution.density import vector
 from coset.distribution.mean_field import MeanField
 from coset.errors import InputError
+from coset.posterior.symmetrized.orbit import numbered
 from coset.posterior.symmetrized.pairs import normal_log_prob
-from coset.posterior.symmetrized.units import Unknowns, unknowns
+from coset.posterior.symmetrized.units import unknowns
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.action import check_names
 
@@ -45,7 +46,7 @@ def all_permutations(sym: Symmetry) -> Iterator[Element]:
     return map(element, itertools.product(*blocks))
 
 
-def exchanges(sym: Symmetry, over: Unknowns) -> list[Tensor]:
+def exchanges(sym: Symmetry, names: Sequence[str], like: Mapping[str, Tensor]) -> list[Tensor]:
     """Factors of the group, each (k, D): every permutation is a product of one choice from each, in just one way.
 
     A block of n units has n−1 factors: for k = 1…n−1 nothing, or the exchange of unit k with an earlier one. Blocks
@@ -53,16 +54,14 @@ def exchanges(sym: Symmetry, over: Unknowns) -> list[Tensor]:
     blocks and classes make the whole group. A choice is the index by which it moves the weights, (g·x)_i = x[index_i].
     """
     finite = sym.restrict(scales=False, signs=False)
-    numbers = torch.arange(len(over.mean), dtype=torch.float64)
-    # Floating point, as weights are; whole numbers to 2⁵³ are exact.
-    numbered = pieces(numbers, over.names, {name: over.like[name].double() for name in over.names})
+    places = numbered(names, like)
 
     def moved(name: str, block: int, i: int, k: int) -> Tensor:
         shape = finite.shape(name)
         order = torch.arange(shape[-1]).repeat(math.prod(shape[:-1]), 1)
         order[block, i], order[block, k] = k, i
         g = finite.element({name: order.reshape(shape)})
-        return vector(finite.act(g, numbered, partial=True), over.names, over.like).round().long().cpu()
+        return vector(finite.act(g, places, partial=True), names, like).round().long()
 
     factors = []
     for name in finite.permuting:
@@ -91,7 +90,7 @@ def enumerated(sym: Symmetry, q: MeanField, omega: Mapping[str, Tensor]) -> tupl
     entries = max(1, _ENTRIES * x.shape[-1] // max(1, x.numel()))
     total = x.new_full(x.shape[:-1], -math.inf)
     # With g also g⁻¹ is gone through.
-    for table in products(start, exchanges(sym, over), entries):
+    for table in products(start, exchanges(sym, over.names, over.like), entries):
         logs = normal_log_prob(x[..., table.to(x.device)], over.mean, over.std)
         total = torch.logaddexp(total, torch.logsumexp(logs, -1))
     return normal_log_prob(x, over.mean, over.std), total - math.log(permutation_count(sym))

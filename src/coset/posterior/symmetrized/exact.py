@@ -75,7 +75,7 @@ def mutual_information(
     check_count(samples, "samples")
     if samples < 2:
         raise InputError("samples is 1; expected two or more, for a standard error")
-    _check_seed(seed)
+    check_seed(seed)
     over = unknowns(q)
     generator = torch.Generator(over.mean.device).manual_seed(seed)
     most = max(1, min(max(_AT_ONCE.values()), _ENTRIES // len(over.mean)))
@@ -104,7 +104,7 @@ def entropy_symmetrized(
 ) -> Estimate:
     """H(q^G) = H(q) + I(g; ω) in nats: the first in closed form, the second as in ``mutual_information``."""
     gain = mutual_information(sym, q, samples, seed, method=method, show=show)
-    return Estimate(_entropy(q) + gain.value, gain.error)
+    return Estimate(entropy_of(q) + gain.value, gain.error)
 
 
 def sample_symmetrized(sym: Symmetry, q: MeanField, n: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -128,11 +128,13 @@ def _density(method: str) -> Density:
     return METHODS[method]
 
 
-def _entropy(q: MeanField) -> float:
+def entropy_of(q: MeanField) -> float:
+    """H(q) in nats, in float64."""
     std = unknowns(q).std
     return float(std.log().sum()) + 0.5 * len(std) * (1 + math.log(2 * math.pi))
 
 
-def _check_seed(seed: object) -> None:
+def check_seed(seed: object) -> None:
+    """A seed is a whole number."""
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise InputError(f"seed is {seed!r}; expected a whole number ≥ 0")

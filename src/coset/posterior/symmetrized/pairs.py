@@ -10,7 +10,7 @@ from coset.distribution.mean_field import MeanField
 from coset.posterior.symmetrized.units import UnitEntries, Unknowns, permuting_class, unit_entries, unknowns
 from coset.symmetry import Symmetry
 
-_LOG_2PI = math.log(2 * math.pi)
+LOG_2PI = math.log(2 * math.pi)
 
 
 def pair_matrix(sym: Symmetry, q: MeanField, omega: Mapping[str, Tensor]) -> Tensor:
@@ -26,17 +26,26 @@ def pair_matrix(sym: Symmetry, q: MeanField, omega: Mapping[str, Tensor]) -> Ten
 
 
 def pairs(entries: UnitEntries, over: Unknowns, x: Tensor) -> Tensor:
-    """``pair_matrix`` of weight vectors x (…, D): −½ [ν²·s⁻² − 2 ν·(μ s⁻²) + μ²·s⁻² + Σ log 2πs²], by two products.
+    """``pair_matrix`` of weight vectors x (…, D)."""
+    return unit_log_probs(entries.owned.to(x.device), x, over.mean, over.std)
 
-    All is centred at the mean of the units' means first, so that the square loses less when it is taken apart.
+
+def unit_log_probs(owned: Tensor, x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """A_ij = log N(x[owned_i]; mean[owned_j], std[owned_j]²), (…, n, n), of x (…, D) and places (n, k) by unit."""
+    return compared(x[..., owned], mean[owned], std[owned])
+
+
+def compared(units: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """A_ij = log N(units_i; mean_j, diag std_j²), (…, n, n), of rows (…, n, k) each.
+
+    −½ [ν²·s⁻² − 2 ν·(μ s⁻²) + μ²·s⁻² + Σ log 2πs²], by two products. All is centred at the mean of the units' means
+    first, so that the square loses less when it is taken apart.
     """
-    owned = entries.owned.to(x.device)
-    mean, std = over.mean[owned], over.std[owned]
-    centre = mean.detach().mean(0)
-    near, moved = x[..., owned] - centre, mean - centre
+    centre = mean.detach().mean(-2, keepdim=True)
+    near, moved = units - centre, mean - centre
     precision = std.square().reciprocal()
-    constant = (moved.square() * precision).sum(-1) + 2 * std.log().sum(-1) + _LOG_2PI * owned.shape[1]
-    return near @ (moved * precision).mT - 0.5 * (near.square() @ precision.mT + constant)
+    constant = (moved.square() * precision).sum(-1) + 2 * std.log().sum(-1) + LOG_2PI * units.shape[-1]
+    return near @ (moved * precision).mT - 0.5 * (near.square() @ precision.mT + constant[..., None, :])
 
 
 def free_log_prob(entries: UnitEntries, over: Unknowns, x: Tensor) -> Tensor:
@@ -47,4 +56,4 @@ def free_log_prob(entries: UnitEntries, over: Unknowns, x: Tensor) -> Tensor:
 
 def normal_log_prob(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """log N(x; m, diag s²) summed over the last axis."""
-    return torch.sum(-0.5 * ((x - mean) / std).square() - std.log() - 0.5 * _LOG_2PI, -1)
+    return torch.sum(-0.5 * ((x - mean) / std).square() - std.log() - 0.5 * LOG_2PI, -1)

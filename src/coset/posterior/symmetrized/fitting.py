@@ -1,0 +1,160 @@
+"""Variational inference with the symmetrized ELBO."""
+
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from coset.distribution import MeanField
+from coset.posterior.fit import Callback, Control, Fit, device_stream
+from coset.posterior.flat_optimizer import optimization
+from coset.posterior.likelihoods import Likelihood
+from coset.posterior.mean_field import Descent, KLWeight, descend
+from coset.posterior.problem import Data, PriorLike, Problem, pose
+from coset.posterior.starting import Start, points_of
+from coset.posterior.symmetrized.bounds import side_of
+from coset.posterior.symmetrized.drawn import Drawn
+from coset.posterior.symmetrized.invariance import check_invariant_prior
+from coset.posterior.symmetrized.noise import NoiseComparison
+from coset.posterior.symmetrized.objective import SymmetrizedELBO
+from coset.posterior.symmetrized.orbit import orbit
+from coset.posterior.symmetrized.proposals import proposal_named
+from coset.symmetry import Symmetry, discover
+
+METHOD = "symmetrized VI"
+
+
+class Gain:
+    """H^K − H(q) of sampled weights with its reparametrised gradient, as a term beside H(q).
+
+    Where every weight that moves is moved by one class alone, all goes through the matrices A of these classes: for
+    draws with weights w_j of permutations P_j, ∂(−log Σ w)/∂A = I − Σ_j r_j P_j with the shares r_j = w_j/Σ w.
+    """
+
+    def __init__(self, objective: SymmetrizedELBO, problem: Problem) -> None:
+        views = problem.layout.views(problem.start)
+        self._objective = objective
+        self._orbit = orbit(objective.sym, tuple(views), views)
+        self._like = problem.start
+        self._values: list[Tensor] = []
+        self._generator = torch.Generator(problem.start.device)
+        alone = {} if len(self._orbit.shared) else self._orbit.alone
+        self._compared = {name: NoiseComparison(owned, problem.start) for name, owned in alone.items()}
+
+    def begin(self, seed: int, epoch: int) -> None:
+        """Permutations have a stream of their own: the noise of the weights is that of plain inference."""
+        self._generator = device_stream("permutations", seed, epoch, self._like)
+        self._values = []
+
+    def gradient(self, values: Tensor, noise: Tensor, sign: int) -> Tensor:
+        """With respect to (μ, ρ), (2, D), both along ω = μ ± e^ρ·ε and in q itself."""
+        found = self._by_matrices(values, noise, sign) if self._compared else self._by_graph(values, noise, sign)
+        value, gradient = found
+        self._values.append(value)
+        return gradient
+
+    def mean(self) -> float:
+        """Of the epoch's values."""
+        return float(torch.stack(self._values).mean())
+
+    def _by_graph(self, values: Tensor, noise: Tensor, sign: int) -> tuple[Tensor, Tensor]:
+        leaves = values.detach().requires_grad_()
+        with torch.enable_grad():
+            mean, std = leaves[0].double(), leaves[1].double().exp()
+            drawn = Drawn(self._orbit, mean + std * noise.double() * sign, mean, std)
+            value = self._objective.added(drawn, self._generator)
+            (gradient,) = torch.autograd.grad(value, leaves)
+        return value.detach(), gradient
+
+    @torch.no_grad()
+    def _by_matrices(self, values: Tensor, noise: Tensor, sign: int) -> tuple[Tensor, Tensor]:
+        matrices = {name: part.matrix(values, noise, sign).double() for name, part in self._compared.items()}
+        value, along = self._along(values[0], matrices)
+        gradient = torch.zeros_like(values)
+        for name, part in along.items():
+            # Where only the identity weighs anything there is none.
+            if bool(part.any()):
+                self._compared[name].pull_back(part, gradient)
+        return value, gradient
+
+    def _along(self, mean: Tensor, matrices: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The value and its gradient with respect to each A."""
+        chosen, K = proposal_named(self._objective.proposal), self._objective.K
+        # Nothing but the means is asked for beside the matrices.
+        none = mean.new_zeros(0)
+        drawn = Drawn(self._orbit, none, mean.double(), none, matrices)
+        if chosen.sums:
+            with torch.enable_grad():
+                leaves = [part.requires_grad_() for part in matrices.values()]
+                value = side_of(chosen, chosen.weights(drawn, K, self._generator))
+                return value.detach(), dict(zip(matrices, torch.autograd.grad(value, leaves), strict=True))
+        weights = chosen.weights(drawn, K, self._generator)
+        logs, moves = weights.draws, weights.moves or {}
+        if chosen.lower:
+            logs = torch.cat([weights.identity[None], logs[:-1]])
+            moves = {name: order[:-1] for name, order in moves.items()}
+        value = math.log(len(logs)) - torch.logsumexp(logs, 0)
+        shares = torch.softmax(logs, 0)
+        own = shares[:1] if chosen.lower else shares[:0]
+        return value, {name: _identity_less(shares[len(own) :], own, order) for name, order in moves.items()}
+
+
+def _identity_less(shares: Tensor, own: Tensor, order: Tensor) -> Tensor:
+    """I − r₀I − Σ_j r_j P_j, (n, n), P_j with its ones at (i, p_j[i]); ``own`` holds r₀, or nothing."""
+    n = order.shape[-1]
+    places = torch.arange(n, device=order.device) * n + order
+    total = torch.zeros(n * n, dtype=shares.dtype, device=shares.device)
+    total[:: n + 1] = 1 - own.sum()
+    total.index_add_(0, places.reshape(-1).to(shares.device), shares.repeat_interleave(n), alpha=-1)
+    return total.view(n, n)
+
+
+def fit_symmetrized(
+    model: nn.Module,
+    data: Data,
+    *,
+    sym: Symmetry | None = None,
+    K: int = 20,
+    proposal: str = "uniform",
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    likelihood: Likelihood | str = "categorical",
+    prior: PriorLike = 1.0,
+    temperature: float = 1.0,
+    optimizer: str = "adam",
+    momentum: float = 0.0,
+    schedule: str = "constant",
+    warmup_epochs: int = 0,
+    samples: int = 1,
+    antithetic: bool = True,
+    std: float = 0.01,
+    kl: str | None = None,
+    kl_weight: KLWeight | None = None,
+    start: Start | None = None,
+    seed: int = 0,
+    checkpoint: Path | str | None = None,
+    checkpoint_seconds: float = 5.0,
+    callback: Callback | None = None,
+    show: bool | None = None,
+) -> Fit[MeanField]:
+    """Maximise the ELBO of q^G, q = N(m, diag(s²)) averaged over the permutations of the model (Gelberg et al. 2024).
+
+    The q that is found predicts as its q^G does. ``sym``: the symmetry, by default what ``coset.discover`` finds; ``K``
+    permutations from ``proposal`` for every sampled weight, see ``SymmetrizedELBO``; all else as in ``fit_mean_field``,
+    which K = 1 is to the bit. The prior must be invariant under the permutations. The trace also has, per data point,
+    the gain H^K − H(q) as the epoch saw it and symmetrized_elbo, the elbo with it (times T if tempered).
+    """
+    problem = pose(model, data, likelihood, prior, temperature, points_of(start))
+    found = discover(problem.model, problem.x[:2]) if sym is None else sym
+    objective = SymmetrizedELBO(found, K, samples, proposal)
+    views = problem.layout.views(problem.start)
+    check_invariant_prior(found, problem.prior, views)
+    recipe = optimization(epochs, batch_size, learning_rate, optimizer, momentum, schedule, warmup_epochs)
+    descent = Descent(recipe, samples, antithetic, std, kl, kl_weight)
+    control = Control(seed, checkpoint, checkpoint_seconds, callback, show)
+    plain = K == 1 and proposal == "uniform"
+    settings = {"symmetry": found.fingerprint, "K": K, "proposal": proposal}
+    term = None if plain else Gain(objective, problem)
+    return descend(problem, descent, start, control, method=METHOD, term=term, settings=settings)

@@ -1,0 +1,137 @@
+"""The symmetrized ELBO: that of a mean-field q, and what averaging it over the permutations adds."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from coset.distribution import Estimate, MeanField
+from coset.distribution.density import pieces
+from coset.distribution.draws import check_count, check_generator
+from coset.distribution.ties import ties
+from coset.errors import InputError
+from coset.posterior.elbo import elbo
+from coset.posterior.likelihoods import Likelihood
+from coset.posterior.problem import Data, PriorLike, pose
+from coset.posterior.symmetrized.bounds import side_of
+from coset.posterior.symmetrized.drawn import Drawn
+from coset.posterior.symmetrized.invariance import check_invariant_prior
+from coset.posterior.symmetrized.orbit import orbit
+from coset.posterior.symmetrized.proposals import proposal_named
+from coset.posterior.symmetrized.units import Unknowns, unknowns
+from coset.symmetry import Symmetry
+
+_DRAWS_AT_ONCE = 64
+
+
+class SymmetrizedValue(NamedTuple):
+    """Per data point, with standard errors: ``plain`` L of q, the ``gain`` H^K − H(q), and the ``total`` L^K of q^G."""
+
+    plain: Estimate
+    gain: Estimate
+    total: Estimate
+
+
+@dataclass(frozen=True, eq=False)
+class SymmetrizedELBO:
+    """L + H^K − H(q): the ELBO of q^G = (1/|G|) Σ_g q(g⁻¹·ω) by K permutations (Gelberg et al. 2024, theorem 4.3).
+
+    To the ELBO of q each of ``samples`` weights ω adds −log[(1/K)(1 + Σ_{j<K} exp(log q(g_j⁻¹·ω) − log q(ω)))]: at most
+    log K, ≥ 0 in expectation and more the more permutations. It is the form whose noise does not carry that of
+    −log q(ω), ½(‖ε‖² − D). G: the permutations of ``sym``; scales and signs play no part. ``proposal``: where the g_j
+    come from, a name in ``PROPOSALS``; other than uniform, terms are divided by |G| times their probabilities.
+    """
+
+    sym: Symmetry
+    K: int = 20
+    samples: int = 1
+    proposal: str = "uniform"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sym, Symmetry):
+            raise InputError(f"sym is a {type(self.sym).__name__}; expected a Symmetry, as coset.discover finds")
+        check_count(self.K, "K")
+        check_count(self.samples, "samples")
+        proposal_named(self.proposal)
+
+    @property
+    def bound(self) -> str:
+        """Which bound of the ELBO of q^G this is in expectation: "lower", "upper" or "exact"."""
+        if self.proposal == "exact":
+            return "exact"
+        return "lower" if proposal_named(self.proposal).lower else "upper"
+
+    def gain(self, q: MeanField, omega: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
+        """What each of some weights (…) adds to the ELBO, (…), in float64; differentiable in ω, means, deviations."""
+        check_generator(generator)
+        over = unknowns(q)
+        moved = orbit(self.sym, over.names, over.like)
+        return self.added(Drawn(moved, over.vector(omega), over.mean, over.std), generator)
+
+    def added(self, drawn: Drawn, generator: torch.Generator) -> Tensor:
+        """``gain`` of weights beside their q, (…)."""
+        if self.K == 1 and self.proposal == "uniform":
+            return torch.zeros(drawn.lead, dtype=torch.float64, device=generator.device)
+        chosen = proposal_named(self.proposal)
+        return side_of(chosen, chosen.weights(drawn, self.K, generator))
+
+    def __call__(
+        self, q: MeanField, log_joint: Callable[[dict[str, Tensor]], Tensor], generator: torch.Generator
+    ) -> Tensor:
+        """E_q[log p(Y, ω)] + H(q) + gain by ``samples`` reparametrised draws ω = m + s·ε, a scalar in float64.
+
+        ``log_joint``: of the weights of one network, a scalar, invariant under the group. Differentiable in the means
+        and deviations of q, for an optimizer of one's own; ``fit_symmetrized`` is faster.
+        """
+        check_generator(generator)
+        over = unknowns(q)
+        shape = (self.samples, len(over.mean))
+        noise = torch.randn(shape, generator=generator, dtype=torch.float64, device=generator.device).to(over.mean)
+        x = over.mean + over.std * noise
+        values = [log_joint(self._network(q, over, row)) for row in x]
+        gain = self.added(Drawn(orbit(self.sym, over.names, over.like), x, over.mean, over.std), generator)
+        entropy = over.std.log().sum() + 0.5 * len(over.std) * (1 + math.log(2 * math.pi))
+        return torch.stack([value.double() for value in values]).mean() + entropy + gain.mean()
+
+    @staticmethod
+    def _network(q: MeanField, over: Unknowns, row: Tensor) -> dict[str, Tensor]:
+        """All that the ``state_dict`` holds, at one draw; tied names share it."""
+        drawn, first = pieces(row, over.names, over.like), ties(q.mean)
+        return {name: drawn.get(first[name], tensor) for name, tensor in q.mean.items()}
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        q: MeanField,
+        data: Data,
+        *,
+        likelihood: Likelihood | str = "categorical",
+        prior: PriorLike = 1.0,
+        temperature: float = 1.0,
+        draws: int = 1000,
+        batch_size: int = 1000,
+        seed: int = 0,
+    ) -> SymmetrizedValue:
+        """L of q, the gain and their sum, per data point, each by ``draws`` weights; at T the gain counts T times."""
+        problem = pose(model, data, likelihood, prior, temperature, [q.mean] if isinstance(q, MeanField) else [])
+        over = unknowns(q)
+        check_invariant_prior(self.sym, problem.prior, problem.layout.views(problem.start))
+        plain = elbo(
+            model, q, data, likelihood=likelihood, prior=prior, temperature=temperature, samples=draws,
+            batch_size=batch_size, seed=seed,
+        )  # fmt: skip
+        moved = orbit(self.sym, over.names, over.like)
+        generator = torch.Generator(over.mean.device).manual_seed(seed)
+        parts = []
+        with torch.no_grad():
+            for start in range(0, draws, _DRAWS_AT_ONCE):
+                count = min(_DRAWS_AT_ONCE, draws - start)
+                noise = torch.randn(count, len(over.mean), generator=generator, dtype=torch.float64)
+                x = over.mean + over.std * noise.to(over.mean)
+                parts.append(self.added(Drawn(moved, x, over.mean, over.std), generator))
+        gains = torch.cat(parts) * temperature / problem.count
+        gain = Estimate(float(gains.mean()), float(gains.std()) / math.sqrt(draws))
+        return SymmetrizedValue(plain, gain, Estimate(plain.value + gain.value, math.hypot(plain.error, gain.error)))

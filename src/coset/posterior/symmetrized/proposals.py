@@ -1,0 +1,170 @@
+"""Where permutations are drawn from to estimate I(g; ω): for each proposal, which sides of it they bound."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coset.errors import InputError
+from coset.posterior.symmetrized.distance import distance_weights
+from coset.posterior.symmetrized.drawn import Drawn
+from coset.posterior.symmetrized.enumeration import LARGEST_ORDER, exchanges, products
+from coset.posterior.symmetrized.guided import class_order, draw_chain, log_prob_of_identity, permanent_ratio
+from coset.posterior.symmetrized.orbit import Moves, Orbit
+from coset.posterior.symmetrized.pairs import normal_log_prob
+from coset.posterior.symmetrized.permanent import LARGEST
+from coset.posterior.symmetrized.weights import LogWeights
+
+LARGEST_SUMMED = 20
+"""Units of a class that is summed over by a permanent for each draw."""
+
+_ENTRIES = 2**22
+"""So many moved weights are held at once."""
+
+Sampler = Callable[[Drawn, int, torch.Generator], LogWeights]
+"""(weights beside their q, K, generator) → the weights of K permutations."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Weights of permutations, and whether the identity's among them makes a ``lower`` bound.
+
+    ``sums``: weights are sums over several permutations, not e^Δ of one each times a constant.
+    """
+
+    weights: Sampler
+    lower: bool
+    sums: bool = False
+
+
+def uniform(drawn: Drawn, K: int, generator: torch.Generator) -> LogWeights:
+    """g uniform over G: the weights are e^Δ, the identity's is 1 (Gelberg et al. 2024, theorem 4.3)."""
+    moves = drawn.orbit.uniform((*drawn.lead, K), generator)
+    weights = drawn.log_ratios(moves)
+    return LogWeights(weights, weights.new_zeros(drawn.lead), moves)
+
+
+def guided(drawn: Drawn, K: int, generator: torch.Generator) -> LogWeights:
+    """Class by class, rows taking columns in proportion to a Sinkhorn-scaled e^A, given the classes before.
+
+    A compares the units of ω with those of q by the weights that only this class and those before it move, so that r
+    does not know which g moved ω. Classes that are not simple are drawn uniformly.
+    """
+    orbit = drawn.orbit
+    chain = class_order(orbit, tuple(orbit.simple))
+    moves, log_r = draw_chain(drawn, chain, K, generator)
+    size = sum(orbit.log_size(name) for name in chain)
+    return LogWeights(drawn.log_ratios(moves) - size - log_r, -size - log_prob_of_identity(drawn, chain), moves)
+
+
+def marginal(drawn: Drawn, K: int, generator: torch.Generator) -> LogWeights:
+    """The sum over one class by a permanent, the others drawn as in ``guided``: Rao-Blackwellisation.
+
+    Of the simple classes of at most 20 units the one that ``guided`` would draw last is summed over, so that the others
+    are drawn as there. With no other class this is exact.
+    """
+    orbit = drawn.orbit
+    name = _summed(orbit)
+    if len(orbit.classes) == 1:
+        return _exactly(permanent_ratio(drawn, name, {})[..., 0], K)
+    chain = class_order(orbit, tuple(other for other in orbit.simple if other != name))
+    moves, log_r = draw_chain(drawn, chain, K, generator, without=name)
+    size = sum(orbit.log_size(other) for other in chain)
+    still = {other: order[None] for other, order in orbit.identity().items() if other != name}
+    own = permanent_ratio(drawn, name, still)[..., 0] - size - log_prob_of_identity(drawn, chain)
+    return LogWeights(permanent_ratio(drawn, name, moves) - size - log_r, own)
+
+
+def transpositions(drawn: Drawn, K: int, generator: torch.Generator) -> LogWeights:
+    """Uniform, with the sum over the identity and all transpositions known: they are the control variate.
+
+    ẑ = (1/|G|) Σ_{near} e^Δ + (1/K) Σ_j e^{Δ_j} [g_j not near], each weight w_j = the first sum + its own term.
+    """
+    orbit = drawn.orbit
+    known = torch.logsumexp(drawn.log_ratios(_near(orbit)), -1, keepdim=True) - orbit.log_order
+    moves = orbit.uniform((*drawn.lead, K), generator)
+    logs = drawn.log_ratios(moves)
+    weights = torch.logaddexp(known, logs.masked_fill(_is_near(orbit, moves).to(logs.device), -math.inf))
+    return LogWeights(weights, known[..., 0])
+
+
+def whole_sum(drawn: Drawn, K: int, generator: torch.Generator) -> LogWeights:
+    """The sum over all of G: by the permanent where one simple class permutes, else by enumeration."""
+    orbit = drawn.orbit
+    if _is_one_permanent(orbit):
+        return marginal(drawn, K, generator)
+    if orbit.log_order > math.log(LARGEST_ORDER) + 1e-9:
+        raise InputError(
+            f"proposal 'exact': sym has 10^{orbit.log_order / math.log(10):.2f} permutations of the classes "
+            f"{', '.join(orbit.classes)}; expected one class of at most {LARGEST} units whose weights belong to one "
+            f"unit each, or {LARGEST_ORDER:,} permutations"
+        )
+    x, mean, std = drawn.x, drawn.mean, drawn.std
+    own, total = normal_log_prob(x, mean, std), x.new_full(drawn.lead, -math.inf)
+    factors = exchanges(orbit.sym, orbit.names, orbit.like)
+    for table in products(torch.arange(x.shape[-1])[None], factors, max(1, _ENTRIES // max(1, x[..., 0].numel()))):
+        logs = normal_log_prob(x[..., table.to(x.device)], mean, std) - own[..., None]
+        total = torch.logaddexp(total, torch.logsumexp(logs, -1))
+    return _exactly(total - orbit.log_order, K)
+
+
+PROPOSALS: dict[str, Proposal] = {
+    "uniform": Proposal(uniform, lower=True),
+    "sequential": Proposal(guided, lower=True),
+    "permanent": Proposal(marginal, lower=True, sums=True),
+    "distance": Proposal(distance_weights, lower=False),
+    "transpositions": Proposal(transpositions, lower=False, sums=True),
+    "exact": Proposal(whole_sum, lower=True, sums=True),
+}
+"""Uniform; Sinkhorn-guided; one class by its permanent; the paper's f(g) ∝ e^{−‖gμ−μ‖}; a control variate; all of G."""
+
+
+def proposal_named(name: object) -> Proposal:
+    """The proposal of that name."""
+    if not isinstance(name, str) or name not in PROPOSALS:
+        raise InputError(f"proposal is {name!r}; expected one of {', '.join(PROPOSALS)}")
+    return PROPOSALS[name]
+
+
+def _exactly(log_z: Tensor, K: int) -> LogWeights:
+    """z itself as the weight of all."""
+    return LogWeights(log_z[..., None].expand(*log_z.shape, K), log_z)
+
+
+def _is_one_permanent(orbit: Orbit) -> bool:
+    return len(orbit.classes) == 1 and len(orbit.simple) == 1 and next(iter(orbit.simple.values())).units <= LARGEST
+
+
+def _summed(orbit: Orbit) -> str:
+    """The class that ``marginal`` sums over."""
+    largest = LARGEST if _is_one_permanent(orbit) else LARGEST_SUMMED
+    small = [name for name in class_order(orbit, tuple(orbit.simple)) if orbit.simple[name].units <= largest]
+    if not small:
+        found = ", ".join(f"'{name}' {shape}" for name, shape in orbit.classes.items()) or "none"
+        raise InputError(
+            f"proposal 'permanent': the permuting classes are {found}; expected one of at most {LARGEST_SUMMED} units "
+            f"whose weights belong to one unit each"
+        )
+    return small[-1]
+
+
+def _near(orbit: Orbit) -> dict[str, Tensor]:
+    """The identity and all transpositions of simple classes, (1 + T, *shape)."""
+    pairs = [(name, i, j) for name, part in orbit.simple.items() for j in range(part.units) for i in range(j)]
+    moves = {name: order.expand(1 + len(pairs), *order.shape).clone() for name, order in orbit.identity().items()}
+    for number, (name, i, j) in enumerate(pairs):
+        moves[name][number + 1, i], moves[name][number + 1, j] = j, i
+    return moves
+
+
+def _is_near(orbit: Orbit, moves: Moves) -> Tensor:
+    """Which elements are the identity or exchange two units of a simple class, (…)."""
+    counts = []
+    for name, shape in orbit.classes.items():
+        moved = (moves[name] != torch.arange(shape[-1], device=moves[name].device)).flatten(-len(shape)).sum(-1)
+        # Anything in a class that is not simple is far.
+        counts.append(moved if name in orbit.simple else 3 * moved)
+    total: Tensor = torch.stack(counts).sum(0) <= 2
+    return total
