@@ -11,7 +11,8 @@ def outcome(numbers: Mapping[str, Scalar]) -> str:
     same = _SAME if numbers["same_in_all_dimensions"] else _NOT_SAME
     sgd = _NEAR_SGD if numbers["sgd_near"] else _NONE_SGD if numbers["sgd_slope"] is None else _FAR_SGD
     adam = _NEAR_ADAM if numbers["adam_near"] else _NONE_ADAM if numbers["adam_slope"] is None else _FAR_ADAM
-    return "\n\n".join([_EXACT, _METHOD + unit + same, sgd + adam, _ESTIMATE, _MEAN_FIELD])
+    paragraphs = ([_EXACT], [_METHOD, unit, same], [sgd, adam], [_ESTIMATE], [_MEAN_FIELD])
+    return "\n\n".join(" ".join(text.strip() for text in paragraph) for paragraph in paragraphs)
 
 
 def caption(dimensions: Sequence[int], sizes: str) -> str:
@@ -22,7 +23,7 @@ def caption(dimensions: Sequence[int], sizes: str) -> str:
         f"{', '.join(str(dimension) for dimension in dimensions)} dimensions; orange: the fit halfway. Vertical lines: "
         "the exact thresholds of descent (dashed) and of the best fit (dotted). (h, i) The same for each σ, in one "
         "dimension: exact (line), SGD (circles) and Adam (crosses); triangles: the paper's α*. (j) A mean field whose "
-        "u is spread over k coordinates, σ = 1: exact (lines) and SGD (marks)."
+        "u is spread over k coordinates, σ = 1: exact (lines) and SGD (marks), which near a threshold has not finished."
     )
 
 
@@ -37,13 +38,13 @@ What the paper measures is the first threshold, at which a descent is held, not 
 
 Halfway never stops being a local minimum. Where the KL is stationary in Σ, its Hessian in μ is E[−∇² log p] = Σ⁻¹, by
 Price's theorem; in the deviation s it is at least 2/s², since E[z² sech²(cz)] ≤ E[sech²(cz)]; and the mixed derivatives
-vanish by symmetry. In numbers, the least eigenvalue of the Hessian (σ = 1) stays above {midpoint_stiffness:.2f}/α²
-from α = 1 to {far:g}. Only its basin becomes narrow beside α: at α = {wide:g}σ a descent that starts with the same
-variance returns to it from up to {basin:.1f}σ beside it.
+vanish by symmetry. In numbers, the least eigenvalue of the Hessian (σ = 1) is at least {midpoint_stiffness:.2f}/α² from
+α = 1 to {far:g}. Only its basin becomes narrow beside α: at α = {wide:g}σ a descent that starts with the same variance
+returns to it from up to {basin:.1f}σ beside it.
 """
 _METHOD = """
-By the paper's method: {samples:,} fresh samples for each of {steps:,} steps, learning rate {rate:g}; Σ = AAᵀ with a
-square A; one seed, its noise common to all α and σ.
+By the paper's method: {samples:,} fresh samples (there 5,000) for each of {steps:,} steps (3,000) of learning rate
+{rate:g} (0.01); Σ = AAᵀ with a square A; one seed, its noise common to all α and σ.
 """
 _UNIT = """
 For σ = 1 stochastic gradient descent changes over at α = {unit_sgd:.2f} ± {half_spacing:.2f} (the error is half the
@@ -81,7 +82,7 @@ With Adam in place of plain descent no threshold was seen at σ = {adam_sigma:g}
 """
 _ESTIMATE = """
 The {estimates:,} estimates of the KL of the fits by eq. 8, each from {samples:,} fresh samples, are off by at most
-{estimate_gap:.3f} nats from the quadrature.
+{estimate_gap:.3f} nats from the quadrature. Their samples are common to all α and σ, so that they err together.
 """
 _MEAN_FIELD = """
 Beyond the paper: a mean field interpolates less. It can widen along u only by widening every coordinate that u has a
