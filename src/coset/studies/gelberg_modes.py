@@ -364,15 +364,15 @@ POSTERIOR_COLUMNS = {
     "I(g; ω)/log n!": (_mean, "information"),
 }  # fmt: skip
 POSTERIOR_CAPTION = """One hidden layer, means over seeds. ‖g·μ − μ‖/‖μ‖: the nearest mode of the mean μ. The rest is
-of the exchange with the largest Δ = log q(g·μ) − log q(μ) = −½(distance, σ)²; σ are those of q, which knows no
-correlations. I(g; ω) by exact permanents."""
+of the exchange with the largest Δ = log q(g·μ) − log q(μ) = −½(distance, σ)². I(g; ω): exact permanents. All depends on
+the inference: its rate, 1e-2, was taken for the ELBO of 100 units on MNIST (5e-3 and the paper's 1e-3 gave less in 10
+epochs). At 1e-3 and constant 20 units on all of MNIST stay about 35σ apart, and halfway costs hundreds of nats."""
 
 
 def _figure(networks: Found, exchanges: Found) -> "Figure":
     from coset.figures import BLUE, GREEN, GREY, ORANGE, PALETTE, PURPLE, SKY, VERMILION, label_panel, new_figure
 
-    figure = new_figure(9.0, 3.6)
-    left, right = figure.subplots(1, 2)
+    left, right = (figure := new_figure(9.0, 3.6)).subplots(1, 2)
     family = _family(networks, 1)
     for key, label, colour in (("volume", "2D/log|G| (theorem 3.1)", VERMILION), ("pair", "2/√(n − 1)", GREEN)):
         left.plot(list(family), [_mean(found, key) for found in family.values()], "--", color=colour, label=label)
