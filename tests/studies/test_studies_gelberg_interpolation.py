@@ -189,6 +189,19 @@ def test_mean_fields_leave_the_midpoint_earlier(coordinates: float, published: f
     assert shifts[1] / shifts[0] == pytest.approx(2, rel=0.15)
 
 
+def test_a_mean_field_is_reduced_to_two_numbers() -> None:
+    def diagonal(mean: float, first: float, second: float) -> float:
+        factor = torch.diag(torch.tensor([first, second], dtype=torch.float64))[None]
+        return float(exact_kl(Gaussians(mean * even.direction[None], factor), even)[0])
+
+    even = Targets(torch.tensor([3.0]).double(), torch.full((2,), 0.5**0.5, dtype=torch.float64), 1.0)
+    assert diagonal(0.9, 1.2, 1.2) == pytest.approx(kl(3.0, 0.9, 1.2, 2), abs=1e-13)
+    fit, step = midpoint(3.0, 2), 1e-3
+    # Along (1, −1), of squared length 2, the second derivative is 2 · 2/s².
+    uneven = diagonal(fit.mean, fit.deviation + step, fit.deviation - step) - kl(3.0, *fit, 2)
+    assert 2 * uneven / step**2 == pytest.approx(4 / fit.deviation**2, rel=1e-4)
+
+
 def test_one_coordinate_has_no_such_threshold() -> None:
     with pytest.raises(InputError, match="coordinates is 1; expected more than 1"):
         midpoint_threshold(1)

@@ -9,7 +9,8 @@ mean m and the deviation s of q along u can differ from N(0, I), and what is lef
     F(m, s) = k(½s² − ½ − log s) + ½m² − E log ½(1 + exp(a t − a²/2)),  t ~ N(m, s²).
 
 With a full covariance k = 1, whatever the dimension. A mean field with u spread evenly over k coordinates has to give
-each of them the deviation s that it wants along u, and pays for it k times (``coordinates``).
+each of them the deviation s that it wants along u, and pays for it k times (``coordinates``). Uneven deviations are no
+way out: where ∂F/∂s = 0, the KL has the second derivative 2/s² in every direction that makes them uneven.
 """
 
 import functools
@@ -79,7 +80,7 @@ def expected_log_ratio(distance: float, mean: float, deviation: float) -> float:
 
 
 def kl(distance: float, mean: float, deviation: float, coordinates: float = 1.0) -> float:
-    """F(m, s): the KL of N(m, s²) along u, and N(0, I) across it, to the mixture."""
+    """F(m, s): the KL to the mixture of the Gaussian that is N(m, s²) along u; of a mean field if k > 1."""
     if not deviation > 0:
         raise InputError(f"deviation is {deviation}; expected a number above 0")
     gaussian = coordinates * (deviation**2 / 2 - 0.5 - math.log(deviation)) + mean**2 / 2
