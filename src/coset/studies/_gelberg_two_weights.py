@@ -98,10 +98,11 @@ def log_ratio(weights: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return 0.5 * (plain - ((weights.flip(-1) - mean) / std).square()).sum(-1)
 
 
-def information(mean: Tensor, std: Tensor, *, step: float = 0.2, reach: float = 6.0) -> Tensor:
+def information(mean: Tensor, std: Tensor, *, step: float = 0.2, reach: float = 8.0) -> Tensor:
     """I(g; w) = E_q[−log ½(1 + q(gw)/q(w))] in [0, log 2], (…): H(q^G) − H(q), by the trapezoidal rule around q.
 
-    Exact to rounding for smooth integrands with so small a step; differentiable.
+    Where the deviations differ by a factor of 2, steps of 0.2, 0.3 and 0.4 are off by 1e-14, 3e-7 and 4e-6; by a factor
+    of 3, by 2e-10, 6e-7 and 2e-5. Differentiable.
     """
     half = round(reach / step)
     line = torch.arange(-half, half + 1, dtype=mean.dtype, device=mean.device) * step

@@ -71,7 +71,8 @@ def train(
         divergence = 0.5 * (ratio + values[0].square() / variances.prior[..., None] - ratio.log()).sum(-1)
         term = -torch.nn.functional.softplus(log_ratio(weights, values[0], spread))
         counted = torch.where(share == 0.5, run.exchanged[step].to(term), share)
-        values.grad = torch.autograd.grad(-(fit - divergence + counted * term).sum(), values)[0]
+        # Per data point, as inference does: Adam's ε is then as large beside the gradient.
+        values.grad = torch.autograd.grad(-(fit - divergence + counted * term).sum() / count, values)[0]
         optimizer.step()
     return values[0].detach(), values[1].detach().exp()
 
