@@ -40,6 +40,7 @@ from coset.studies._gelberg_two_weights_scan import (
     PUBLISHED_PLAIN,
     PUBLISHED_TOTAL,
     Values,
+    _clear,
     distance_to_bounds,
     distance_to_errors,
     largest_divisor,
@@ -339,6 +340,17 @@ def test_the_published_tables_are_in_the_published_order() -> None:
     assert not bool(
         orders(Values(planted.error[:, :1].expand(4, 2), planted.plain, planted.total, planted.log_evidence)).all
     )
+
+
+def test_orders_beyond_chance() -> None:
+    """Differences of 1 ± 0.1 are clear, differences of 0 ± 1 are not, and of the wrong sign they never are."""
+    generator = torch.Generator().manual_seed(0)
+    base = 5 * torch.randn(4, 1, 100, generator=generator, dtype=torch.float64)
+    small, wide = (s * torch.randn(4, 1, 100, generator=generator, dtype=torch.float64) for s in (0.1, 1.0))
+    wide = wide - wide.mean(-1, keepdim=True)
+    found = {"error": [base, base - 1 + small], "total": [base, base + wide], "plain": [base, base + 1 + small]}
+    clear = _clear({name: torch.cat(pair, 1) for name, pair in found.items()})
+    assert clear.tolist() == [[1.0, 0.0, 0.0]] * 4
 
 
 def test_the_best_divisor_is_found() -> None:

@@ -92,10 +92,10 @@ def fitted(
         "start": [start.std, start.mean],
     }  # fmt: skip
 
-    def make() -> tuple[Mapping[str, Tensor], Mapping[str, object]]:
+    def make() -> Mapping[str, Tensor]:
         found = [_run(context, method, alpha, task, protocol, start, seed) for seed in range(seeds)]
         mean = torch.stack([q.mean["hidden.weight"][:, 0] for q in found])
-        return {"mean": mean, "std": torch.stack([q.std["hidden.weight"][:, 0] for q in found])}, {}
+        return {"mean": mean, "std": torch.stack([q.std["hidden.weight"][:, 0] for q in found])}
 
     params = context.store.get_or_make(config, make).params
     return params["mean"], params["std"]

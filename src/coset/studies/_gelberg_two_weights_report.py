@@ -114,6 +114,8 @@ def _scan_numbers(found: Outcomes) -> dict[str, Scalar]:
     for name, order in (("error", kept.error), ("total", kept.total), ("plain", kept.plain)):
         values[f"settings_{name}"] = int(order.all(-1).sum())
     values["settings_all"] = int(kept.all.sum())
+    assert found.scan.clear is not None, "the scan has seeds"
+    values["settings_clear"] = int(found.scan.clear.bool().all(-1).all(-1).sum())
     values["settings_bounds"] = int((kept.total & kept.plain).all(-1).sum())
     values["pairs_error"] = int(ended.error.all(-1).sum())
     values["pairs_worse"] = int((found.converged.error[..., 1] - found.converged.error[..., 0] > MARGIN).any(-1).sum())

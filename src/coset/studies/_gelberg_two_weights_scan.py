@@ -2,8 +2,9 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -51,12 +52,16 @@ class Axes:
 
 @dataclass(frozen=True)
 class Values:
-    """Averages over seeds of test MSE, L_VI and L^G in nats, each (…, α, methods); log p(Y) as (…, α, 1)."""
+    """Averages over seeds of test MSE, L_VI and L^G in nats, each (…, α, methods); log p(Y) as (…, α, 1).
+
+    ``clear``: where there are seeds, whether the orderings of ``Orders`` are beyond chance, see ``_clear``.
+    """
 
     error: Tensor
     plain: Tensor
     total: Tensor
     log_evidence: Tensor
+    clear: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -120,40 +125,84 @@ def log_evidences(data: Moments, axes: Axes) -> Tensor:
 def scan(context: Context, x: Tensor, test: Tensor, axes: Axes, protocol: Protocol, seeds: int) -> Values:
     """The paper's protocol at every setting: values of (noises, priors, stds, means, α, methods)."""
     run = chance(x, seeds, protocol, context.generator("scan"))
-    data, parts = Moments.of(x), []
-    with context.progress("scan", len(axes.noises)) as bar:
-        for noise in axes.noises:
-            lines = [[noise], axes.priors, axes.stds, axes.means, ALPHAS, METHODS.values()]
-            each = torch.meshgrid(*(torch.tensor(list(line), dtype=x.dtype) for line in lines), indexing="ij")
-            noises, priors, stds, means, alphas, shares = (values.unsqueeze(-1) for values in each)
-            variances = Variances(noises, priors)
-            begin = means[..., None] * run.start
-            mean, std = train(
-                begin, stds[..., None].expand_as(begin), shares, alphas, variances, len(x), run, protocol.learning_rate
-            )
-            plain = elbo(mean, std, alphas, data, variances)
-            error = prediction_error(mean, std, alphas, Moments.of(test))
-            parts.append([value.mean(-1) for value in (error, plain, plain + _information(mean, std))])
-            bar.advance()
-    error, plain, total = (torch.cat(part) for part in zip(*parts, strict=True))
-    return Values(error, plain, total, log_evidences(data, axes)[:, :, None, None, :, None])
+    data = Moments.of(x)
+
+    def at(noise: float) -> dict[str, Tensor]:
+        each = _mesh(x, [noise], axes.priors, axes.stds, axes.means, ALPHAS, tuple(METHODS.values()))
+        noises, priors, stds, means, alphas, shares = (values.unsqueeze(-1) for values in each)
+        variances = Variances(noises, priors)
+        begin = means[..., None] * run.start
+        mean, std = train(
+            begin, stds[..., None].expand_as(begin), shares, alphas, variances, len(x), run, protocol.learning_rate
+        )
+        found = _values(mean, std, alphas, data, Moments.of(test), variances)
+        return {name: value.mean(-1) for name, value in found.items()} | {"clear": _clear(found)}
+
+    config = {
+        "seeds": seeds,
+        "seed": context.seed,
+        "protocol": asdict(protocol),
+        "lines": [axes.priors, axes.stds, axes.means],
+    }
+    parts = _each_noise(context, "scan", config, x, test, axes, at)
+    return Values(**parts, log_evidence=log_evidences(data, axes)[:, :, None, None, :, None])
 
 
 def scan_converged(context: Context, x: Tensor, test: Tensor, axes: Axes, steps: int) -> Values:
     """The optima at every setting, from just beside the mid-point between the modes: (noises, priors, α, methods)."""
-    data, parts = Moments.of(x), []
-    with context.progress("optima", len(axes.noises)) as bar:
+    data = Moments.of(x)
+
+    def at(noise: float) -> dict[str, Tensor]:
+        noises, priors, alphas, shares = _mesh(x, [noise], axes.priors, ALPHAS, tuple(METHODS.values()))
+        variances = Variances(noises, priors)
+        mean, std = optimum(alphas, shares, data, variances, steps)
+        return _values(mean, std, alphas, data, Moments.of(test), variances)
+
+    parts = _each_noise(context, "optima", {"steps": steps, "priors": axes.priors}, x, test, axes, at)
+    return Values(**parts, log_evidence=log_evidences(data, axes)[..., None])
+
+
+def _mesh(like: Tensor, *lines: Sequence[float]) -> tuple[Tensor, ...]:
+    return torch.meshgrid(*(torch.tensor(line, dtype=like.dtype) for line in lines), indexing="ij")
+
+
+def _values(
+    mean: Tensor, std: Tensor, alphas: Tensor, data: Moments, test: Moments, variances: Variances
+) -> dict[str, Tensor]:
+    """Test MSE, L_VI and L^G of every Gaussian, (…), by their names in ``Values``."""
+    plain = elbo(mean, std, alphas, data, variances)
+    error = prediction_error(mean, std, alphas, test)
+    return {"error": error, "plain": plain, "total": plain + _information(mean, std)}
+
+
+def _clear(found: Mapping[str, Tensor]) -> Tensor:
+    """Whether each ordering holds by more than two standard errors: (…, α, 3) of 0 and 1.
+
+    Of values (…, α, methods, seeds); the differences are between runs of one seed, which begin and draw alike.
+    """
+    signs = {"error": 1, "total": -1, "plain": 1}
+    gaps = torch.stack([sign * (found[name][..., 0, :] - found[name][..., 1, :]) for name, sign in signs.items()], -2)
+    return (gaps.mean(-1) > 2 * gaps.std(-1) / math.sqrt(gaps.shape[-1])).to(gaps)
+
+
+def _each_noise(
+    context: Context,
+    what: str,
+    config: Mapping[str, object],
+    x: Tensor,
+    test: Tensor,
+    axes: Axes,
+    at: Callable[[float], dict[str, Tensor]],
+) -> dict[str, Tensor]:
+    """What ``at`` finds for each noise, (1, …), one below the other; from the store where that has it."""
+    inputs = {"train": x.tolist(), "test": test.tolist()}
+    parts = []
+    with context.progress(what, len(axes.noises)) as bar:
         for noise in axes.noises:
-            lines = [[noise], axes.priors, ALPHAS, METHODS.values()]
-            each = torch.meshgrid(*(torch.tensor(list(line), dtype=x.dtype) for line in lines), indexing="ij")
-            variances, alphas, shares = Variances(each[0], each[1]), each[2], each[3]
-            mean, std = optimum(alphas, shares, data, variances, steps)
-            plain = elbo(mean, std, alphas, data, variances)
-            error = prediction_error(mean, std, alphas, Moments.of(test))
-            parts.append([error, plain, plain + _information(mean, std)])
+            place = {"kind": f"two-weight {what}", "schema": 1, "noise": noise, **inputs, **config}
+            parts.append(context.store.get_or_make(place, partial(at, noise)).params)
             bar.advance()
-    error, plain, total = (torch.cat(part) for part in zip(*parts, strict=True))
-    return Values(error, plain, total, log_evidences(data, axes)[..., None])
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def optimum(alphas: Tensor, shares: Tensor, data: Moments, variances: Variances, steps: int) -> tuple[Tensor, Tensor]:
