@@ -61,7 +61,7 @@ def information_bounds(
     moved = orbit(sym, over.names, over.like)
     generator = torch.Generator(over.mean.device).manual_seed(seed)
     sides: list[tuple[Tensor, Tensor]] = []
-    size = max(1, min(samples, _ENTRIES // max(1, _entries(moved, K, len(over.mean)))))
+    size = draws_at_once(moved, K, len(over.mean))
     with torch.no_grad(), progress("bounds of the information", samples, show=show) as bar:
         for start in range(0, samples, size):
             count = min(size, samples - start)
@@ -95,10 +95,12 @@ def side_of(chosen: Proposal, weights: LogWeights) -> Tensor:
     return weights.lower() if chosen.lower else weights.upper()
 
 
-def _entries(moved: Orbit, K: int, size: int) -> int:
-    """About how many numbers one draw of ω takes."""
+def draws_at_once(moved: Orbit, K: int, size: int) -> int:
+    """How many draws of ω (D,), D = ``size``, with K permutations each are held in memory together."""
     units = max((part.units**2 for part in moved.simple.values()), default=0)
-    return size + K * (units + len(moved.shared))
+    # A class is compared given others by all of its weights, for each permutation of these.
+    gathered = size if len(moved.classes) > 1 else len(moved.shared)
+    return max(1, _ENTRIES // (size + K * (units + gathered)))
 
 
 def _estimate(values: Tensor) -> Estimate:

@@ -15,7 +15,7 @@ from coset.posterior.problem import Data, PriorLike, Problem, pose
 from coset.posterior.starting import Start, points_of
 from coset.posterior.symmetrized.bounds import side_of
 from coset.posterior.symmetrized.drawn import Drawn
-from coset.posterior.symmetrized.invariance import check_invariant_prior
+from coset.posterior.symmetrized.invariance import check_invariant
 from coset.posterior.symmetrized.noise import NoiseComparison
 from coset.posterior.symmetrized.objective import SymmetrizedELBO
 from coset.posterior.symmetrized.orbit import orbit
@@ -39,7 +39,9 @@ class Gain:
         self._like = problem.start
         self._values: list[Tensor] = []
         self._generator = torch.Generator(problem.start.device)
-        alone = {} if len(self._orbit.shared) else self._orbit.alone
+        # A sum over one class given others, or over all of several, asks for the weights themselves.
+        several = proposal_named(objective.proposal).sums and len(self._orbit.classes) > 1
+        alone = {} if len(self._orbit.shared) or several else self._orbit.alone
         self._compared = {name: NoiseComparison(owned, problem.start) for name, owned in alone.items()}
 
     def begin(self, seed: int, epoch: int) -> None:
@@ -143,14 +145,14 @@ def fit_symmetrized(
 
     The q that is found predicts as its q^G does. ``sym``: the symmetry, by default what ``coset.discover`` finds; ``K``
     permutations from ``proposal`` for every sampled weight, see ``SymmetrizedELBO``; all else as in ``fit_mean_field``,
-    which K = 1 is to the bit. The prior must be invariant under the permutations. The trace also has, per data point,
-    the gain H^K − H(q) as the epoch saw it and symmetrized_elbo, the elbo with it (times T if tempered).
+    which K = 1 is to the bit. Permutations must change neither the prior nor what is not inferred (buffers, frozen
+    weights); where they do, ``sym.restrict`` leaves classes out. The trace also has, per data point, the gain
+    H^K − H(q) as the epoch saw it and symmetrized_elbo, the elbo with it (times T if tempered).
     """
     problem = pose(model, data, likelihood, prior, temperature, points_of(start))
     found = discover(problem.model, problem.x[:2]) if sym is None else sym
     objective = SymmetrizedELBO(found, K, samples, proposal)
-    views = problem.layout.views(problem.start)
-    check_invariant_prior(found, problem.prior, views)
+    check_invariant(found, problem)
     recipe = optimization(epochs, batch_size, learning_rate, optimizer, momentum, schedule, warmup_epochs)
     descent = Descent(recipe, samples, antithetic, std, kl, kl_weight)
     control = Control(seed, checkpoint, checkpoint_seconds, callback, show)

@@ -10,21 +10,20 @@ from torch import Tensor, nn
 
 from coset.distribution import Estimate, MeanField
 from coset.distribution.density import pieces
-from coset.distribution.draws import check_count, check_generator
+from coset.distribution.draws import check_generator
 from coset.distribution.ties import ties
 from coset.errors import InputError
 from coset.posterior.elbo import elbo
+from coset.posterior.fit import check_count, device_stream
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike, pose
-from coset.posterior.symmetrized.bounds import side_of
+from coset.posterior.symmetrized.bounds import draws_at_once, side_of
 from coset.posterior.symmetrized.drawn import Drawn
-from coset.posterior.symmetrized.invariance import check_invariant_prior
+from coset.posterior.symmetrized.invariance import check_invariant
 from coset.posterior.symmetrized.orbit import orbit
 from coset.posterior.symmetrized.proposals import proposal_named
 from coset.posterior.symmetrized.units import Unknowns, unknowns
 from coset.symmetry import Symmetry
-
-_DRAWS_AT_ONCE = 64
 
 
 class SymmetrizedValue(NamedTuple):
@@ -53,8 +52,8 @@ class SymmetrizedELBO:
     def __post_init__(self) -> None:
         if not isinstance(self.sym, Symmetry):
             raise InputError(f"sym is a {type(self.sym).__name__}; expected a Symmetry, as coset.discover finds")
-        check_count(self.K, "K")
-        check_count(self.samples, "samples")
+        check_count("K", self.K)
+        check_count("samples", self.samples)
         proposal_named(self.proposal)
 
     @property
@@ -116,21 +115,23 @@ class SymmetrizedELBO:
         seed: int = 0,
     ) -> SymmetrizedValue:
         """L of q, the gain and their sum, per data point, each by ``draws`` weights; at T the gain counts T times."""
-        problem = pose(model, data, likelihood, prior, temperature, [q.mean] if isinstance(q, MeanField) else [])
         over = unknowns(q)
-        check_invariant_prior(self.sym, problem.prior, problem.layout.views(problem.start))
+        check_count("draws", draws, 2)
+        problem = pose(model, data, likelihood, prior, temperature, [q.mean])
+        check_invariant(self.sym, problem)
         plain = elbo(
             model, q, data, likelihood=likelihood, prior=prior, temperature=temperature, samples=draws,
             batch_size=batch_size, seed=seed,
         )  # fmt: skip
         moved = orbit(self.sym, over.names, over.like)
-        generator = torch.Generator(over.mean.device).manual_seed(seed)
-        parts = []
+        # Independent of the draws behind ``plain``, as the error of the total takes them to be.
+        generator = device_stream("gain", seed, 0, over.mean)
+        parts, most = [], draws_at_once(moved, self.K, len(over.mean))
         with torch.no_grad():
-            for start in range(0, draws, _DRAWS_AT_ONCE):
-                count = min(_DRAWS_AT_ONCE, draws - start)
-                noise = torch.randn(count, len(over.mean), generator=generator, dtype=torch.float64)
-                x = over.mean + over.std * noise.to(over.mean)
+            for start in range(0, draws, most):
+                shape = (min(most, draws - start), len(over.mean))
+                noise = torch.randn(shape, generator=generator, dtype=torch.float64, device=generator.device)
+                x = over.mean + over.std * noise
                 parts.append(self.added(Drawn(moved, x, over.mean, over.std), generator))
         gains = torch.cat(parts) * temperature / problem.count
         gain = Estimate(float(gains.mean()), float(gains.std()) / math.sqrt(draws))

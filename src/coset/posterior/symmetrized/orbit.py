@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from coset.distribution.density import pieces, vector
+from coset.errors import InputError
 from coset.posterior.symmetrized.units import is_separable, unit_entries
 from coset.symmetry import Element, Symmetry
 
@@ -137,9 +138,11 @@ def orbit(sym: Symmetry, names: Sequence[str], like: Mapping[str, Tensor]) -> Or
     """The orbit of vectors that hold the named parameters one after the other; ``like`` has their shapes."""
     finite = sym.restrict(scales=False, signs=False)
     shapes = {name: finite.shape(name) for name in finite.permuting if finite.shape(name)[-1] > 1}
+    if not shapes:
+        raise InputError("sym permutes no class of two or more units; expected one")
     every = numbered(names, like)
     movers = {name: _moved_by(finite, name, shape, every, like) for name, shape in shapes.items()}
-    count = torch.stack(list(movers.values())).sum(0) if movers else torch.zeros(0)
+    moving = torch.stack(list(movers.values())).any(0)
     simple, alone = {}, {}
     singles = torch.zeros(sum(part.numel() for part in every.values()), dtype=torch.bool)
     for name in shapes:
@@ -152,7 +155,7 @@ def orbit(sym: Symmetry, names: Sequence[str], like: Mapping[str, Tensor]) -> Or
         simple[name] = UnitClass(name, owned, others)
         alone[name] = simple[name].columns(frozenset())
         singles[alone[name].reshape(-1)] = True
-    shared = ((count > 0) & ~singles).nonzero().reshape(-1) if movers else torch.zeros(0, dtype=torch.long)
+    shared = (moving & ~singles).nonzero().reshape(-1)
     held = {name: part for name, part in every.items() if bool(torch.isin(part.reshape(-1).long(), shared).any())}
     return Orbit(finite, tuple(names), like, shapes, simple, alone, shared, held)
 

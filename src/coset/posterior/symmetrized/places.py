@@ -50,9 +50,9 @@ class Places:
 
 
 def blocks_of(owned: Tensor) -> list[Block] | None:
-    """The fewest consecutive columns that lie in strides; None where a column itself does not."""
+    """Consecutive columns that lie in strides ≥ 0, as no others can be viewed; None where a column itself does not."""
     rows = owned.diff(dim=0)
-    if owned.shape[0] > 1 and not bool((rows == rows[:1]).all()):
+    if owned.shape[0] > 1 and not bool(((rows == rows[:1]) & (rows >= 0)).all()):
         return None
     steps = rows[0].tolist() if owned.shape[0] > 1 else [0] * owned.shape[1]
     places = owned[0].tolist()
@@ -61,7 +61,7 @@ def blocks_of(owned: Tensor) -> list[Block] | None:
         last = blocks[-1] if blocks else None
         if last is not None and last.row == row:
             column = place - places[number - 1]
-            if last.width == 1 or last.column == column:
+            if column == last.column or (last.width == 1 and column > 0):
                 blocks[-1] = last._replace(width=last.width + 1, column=column)
                 continue
         blocks.append(Block(number, 1, place, row, 1))
