@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import torch
 
-from benchmarks import act, align, chains, discovery, landscape, predictive, train_step, variational
+from benchmarks import act, align, chains, discovery, landscape, predictive, symmetrized, train_step, variational
 from benchmarks.measure import Ratio
 from coset.tables import text_table
 
@@ -20,6 +20,7 @@ BENCHMARKS: dict[str, Callable[[bool], list[Ratio]]] = {
     "predictive": predictive.run,
     "train_step": train_step.run,
     "variational": variational.run,
+    "symmetrized": symmetrized.run,
 }
 
 

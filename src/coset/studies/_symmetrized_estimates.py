@@ -1,0 +1,129 @@
+"""Estimates of I(g; ω) and of its gradient at equal time, against exact values."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coset.distribution import MeanField
+from coset.posterior.symmetrized import SymmetrizedELBO
+from coset.posterior.symmetrized.drawn import Drawn
+from coset.posterior.symmetrized.orbit import Orbit, orbit
+from coset.posterior.symmetrized.units import unknowns
+from coset.symmetry import Symmetry
+
+_ENTRIES = 2**21
+"""So many numbers are held at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A posterior as vectors: ``values`` (2, D) are means and logarithms of deviations, in float64."""
+
+    sym: Symmetry
+    orbit: Orbit
+    values: Tensor
+
+    @property
+    def log_order(self) -> float:
+        """log |G|."""
+        return self.orbit.log_order
+
+
+@dataclass(frozen=True, eq=False)
+class Estimated:
+    """I in nats, and ∂I/∂(μ, ρ) (2, D), ρ = log σ; ``spread``: the variance of I's mean over the draws of ω."""
+
+    information: float
+    gradient: Tensor
+    spread: float
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of several estimates: mean squared errors of I and of its gradient, the bias and deviation of I.
+
+    ``draws`` of ω with ``K`` permutations each take ``seconds``.
+    """
+
+    proposal: str
+    K: int
+    draws: int
+    seconds: float
+    bias: float
+    deviation: float
+    information: float
+    gradient: float
+
+
+def problem_of(sym: Symmetry, q: MeanField) -> Problem:
+    """The vectors of q, and how the permutations move them."""
+    over = unknowns(q)
+    return Problem(sym, orbit(sym, over.names, over.like), torch.stack([over.mean, over.std.log()]))
+
+
+def estimate(problem: Problem, proposal: str, K: int, draws: int, generator: torch.Generator) -> Estimated:
+    """I and its reparametrised gradient by so many draws of ω, with K permutations for each."""
+    objective = SymmetrizedELBO(problem.sym, K, proposal=proposal)
+    gains, gradient = [], torch.zeros_like(problem.values)
+    size = max(1, min(draws, _ENTRIES // _entries(problem, proposal, K)))
+    for start in range(0, draws, size):
+        count = min(size, draws - start)
+        leaves = problem.values.clone().requires_grad_()
+        mean, std = leaves[0], leaves[1].exp()
+        noise = torch.randn(count, len(mean), generator=generator, dtype=torch.float64)
+        found = objective.added(Drawn(problem.orbit, mean + std * noise.to(mean), mean, std), generator)
+        gradient += torch.autograd.grad(found.sum(), leaves)[0]
+        gains.append(found.detach())
+    values = torch.cat(gains)
+    spread = float(values.var()) / draws if draws > 1 else math.inf
+    return Estimated(float(values.mean()), gradient / draws, spread)
+
+
+def seconds_per_draw(problem: Problem, proposal: str, K: int, generator: torch.Generator) -> float:
+    """What one draw of ω takes, by processor time: of some many at once, as they are used."""
+    draws = 2
+    while True:
+        begun = time.process_time()
+        estimate(problem, proposal, K, draws, generator)
+        taken = time.process_time() - begun
+        if taken > 0.05 or draws >= 4096:
+            return taken / draws
+        draws *= 4
+
+
+def errors(
+    problem: Problem, truth: Estimated, proposal: str, K: int, budget: float, repeats: int, generator: torch.Generator
+) -> Errors:
+    """Of ``repeats`` estimates that take ``budget`` seconds each."""
+    draws = max(2, round(budget / seconds_per_draw(problem, proposal, K, generator)))
+    begun = time.process_time()
+    found = [estimate(problem, proposal, K, draws, generator) for _ in range(repeats)]
+    seconds = (time.process_time() - begun) / repeats
+    values = torch.tensor([one.information for one in found], dtype=torch.float64)
+    off = [float((one.gradient - truth.gradient).square().sum()) for one in found]
+    return Errors(
+        proposal,
+        K,
+        draws,
+        seconds,
+        bias=float(values.mean()) - truth.information,
+        deviation=float(values.std()),
+        information=float((values - truth.information).square().mean()),
+        gradient=sum(off) / len(off),
+    )
+
+
+def best(found: Sequence[Errors], of: str) -> Errors:
+    """The one with the smallest mean squared error of "information" or "gradient"."""
+    return min(found, key=lambda one: float(getattr(one, of)))
+
+
+def _entries(problem: Problem, proposal: str, K: int) -> int:
+    """About how many numbers one draw of ω takes."""
+    units = max(shape[-1] for shape in problem.orbit.classes.values())
+    per_permutation = units if proposal in ("uniform", "transpositions", "distance") else 2 * units**2
+    return problem.values.shape[1] + (K + units**2) * per_permutation

@@ -1,0 +1,268 @@
+"""Estimators of what a draw of the weights tells of the permutation that moved it, at equal time."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from coset.data import Dataset
+from coset.models import build, example_input
+from coset.posterior import GaussianNoise, Isotropic
+from coset.posterior.symmetrized.proposals import PROPOSALS
+from coset.studies import Context, Findings, Scalar, Table, study
+from coset.studies._inferred import inferred
+from coset.studies._symmetrized_estimates import Errors, Estimated, Problem, best, errors, estimate, problem_of
+from coset.symmetry import discover
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BETWEEN = (0.2, 0.8)
+"""Shares of log n! between which posteriors tell estimators apart: beyond, I is a constant or nothing."""
+MEASURED = ("information", "gradient")
+ASKED = 10.0
+"""How many times smaller a mean squared error is to be."""
+GRIDS: Mapping[str, tuple[int, ...]] = {
+    "uniform": (20, 1000, 20_000),
+    "transpositions": (20, 1000),
+    "distance": (20, 1000),
+    "sequential": (2, 20, 100),
+    "exact": (1,),
+}
+"""Numbers K of permutations that each estimator is tried with; the best counts, for uniform ones as for the others."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A mean-field posterior of ``units`` hidden units, on the first ``points`` of ``data``."""
+
+    data: str
+    points: int
+    units: int
+    prior: float
+    epochs: int
+    std: float
+    activation: str = "relu"
+    noise: float | None = None
+
+
+@dataclass(frozen=True)
+class Config:
+    """Estimates that take ``budget`` seconds, ``repeats`` of each, against an exact one of ``reference`` draws."""
+
+    cases: tuple[Case, ...]
+    budget: float
+    repeats: int
+    reference: int
+    grids: Mapping[str, tuple[int, ...]]
+
+
+def _digits(units: int, prior: float) -> Case:
+    return Case("digits", 100, units, prior=prior, epochs=300, std=0.1)
+
+
+def _snelson(units: int) -> Case:
+    return Case("snelson", 20, units, prior=1.0, epochs=10, std=0.3, activation="tanh", noise=0.3)
+
+
+_SMALL = tuple(_digits(units, prior) for units, prior in ((5, 0.25), (10, 0.3), (15, 0.3), (20, 0.3))) + tuple(
+    _snelson(units) for units in (5, 10, 15, 20)
+)
+
+
+@study(
+    name="symmetrized-estimators",
+    title="Estimators of the entropy of symmetrized posteriors",
+    reference="Gelberg et al. 2024, theorem 4.3 and section 6 (the variance of the estimator, left to future work)",
+    paper="""
+    The estimator with K uniform permutations is a lower bound that becomes exact as K grows. Its variance grows with
+    the model, which limits its use; importance sampling, for one with the proposal f(g) ∝ exp(−‖gμ − μ‖), may help.
+    """,
+    presets={
+        "quick": Config(
+            (Case("digits", 60, 4, prior=0.2, epochs=60, std=0.1),), 0.005, 3, 200,
+            {"uniform": (20,), "transpositions": (20,), "distance": (20,), "sequential": (5,), "exact": (1,)},
+        ),
+        "small": Config(_SMALL, 0.5, 12, 400, GRIDS),
+        "paper": Config(_SMALL, 2.0, 50, 4000, GRIDS),
+    },
+)  # fmt: skip
+def run(config: Config, context: Context) -> Findings:
+    """All estimators on every posterior."""
+    found: dict[Case, dict[str, list[Errors]]] = {}
+    truths: dict[Case, Estimated] = {}
+    shares: dict[Case, float] = {}
+    rows = sum(len(grid) for grid in config.grids.values())
+    with context.progress("estimators", len(config.cases) * rows) as bar:
+        for case in config.cases:
+            problem = _posterior(context, case)
+            generator = context.generator(f"{case}")
+            truths[case] = estimate(problem, "exact", 1, config.reference, generator)
+            shares[case] = truths[case].information / problem.log_order
+            found[case] = {name: [] for name in config.grids}
+            for name, grid in config.grids.items():
+                for K in grid:
+                    one = errors(problem, truths[case], name, K, config.budget, config.repeats, generator)
+                    found[case][name].append(one)
+                    bar.advance(note=f"{case.data} {case.units} {name} {K}")
+    return Findings(
+        numbers=_numbers(config, found, shares),
+        tables={"comparison": _comparison(found, shares), "estimators": _table(found, truths)},
+        outcome=_outcome(config, found, shares),
+        figure=lambda: _figure(config, found),
+        caption="Mean squared errors of I and of its gradient at equal time: of uniform permutations over others.",
+    )
+
+
+def _posterior(context: Context, case: Case) -> Problem:
+    data = _few(context, case)
+    options = {
+        "in_features": data.train.x.shape[1],
+        "widths": [case.units],
+        "out_features": data.outputs,
+        "activation": case.activation,
+    }
+    settings: dict[str, Any] = {
+        "epochs": case.epochs,
+        "batch_size": case.points,
+        "learning_rate": 1e-2,
+        "prior": Isotropic(case.prior),
+        "std": case.std,
+    }
+    if case.noise is not None:
+        settings["likelihood"] = GaussianNoise(case.noise)
+    fit = inferred(
+        context, method="mean-field", model="mlp", data=data, seed=context.seed, settings=settings, options=options
+    )
+    model = build("mlp", seed=0, **options)
+    return problem_of(discover(model, example_input(model, 2)), fit.posterior)
+
+
+def _few(context: Context, case: Case) -> Dataset:
+    """As many points as asked for, evenly taken from the training data; images in [0, 1] as they come."""
+    images = {} if case.noise is not None else {"flatten": True, "normalize": False}
+    data = context.data(case.data, **images)
+    chosen = torch.linspace(0, len(data.train) - 1, case.points).round().long()
+    return replace(
+        data, train=data.train.take(chosen), fingerprint=f"{data.fingerprint}, {case.points} points, evenly taken"
+    )
+
+
+def ratios(found: Mapping[str, Sequence[Errors]], of: str) -> dict[str, float]:
+    """The error of uniform permutations over that of each other estimator, each with the K that serves it best."""
+    reference = float(getattr(best(found["uniform"], of), of))
+    return {name: reference / float(getattr(best(each, of), of)) for name, each in found.items() if name != "uniform"}
+
+
+def _label(case: Case) -> str:
+    return f"{case.data}_{case.units}"
+
+
+def _numbers(
+    config: Config, found: Mapping[Case, Mapping[str, Sequence[Errors]]], shares: Mapping[Case, float]
+) -> dict[str, Scalar]:
+    numbers: dict[str, Scalar] = {"budget": config.budget, "asked": ASKED}
+    for case, each in found.items():
+        numbers[f"{_label(case)}_share"] = shares[case]
+        for of in MEASURED:
+            numbers |= {f"{_label(case)}_{name}_{of}": ratio for name, ratio in ratios(each, of).items()}
+    worst = {
+        of: min(ratios(each, of)["sequential"] for case, each in found.items() if _tells(shares[case]))
+        if any(_tells(share) for share in shares.values())
+        else math.nan
+        for of in MEASURED
+    }
+    numbers |= {f"worst_{of}": value for of, value in worst.items() if not math.isnan(value)}
+    return numbers
+
+
+def _tells(share: float) -> bool:
+    return BETWEEN[0] < share < BETWEEN[1]
+
+
+def _outcome(config: Config, found: Mapping[Case, Mapping[str, Sequence[Errors]]], shares: Mapping[Case, float]) -> str:
+    chosen = [case for case in found if _tells(shares[case])]
+    sentences = [
+        """Each estimate of I(g; ω) = H(q^G) − H(q) and of its gradient takes {budget:g} s of one core, whatever its K:
+        one with fewer permutations draws more weights. Every estimator is used with the K that serves it best."""
+    ]
+    if chosen:
+        met = all(ratios(found[case], of)["sequential"] >= ASKED for case in chosen for of in MEASURED)
+        says = "at least {asked:g} times" if met else "not everywhere {asked:g} times"
+        sentences.append(
+            f"""On posteriors with {BETWEEN[0]:g} log n! < I < {BETWEEN[1]:g} log n! the mean squared error of
+            permutations drawn row by row along a Sinkhorn-scaled matrix is {says} smaller than that of uniform ones: by
+            a factor of {{worst_information:.3g}} or more for I and {{worst_gradient:.3g}} or more for its gradient."""
+        )
+    for case in chosen:
+        name = _label(case)
+        sentences.append(
+            f"With {case.units} units on {case.data} (I is {{{name}_share:.2f}} log n!) the factors are "
+            f"{_factors(name, 'sequential')}; for the exact sum {_factors(name, 'exact')}, for the control variate of "
+            f"transpositions {_factors(name, 'transpositions')}, for the paper's f(g) {_factors(name, 'distance')}."
+        )
+    outside = [case for case in found if case not in chosen]
+    if outside:
+        listed = ", ".join(f"{case.data} with {case.units} units ({{{_label(case)}_share:.2f}})" for case in outside)
+        sentences.append(f"I is outside of that range, as a share of log n!, for {listed}.")
+    sentences.append(
+        """\n\nUniform permutations are a lower bound that cannot exceed log K: where I is larger the error is this gap,
+        and no number of draws helps. That is bias, not variance."""
+    )
+    return " ".join(sentences)
+
+
+def _factors(case: str, proposal: str) -> str:
+    return f"{{{case}_{proposal}_information:.3g}} and {{{case}_{proposal}_gradient:.3g}}"
+
+
+_BOUNDS = {True: "lower", False: "upper"}
+
+
+def _comparison(found: Mapping[Case, Mapping[str, Sequence[Errors]]], shares: Mapping[Case, float]) -> Table:
+    names = [name for name in next(iter(found.values())) if name != "uniform"]
+    columns = [f"{name}, {of}" for of in ("I", "gradient") for name in names]
+    rows: list[list[Scalar]] = []
+    for case, each in found.items():
+        factors = [ratios(each, of)[name] for of in MEASURED for name in names]
+        rows.append([case.data, case.units, shares[case], *factors])
+    caption = "How many times smaller than that of uniform permutations the mean squared error is at equal time."
+    return Table(["data", "n", "I / log n!", *columns], rows, caption)
+
+
+def _table(found: Mapping[Case, Mapping[str, Sequence[Errors]]], truths: Mapping[Case, Estimated]) -> Table:
+    columns = ["data", "n", "I, nats", "estimator", "is", "K", "draws of ω", "seconds", "bias of I", "deviation of I",
+               "MSE of I", "MSE of gradient", "squared norm of gradient"]  # fmt: skip
+    rows: list[list[Scalar]] = []
+    for case, each in found.items():
+        truth = truths[case]
+        for name, tried in each.items():
+            kind = "exact" if name == "exact" else f"{_BOUNDS[PROPOSALS[name].lower]} bound"
+            for one in tried:
+                own = [one.K, one.draws, one.seconds, one.bias, one.deviation, one.information, one.gradient]
+                norm = float(truth.gradient.square().sum())
+                rows.append([case.data, case.units, truth.information, name, kind, *own, norm])
+    caption = """All estimators, with what they are in expectation. Errors are against the exact sum over other draws of
+    ω, whose own error is among them; time is the processor's."""
+    return Table(columns, rows, " ".join(caption.split()))
+
+
+def _figure(config: Config, found: Mapping[Case, Mapping[str, Sequence[Errors]]]) -> "Figure":
+    from coset.figures import PALETTE, label_panel, new_figure
+
+    figure = new_figure(7.4, 3.4)
+    panels = figure.subplots(1, 2, sharey=True)
+    names = [name for name in config.grids if name != "uniform"]
+    places = range(len(found))
+    for number, (axes, of, title) in enumerate(zip(panels, MEASURED, ("I(g; ω)", "gradient of I(g; ω)"), strict=True)):
+        for colour, name in zip(PALETTE, names, strict=False):
+            axes.plot(places, [ratios(each, of)[name] for each in found.values()], "o-", color=colour, label=name)
+        axes.axhline(1, color="0.5", lw=0.8)
+        axes.set_yscale("log")
+        axes.set_xticks(list(places), [f"{case.data}\n{case.units}" for case in found], fontsize=7)
+        label_panel(axes, "ab"[number], title)
+    panels[0].set_ylabel("error of uniform / error")
+    panels[1].legend()
+    return figure
