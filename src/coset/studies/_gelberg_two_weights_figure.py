@@ -72,7 +72,7 @@ def _draw_divergences(axes: "Axes", found: Outcomes) -> None:
         runs = torch.stack([found.runs[method, alpha].symmetrized_divergence for alpha in ALPHAS])
         places = torch.tensor(ALPHAS) + 0.008 * (shift - 1)
         axes.plot(places.numpy(), runs.numpy(), ".", color=colour, ms=3, alpha=0.45, mew=0)
-        axes.plot(places.numpy(), runs.mean(1).numpy(), "o", color=colour, label=method)
+        axes.plot(places.numpy(), runs.quantile(0.5, 1).numpy(), "o", color=colour, label=method)
         ends = [float(found.optima[method, alpha].symmetrized_divergence) for alpha in ALPHAS]
         axes.plot(ALPHAS, ends, color=colour, ls=(0, (4, 2)), lw=1.2)
     axes.set_yscale("log")

@@ -104,6 +104,7 @@ def _measures(one: Measured, place: str, prefix: str = "") -> dict[str, Scalar]:
     return {
         f"{prefix}kl_{place}": float(one.divergence.mean()),
         f"{prefix}kl_symmetrized_{place}": float(one.symmetrized_divergence.mean()),
+        f"{prefix}median_kl_symmetrized_{place}": float(one.symmetrized_divergence.quantile(0.5)),
         f"{prefix}information_{place}": float((one.total - one.plain).mean()) / math.log(2),
     }
 

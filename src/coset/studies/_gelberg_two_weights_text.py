@@ -46,9 +46,10 @@ def _runs_text(kept: Orders) -> str:
     of q^G it is {series("error_exact", ".3f")}. SGM (K = 2) is better {where(error)}, {_agrees(kept.error)}.
     KL(q^G‖posterior) is {series("kl_symmetrized_mfvi", ".2f")} nats for MFVI and {
         series("kl_symmetrized_sgm", ".2f")
-    } for SGM (K = 2), so that L^G of SGM is higher {where(total)}, {_agrees(kept.total)}. KL(q‖posterior) is
-    {series("kl_mfvi", ".2f")} and {series("kl_sgm", ".2f")}, so that L_VI of SGM is lower {where(plain)},
-    {_agrees(kept.plain)}.
+    } for SGM (K = 2) in the mean (medians {series("median_kl_symmetrized_mfvi", ".2f")} and
+    {series("median_kl_symmetrized_sgm", ".2f")}), so that L^G of SGM is higher {where(total)},
+    {_agrees(kept.total)}. KL(q‖posterior) is {series("kl_mfvi", ".2f")} and {series("kl_sgm", ".2f")}, so that
+    L_VI of SGM is lower {where(plain)}, {_agrees(kept.plain)}.
 
     Of the log 2 nats that averaging can add, L^G − L_VI = I(g; w), MFVI has {series("information_mfvi", ".0%")}: none
     where q is symmetric itself, between the modes, and all where it is on one of them. L_VI and L^G (closed form and
@@ -137,7 +138,7 @@ def caption(alpha: float, epochs: int, noise: float, prior: float) -> str:
     return (
         f"Densities over (w₁, w₂) at α = {alpha:g}, noise {noise:g}, prior {prior:g}; crosses: (α, −α) and (−α, α). "
         f"(a) The posterior on the grid. (b, c) The first run after {epochs} epochs: q of MFVI, and q^G of SGM, K = 2. "
-        "(f, g) The same at the optimum. (d) KL(q^G‖posterior): each run (dots), their mean (discs), and optima "
+        "(f, g) The same at the optimum. (d) KL(q^G‖posterior): each run (dots), their median (discs), and optima "
         "(dashed). (e, h) The scan: how many of the paper's 12 orderings (three, at four α) hold, for the best of the "
         "starts and at the optima."
     )
