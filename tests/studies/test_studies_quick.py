@@ -10,7 +10,7 @@ from coset.store import Store
 from coset.studies import run_study, show_study, studies
 
 QUICK_SECONDS = 60.0  # on a busy machine; alone each takes a few
-TIMED = {"rossi-timings"}
+TIMED = {"rossi-timings", "symmetrized-estimators"}
 """Studies of how long something takes: no two runs are the same."""
 
 
