@@ -1,4 +1,4 @@
-"""How permutations move weights under a density: against the action itself, and the comparison by hand against autograd."""
+"""How permutations move weights under a density: against the action itself; gradients by hand against autograd."""
 
 import math
 
