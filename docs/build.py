@@ -17,6 +17,7 @@ ROOMS = (
     "distribution",
     "alignment",
     "posterior",
+    "posterior.symmetrized",
     "landscape",
     "checkpoints",
     "models",
