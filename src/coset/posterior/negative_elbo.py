@@ -23,8 +23,8 @@ class EntropyTerm(Protocol):
         """An epoch begins: random numbers come from streams of this seed and epoch."""
         ...
 
-    def gradient(self, values: Tensor, noise: Tensor, sign: int) -> Tensor:
-        """Of the value at θ = μ ± e^ρ·ε, with respect to ``values`` = (μ, ρ), (2, D)."""
+    def gradient(self, values: Tensor, noise: Tensor, sign: int) -> Tensor | None:
+        """Of the value at θ = μ ± e^ρ·ε, with respect to ``values`` = (μ, ρ), (2, D); None if it is zero."""
         ...
 
     def mean(self) -> float:
@@ -86,12 +86,12 @@ class NegativeELBO:
             torch.exp(values[1], out=self.sigma)
         scale = weight / self.problem.count
         losses = []
-        added = None
+        added: list[Tensor] = []
         for number in range(self.samples):
             sign = self._draw(values, generator)
-            if self.term is not None:
-                part = self.term.gradient(values, self.noise, sign)
-                added = part if added is None else added + part
+            part = None if self.term is None else self.term.gradient(values, self.noise, sign)
+            if part is not None:
+                added.append(part)
             own = self.own if number else gradient[0]
             loss, parts = self.loss_gradients(x, y)
             torch.cat(parts, out=own)
@@ -108,8 +108,8 @@ class NegativeELBO:
                     gradient[1].addcmul_(own, self.noise, value=sign)
         with torch.no_grad():
             self._finish(values, gradient, scale)
-            if added is not None:
-                gradient.add_(added, alpha=-scale * self.problem.temperature / self.samples)
+            for part in added:
+                gradient.add_(part, alpha=-scale * self.problem.temperature / self.samples)
         return losses[0] if self.samples == 1 else torch.stack(losses).mean()
 
     def step(
@@ -153,11 +153,11 @@ class NegativeELBO:
                 torch.addcmul(sigma, part, noise, value=sign / strength, out=spread)
             constant = spreads.new_full((1,), -scale * self.problem.temperature)
             torch.addcmul(constant, self.sigma, spreads, value=strength, out=spreads)
-            if self.term is not None:
-                means, own = self.term.gradient(values, self.noise, sign)
+            added = None if self.term is None else self.term.gradient(values, self.noise, sign)
+            if added is not None:
                 share = -scale * self.problem.temperature
-                spreads.add_(own, alpha=share)
-                pieces = zip(parts, torch.split(means, sizes), strict=True)
+                spreads.add_(added[1], alpha=share)
+                pieces = zip(parts, torch.split(added[0], sizes), strict=True)
                 parts = [torch.add(part, piece, alpha=share) for part, piece in pieces]
         return loss, parts, strength
 

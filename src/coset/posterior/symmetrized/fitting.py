@@ -49,10 +49,13 @@ class Gain:
         self._generator = device_stream("permutations", seed, epoch, self._like)
         self._values = []
 
-    def gradient(self, values: Tensor, noise: Tensor, sign: int) -> Tensor:
-        """With respect to (μ, ρ), (2, D), both along ω = μ ± e^ρ·ε and in q itself."""
-        found = self._by_matrices(values, noise, sign) if self._compared else self._by_graph(values, noise, sign)
-        value, gradient = found
+    def gradient(self, values: Tensor, noise: Tensor, sign: int) -> Tensor | None:
+        """With respect to (μ, ρ), (2, D), both along ω = μ ± e^ρ·ε and in q itself.
+
+        None where no permutation but the identity weighs anything: the term is a constant there.
+        """
+        by = self._by_matrices if self._compared else self._by_graph
+        value, gradient = by(values, noise, sign)
         self._values.append(value)
         return gradient
 
@@ -70,14 +73,15 @@ class Gain:
         return value.detach(), gradient
 
     @torch.no_grad()
-    def _by_matrices(self, values: Tensor, noise: Tensor, sign: int) -> tuple[Tensor, Tensor]:
+    def _by_matrices(self, values: Tensor, noise: Tensor, sign: int) -> tuple[Tensor, Tensor | None]:
         matrices = {name: part.matrix(values, noise, sign).double() for name, part in self._compared.items()}
         value, along = self._along(values[0], matrices)
+        weighing = {name: part for name, part in along.items() if bool(part.any())}
+        if not weighing:
+            return value, None
         gradient = torch.zeros_like(values)
-        for name, part in along.items():
-            # Where only the identity weighs anything there is none.
-            if bool(part.any()):
-                self._compared[name].pull_back(part, gradient)
+        for name, part in weighing.items():
+            self._compared[name].pull_back(part, gradient)
         return value, gradient
 
     def _along(self, mean: Tensor, matrices: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
