@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,18 +12,11 @@ from coset.distribution import MeanField
 from coset.models import MLP, build
 from coset.posterior.symmetrized import nearest_mode
 from coset.store import Store
-from coset.studies import Context
-from coset.studies.gelberg_modes import (
-    Config,
-    Run,
-    exponents,
-    interpolated,
-    judge,
-    likeliest_exchange,
-    run,
-    separations,
-    theorem,
-)
+from coset.studies import Context, Findings
+from coset.studies._gelberg_modes_found import Case, Measured, Run, answer, exponents, shortfall, spread, thresholds
+from coset.studies._gelberg_modes_posteriors import Sampling, interpolated, late_rise, likeliest_exchange, separations
+from coset.studies._gelberg_modes_text import judge, theorem
+from coset.studies.gelberg_modes import Config, run
 from coset.symmetry import Symmetry, discover
 from coset.train import Recipe
 
@@ -110,6 +104,15 @@ def test_the_text_says_what_distances_do(power: float, volume: float, pair: floa
     assert all(part in text for part in said)
 
 
+CONSTANT = Run("constant", None, (5, 20), 10, 100, 1e-3, "constant", 1)
+ANNEALED = Run("annealed", None, (5, 20), 10, 200, 1e-2, "cosine", 1)
+
+
+def _measured(sigmas: float, gain: float, rise: float = 0.0, elbo: float = -1.0, late: float = 0.0) -> list[Measured]:
+    one = {"sigmas": sigmas, "gain": gain, "rise": rise, "elbo": elbo, "late": late}
+    return [{**one, "variance": 1.0}]
+
+
 @pytest.mark.parametrize(
     ("sigmas", "gain", "rise", "said"),
     [
@@ -121,10 +124,87 @@ def test_the_text_says_what_distances_do(power: float, volume: float, pair: floa
     ],
 )
 def test_the_text_says_what_posteriors_do(sigmas: float, gain: float, rise: float, said: tuple[str, ...]) -> None:
-    far = {"sigmas": 99.0, "gain": -900.0, "variance": 1.0, "rise": 9.0}
-    near = {"sigmas": sigmas, "gain": gain, "variance": 1.0, "rise": rise}
-    text = " ".join(judge({(100, 5): [far], (100, 20): [near]}).split())
+    found = {
+        Case(100, CONSTANT, 5): _measured(99.0, -900.0, 9.0),
+        Case(100, CONSTANT, 20): _measured(sigmas, gain, rise),
+    }
+    text = " ".join(judge(found).split())
     assert all(part in text for part in said)
+    assert "as the paper has" in text
+    assert "depend on the settings" not in text  # of which there are no others
+
+
+@pytest.mark.parametrize(
+    ("constant", "annealed", "said"),
+    [
+        (
+            _measured(35.0, -300.0, elbo=-0.9, late=0.2),
+            _measured(4.0, 26.0, elbo=-0.4, late=0.001),
+            (
+                "the answer depends on the settings at 20 units", "With all settings it is lower at 5 units",
+                "Short of the highest is “constant” by up to {short_100_constant_20:.2f} nats (20 units)",
+                "rose by only {late_100_annealed_20:.2g} nats", "the higher the ELBO, holds only at 20 units",
+            ),
+        ),
+        (
+            _measured(35.0, -300.0, elbo=-0.4, late=0.2),
+            _measured(4.0, -26.0, elbo=-0.9),
+            (
+                "the answer does not depend on the settings", "it is lower at 5 and lower at 20 units",
+                "Short of the highest is “annealed”", "rose by {late_100_constant_20:.2g} nats",
+                "not even it has converged", "the higher the ELBO, holds at no width",
+            ),
+        ),
+        (
+            _measured(35.0, 1.0, elbo=-0.4),
+            _measured(4.0, -1.0, elbo=-0.4),
+            ("the answer does not depend", "the same within its error at 20 units", "All settings agree within"),
+        ),
+    ],
+)  # fmt: skip
+def test_the_text_tells_settings_apart(
+    constant: list[Measured], annealed: list[Measured], said: tuple[str, ...]
+) -> None:
+    found = {Case(100, own, 5): _measured(99.0, -900.0, late=-1.0) for own in (CONSTANT, ANNEALED)}
+    found |= {Case(100, CONSTANT, 20): constant, Case(100, ANNEALED, 20): annealed}
+    text = " ".join(judge(found).split())
+    assert all(part in text for part in said)
+    assert text.count("as the paper has") == 1
+
+
+def test_settings_reach_the_inference() -> None:
+    assert (
+        ANNEALED.settings.items()
+        >= {"epochs": 10, "batch_size": 200, "learning_rate": 1e-2, "schedule": "cosine"}.items()
+    )
+    assert CONSTANT.of_paper
+    for change in ({"epochs": 40}, {"batch_size": 200}, {"learning_rate": 1e-2}, {"schedule": "cosine"}):
+        assert not replace(CONSTANT, **change).of_paper
+        assert replace(CONSTANT, **change).told != CONSTANT.told
+
+
+def test_thresholds_are_the_exact_ones() -> None:
+    """To the digits that the study of one Gaussian fitted to two prints."""
+    assert thresholds() == pytest.approx((2.9217, 5.6002), abs=5e-5)
+
+
+def test_statistics_over_seeds() -> None:
+    seeds = [{"sigmas": 1.0}, {"sigmas": 3.0}]
+    assert spread(seeds, "sigmas") == pytest.approx(math.sqrt(2))
+    assert spread(seeds[:1], "sigmas") is None
+    assert [answer(_measured(1.0, gain)) for gain in (2.1, 1.9, -1.9, -2.1)] == [
+        "higher",
+        "neither",
+        "neither",
+        "lower",
+    ]
+    cases = {Case(100, CONSTANT, 5): -0.9, Case(100, ANNEALED, 5): -0.4, Case(50, ANNEALED, 5): -0.1}
+    found = {case: _measured(1.0, 0.0, elbo=elbo) for case, elbo in cases.items()}
+    assert [shortfall(found, case) for case in found] == pytest.approx([0.5, 0.0, 0.0])
+    # Of ten epochs the last three, of four the last.
+    assert late_rise([float(epoch**2) for epoch in range(10)]) == 81 - 36
+    assert late_rise([0.0, 1.0, 4.0, 9.0]) == 5
+    assert late_rise([7.0]) == 0
 
 
 def _nearest_at_start(width: int, seed: int) -> float:
@@ -139,7 +219,9 @@ def _nearest_at_start(width: int, seed: int) -> float:
 
 def test_numbers_of_a_run(tmp_path: Path) -> None:
     recipe = Recipe(epochs=1, batch_size=100, learning_rate=1e-2, optimizer="adam")
-    config = Config("digits", (3, 6), (3, 4), 2, recipe, (Run(40, (3,), 5, 40),), 2, 3, 40)
+    one = Run("annealed", 40, (3,), 5, 40, 1e-2, "cosine", 2)
+    runs = (one, replace(one, name="constant", learning_rate=1e-3, schedule="constant", seeds=1))
+    config = Config("digits", (3, 6), (3, 4), 2, recipe, runs, Sampling(3, 40))
     context = Context(0, torch.device("cpu"), Store(tmp_path / "store"), show=False)
     findings = run(config, context)
     table = findings.tables["networks"]
@@ -157,11 +239,22 @@ def test_numbers_of_a_run(tmp_path: Path) -> None:
     )
     slopes = [math.log(six / three) / math.log(2) for three, six in zip(by_hand[3], by_hand[6], strict=True)]
     assert findings.numbers["slope_start_1"] == pytest.approx(sum(slopes) / 2, rel=1e-6)
-    posterior = dict(zip(findings.tables["posteriors"].columns, findings.tables["posteriors"].rows[0], strict=True))
+    _check_posteriors(findings)
+    assert "{" not in findings.outcome.format(**findings.numbers)
+
+
+def _check_posteriors(findings: Findings) -> None:
+    table = findings.tables["posteriors"]
+    posterior, other = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    settings = [row["rate, schedule, batch, epochs"] for row in (posterior, other)]
+    assert settings == ["0.01 cosine, batch 40, 5 epochs", "0.001 constant, batch 40, 5 epochs"]
     assert (posterior["training points"], posterior["units"]) == (40, 3)
-    assert posterior["distance, σ"] == findings.numbers["sigmas_40_3"]
+    assert posterior["distance, σ"] == findings.numbers["sigmas_40_annealed_3"]
+    assert other["distance, σ"] == findings.numbers["sigmas_40_constant_3"] != posterior["distance, σ"]
+    assert (other["seeds"], other["± seeds"]) == (1, None)
     # Of the mean square over seeds, which their mean and deviation give.
     square = posterior["distance, σ"] ** 2 + posterior["± seeds"] ** 2 / 2
     assert posterior["Δ, nats"] == pytest.approx(-0.5 * square, rel=1e-6)
     assert 0 <= posterior["I(g; ω)/log n!"] <= 1 + 1e-9
-    assert "{" not in findings.outcome.format(**findings.numbers)
+    gap = posterior["ELBO, nats per point"] - other["ELBO, nats per point"]
+    assert findings.numbers["short_40_constant_3"] == pytest.approx(max(gap, 0.0))
