@@ -3,8 +3,8 @@
 exp(−√y) is the mean of exp(−t·y) over t = 1/(2Z²), Z standard normal. With y = ‖gμ − μ‖² = Σ_i ‖μ_{p[i]} − μ_i‖² each
 of these is a product over units, whose sum over all permutations is a permanent: f is a mixture over t of distributions
 that can be normalised, and drawn from. A trapezoidal rule in s, Z = log(1 + e^s), leaves 30 values of t: it has log Z
-for small y, where t spans many orders, and Z for large y, where e^{−y/2Z² − Z²/2} is about ½ wide at any y. For √y up to
-60 it is right to 0.001; the weights are those of this mixture, so that not even this enters them.
+for small y, where t spans many orders, and Z for large y, where e^{−y/2Z² − Z²/2} is about ½ wide at any y. Up to
+√y = 60 it is right to 0.001; the weights are those of this mixture, so that not even this enters them.
 """
 
 import math
