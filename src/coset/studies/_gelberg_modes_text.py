@@ -11,6 +11,7 @@ from coset.studies._gelberg_modes_found import (
     Posteriors,
     answer,
     compared,
+    error,
     exponents,
     mean,
     of_depth,
@@ -106,8 +107,8 @@ def _halfway(posteriors: Posteriors) -> str:
         return "Within reach is none: there is nothing to interpolate."
     gaining = [answer(posteriors[case]) == "higher" for case in reached]
     where = "everywhere there" if all(gaining) else "in some of these cases" if any(gaining) else "nowhere"
-    ends = (of(reached, key=lambda case: mean(posteriors[case], "gain")) for of in (min, max))
-    gains = " to ".join(f"{_gain(posteriors, case)} ({_named(case)})" for case in ends)
+    ends = [of(reached, key=lambda case: mean(posteriors[case], "gain")) for of in (min, max)]
+    gains = " to ".join(f"{_gain(posteriors, case)} ({_named(case)})" for case in dict.fromkeys(ends))
     worst = max(reached, key=lambda case: mean(posteriors[case], "rise"))
     fit = "suffers" if mean(posteriors[worst], "rise") > HARM else "hardly suffers"
     return f"""Where it is within reach, the mean field halfway, with the moments of both modes, has an ELBO that
@@ -118,17 +119,19 @@ def _halfway(posteriors: Posteriors) -> str:
 def _dependence(posteriors: Posteriors, points: int, groups: dict[int, list[Case]]) -> str:
     """Whether the answer is another with other settings, at which widths, and what it is where all agree."""
     answers = {width: {answer(posteriors[case]) for case in cases} for width, cases in groups.items()}
-    differing = [width for width in groups if len(answers[width]) > 1]
-    verdict = (
-        f"depends on the settings at {_listed(differing)} units" if differing else "does not depend on the settings"
-    )
-    text = f"With {points:,} training points the answer {verdict}: halfway the ELBO differs"
+    differing = [width for width in groups if {"higher", "lower"} <= answers[width]]
+    verdict = f"depends on the settings at {_listed(differing)} units" if differing else "never turns with the settings"
     details = [
-        f"at {width} units by " + ", ".join(f"{_gain(posteriors, case)} (“{case.run.name}”)" for case in groups[width])
-        for width in groups
+        f"at {width} units by " + ", ".join(f"{_gain(posteriors, case)} (“{case.run.name}”)" for case in cases)
+        for width, cases in groups.items()
     ]
-    agreed = [f"{ANSWERS[next(iter(answers[width]))]} at {width}" for width in groups if width not in differing]
-    return f"{text} {'; '.join(details)}." + (f" With all settings it is {_listed(agreed)} units." if agreed else "")
+    agreed = [f"{ANSWERS[next(iter(found))]} at {width}" for width, found in answers.items() if len(found) == 1]
+    undecided = [width for width, found in answers.items() if len(found) > 1 and width not in differing]
+    return (
+        f"With {points:,} training points the answer {verdict}: halfway the ELBO differs {'; '.join(details)}."
+        + (f" With all settings it is {_listed(agreed)} units." if agreed else "")
+        + (f" At {_listed(undecided)} units some draws leave it open." if undecided else "")
+    )
 
 
 def _convergence(posteriors: Posteriors, groups: dict[int, list[Case]]) -> str:
@@ -168,9 +171,9 @@ def _nearer(posteriors: Posteriors, cases: Sequence[Case]) -> bool:
 
 def _gain(posteriors: Posteriors, case: Case) -> str:
     """The ELBO gained halfway and its error; large ones without decimals."""
-    formats = ("+,.0f", ",.0f") if abs(mean(posteriors[case], "gain")) >= 100 else ("+.2g", ".1g")
-    gain, error = (case.field(key, spec) for key, spec in zip(("gain", "error"), formats, strict=True))
-    return f"{gain} ± {error} nats"
+    large = abs(mean(posteriors[case], "gain")) >= 100 or error(posteriors[case]) >= 9.5
+    formats = ("+,.0f", ",.0f") if large else ("+.2g", ".1g")
+    return " ± ".join(map(case.field, ("gain", "error"), formats)) + " nats"
 
 
 def _named(case: Case) -> str:

@@ -66,13 +66,13 @@ _CONSTANT = Run("constant", None, (5, 20, 100), 10, 100, 1e-3, "constant", 2)
     presets={
         "quick": Config(
             "digits", (4, 16, 64), (4, 16), 2, replace(_RECIPE, epochs=4, batch_size=100, learning_rate=5e-3),
-            (replace(_CONSTANT, widths=(4, 16), epochs=5, batch_size=50),
-             replace(_ANNEALED, widths=(4, 16), epochs=5, batch_size=50),
-             replace(_ANNEALED, points=50, widths=(4, 16), epochs=80, batch_size=50)), Sampling(4, 500),
+            (replace(_CONSTANT, widths=(4, 16), epochs=4, batch_size=50, seeds=1),
+             replace(_ANNEALED, widths=(4, 16), epochs=4, batch_size=50),
+             replace(_ANNEALED, points=50, widths=(4, 16), epochs=60, batch_size=50)), Sampling(4, 500),
         ),
         "small": Config(
             "mnist", (5, 10, 20, 50, 100, 200, 500, 1000), (5, 20, 100, 500), 3, _RECIPE,
-            (_CONSTANT, _ANNEALED, replace(_CONSTANT, name="longer", widths=(20, 100), epochs=40, seeds=1),
+            (_CONSTANT, _ANNEALED, replace(_CONSTANT, name="longer", widths=(100,), epochs=40, seeds=1),
              replace(_ANNEALED, points=1000, epochs=200, batch_size=100),
              replace(_ANNEALED, points=100, epochs=2000, batch_size=100)), Sampling(16, 5000),
         ),
