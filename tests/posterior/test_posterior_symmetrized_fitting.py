@@ -243,7 +243,8 @@ class _Quadratic:
 
 ARCHITECTURES = [
     "flatten", "batchnorm+depthwise", "grouped+groupnorm", "grouped-query attention", "tied embeddings",
-    "concatenation", "residual mlp", "residual mlp, one stream", "mlp, batch norm", "mlp, layer norm", "myrtle", "resnet20, frn",
+    "concatenation", "residual mlp", "residual mlp, one stream", "mlp, batch norm", "mlp, layer norm", "myrtle",
+    "resnet20, frn",
 ]  # fmt: skip
 
 
@@ -273,7 +274,7 @@ def test_points_that_tell_units_apart_are_refused():
 
 
 def test_an_average_over_points_would_not_be_a_bound_of_the_evidence():
-    """Linear regression on frozen orthogonal features: q is the posterior, its ELBO the evidence: nothing is missing."""
+    """Linear regression on frozen orthogonal features: q is the posterior, and its ELBO the evidence already."""
     model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.ReLU(), nn.Linear(3, 1, bias=False)).double()
     model[0].weight.requires_grad_(False).copy_(torch.eye(3))
     x = torch.linalg.qr(torch.randn(6, 3, generator=generator(), **DOUBLE)).Q.abs().round()
