@@ -87,14 +87,20 @@ def look(problem: Problem, sym: Symmetry, values: Tensor, step: int, draws: int,
     matrix = pair_matrix(sym, q, problem.layout.views(values[0] + deviations * noise))
     log_order = math.lgamma(matrix.shape[-1] + 1)
     added = log_order + matrix.diagonal(dim1=-2, dim2=-1).sum(-1) - log_permanent(matrix)
-    scales = torch.stack([deviations, torch.ones_like(deviations)])
     gradients = []
     for proposal in ("uniform", "sequential"):
         gain = Gain(SymmetrizedELBO(sym, PERMUTATIONS, 1, proposal), problem)
         gain.begin(seed, step)
-        gradients.append(max(float((gain.gradient(values, one, 1) * scales).abs().max()) for one in noise))
+        gradients.append(max(_largest(gain.gradient(values, one, 1), deviations) for one in noise))
     nearest = float(exchanges(matrix).max())
     return Moment(step, best_exchange(sym, q), nearest, float(added.mean()) / log_order, *gradients)
+
+
+def _largest(gradient: Tensor | None, deviations: Tensor) -> float:
+    """The largest entry of a gradient in (μ, log σ), (2, D), once μ is measured in σ; 0 of none."""
+    if gradient is None:
+        return 0.0
+    return float(torch.maximum((gradient[0] * deviations).abs(), gradient[1].abs()).max())
 
 
 def permutations_of(model: nn.Module, x: Tensor) -> Symmetry:
@@ -113,12 +119,11 @@ class Onlooker:
     def begin(self, seed: int, epoch: int) -> None:
         """Nothing here is random but what ``look`` draws by itself."""
 
-    def gradient(self, values: Tensor, noise: Tensor, sign: int) -> Tensor:
-        """Zero, (2, D)."""
+    def gradient(self, values: Tensor, noise: Tensor, sign: int) -> None:
+        """None: it is zero."""
         if self._step in self._steps:
             self.look(values)
         self._step += 1
-        return torch.zeros_like(values)
 
     def look(self, values: Tensor) -> None:
         """Note the moment."""

@@ -14,6 +14,9 @@ SMALL = 1e-6
 SATURATED = 1e-9
 """I(g; ω) counts as log n! when this share of it is missing."""
 
+PAPER_SAMPLES = 1000
+"""Networks that predict, in the paper."""
+
 Published = Mapping[str, Mapping[int, tuple[float, float]]]
 
 
@@ -131,6 +134,7 @@ def numbers_of(found: Found) -> dict[str, Scalar]:
     last = found.uniform[-1]
     uniform = [rows[width, name] for width in found.widths for name in found.uniform]
     better = [rows[width, BETTER] for width in found.widths]
+    draws = math.sqrt(statistics.fmean(statistics.variance(each) for each in found.repeats.values()))
     noise = {width: root_mean_square(found.differences(width, OTHER_NOISE)) for width in found.widths}
     seeds = {width: statistics.stdev(rows[width, PLAIN].accuracies) for width in found.widths}
     numbers: dict[str, Scalar] = {
@@ -146,6 +150,9 @@ def numbers_of(found: Found) -> dict[str, Scalar]:
         "uniform_fits": sum(len(row.apart) for row in uniform),
         "uniform_equal": sum(pair == (0.0, 0.0) for row in uniform for pair in row.apart),
         "uniform_apart": max(pair[0] for row in uniform for pair in row.apart),
+        "uniform_difference": max(
+            abs(each) for width in found.widths for name in found.uniform for each in found.differences(width, name)
+        ),
         "last_apart": max(pair[0] for width in found.widths for pair in rows[width, last].apart),
         "better_equal": sum(pair == (0.0, 0.0) for row in better for pair in row.apart),
         "better_fits": sum(len(row.apart) for row in better),
@@ -154,7 +161,10 @@ def numbers_of(found: Found) -> dict[str, Scalar]:
         "better_rms": root_mean_square([x for width in found.widths for x in found.differences(width, BETTER)]),
         "noise_rms": root_mean_square([x for width in found.widths for x in found.differences(width, OTHER_NOISE)]),
         "noise_apart": min(pair[0] for width in found.widths for pair in rows[width, OTHER_NOISE].apart),
-        "draws_std": math.sqrt(statistics.fmean(statistics.variance(each) for each in found.repeats.values())),
+        "draws_std": draws,
+        # An average over S draws has noise like 1/√S.
+        "draws_std_paper": draws * math.sqrt(found.samples / PAPER_SAMPLES),
+        "paper_samples": PAPER_SAMPLES,
         "least_seed_std": min(seeds.values()),
         "largest_seed_std": max(seeds.values()),
         "least_noise": min(noise.values()),
@@ -301,7 +311,7 @@ def _scan_table(found: Found) -> Table:
 def _wide_table(found: Found) -> Table:
     rows: list[list[Scalar]] = [
         [each.std, each.name, statistics.fmean(each.outputs), statistics.fmean(each.differences),
-         statistics.stdev(each.differences), each.apart]
+         statistics.stdev(each.differences) if len(each.differences) > 1 else None, each.apart]
         for each in found.wide
     ]  # fmt: skip
     columns = ("initial σ", "method", "accuracy, %", "difference, points", "± seeds", "means apart")

@@ -6,8 +6,8 @@ from coset.studies import Scalar
 from coset.studies._gelberg_mnist_fits import BETTER
 from coset.studies._gelberg_mnist_report import Found, key_of, place
 
-APART = 0.99
-"""A share of log n! above which modes count as apart."""
+NEGLIGIBLE = 1e-12
+"""Weights that differ by less are the same in float32 beside any that count."""
 
 
 def outcome(numbers: Mapping[str, Scalar], found: Found) -> str:
@@ -38,14 +38,26 @@ def caption(found: Found) -> str:
     )
 
 
+def _is_same(numbers: Mapping[str, Scalar]) -> bool:
+    """Whether symmetrized fits are those of MFVI in all that matters."""
+    distance = numbers["uniform_apart"]
+    assert isinstance(distance, float)
+    return distance < NEGLIGIBLE and numbers["uniform_difference"] == 0
+
+
 def _equal(numbers: Mapping[str, Scalar]) -> str:
     if numbers["uniform_equal"] == numbers["uniform_fits"]:
         return _ALL_EQUAL
-    return _SOME_EQUAL
+    return _ALMOST_EQUAL if _is_same(numbers) else _SOME_EQUAL
 
 
 def _better(numbers: Mapping[str, Scalar]) -> str:
-    return _BETTER_EQUAL if numbers["better_equal"] == numbers["better_fits"] else _BETTER_APART
+    if numbers["better_equal"] == numbers["better_fits"]:
+        return _BETTER_EQUAL
+    own, noise = numbers["better_rms"], numbers["noise_rms"]
+    assert isinstance(own, float)
+    assert isinstance(noise, float)
+    return f"{_BETTER_APART.strip()} {(_BETTER_WITHIN if own <= noise else _BETTER_BEYOND).strip()}"
 
 
 def _gradients(numbers: Mapping[str, Scalar]) -> str:
@@ -59,18 +71,19 @@ def _gradients(numbers: Mapping[str, Scalar]) -> str:
 def _meaning(numbers: Mapping[str, Scalar]) -> str:
     spread = _SPREAD_OF_DRAWS if numbers["spread_of_draws"] else _SPREAD_OF_SEEDS
     within = _ALL_WITHIN if numbers["gains_within_noise"] == numbers["gains"] else _SOME_WITHIN
-    same = _NOT_FROM if numbers["uniform_equal"] == numbers["uniform_fits"] else ""
+    same = _NOT_FROM if _is_same(numbers) else ""
     return " ".join(text.strip() for text in (_GAINS, spread, within, same))
 
 
 def _wide(numbers: Mapping[str, Scalar], found: Found, std: float) -> str:
     at, uniform, better = place(std), key_of(found.uniform[-1]), key_of(BETTER)
     same = numbers[f"wide_{at}_{uniform}_apart"] == 0
+    seeds = len(found.wide[0].outputs)
     differs = f"differs by {{wide_{at}_{uniform}_difference:+.2f}} points"
     return f"""From σ = {std:g} I(g; ω) begins at {{start_information_{at}:.2f}} log n! and ends at
     {{end_information_{at}:.2f}} log n!; MFVI reaches {{wide_{at}_plain:.2f}} %. {{last}}
     {"is still MFVI to the bit" if same else differs}; the better estimator differs by
-    {{wide_{at}_{better}_difference:+.2f}} points (root mean square over seeds {{wide_{at}_{better}_rms:.2f}})."""
+    {{wide_{at}_{better}_difference:+.2f}} points ({seeds} {"seed" if seeds == 1 else "seeds"})."""
 
 
 def _after(numbers: Mapping[str, Scalar], found: Found) -> str:
@@ -83,8 +96,8 @@ def _after(numbers: Mapping[str, Scalar], found: Found) -> str:
 _SETTING = """
 Inference as in the paper, {epochs} epochs, with a prior N(0, {prior:g}²) and deviations that begin at {std:g}, which a
 scan chose for accuracies near its row of MFVI (table scan, and the study mnist-posteriors); {seeds} seeds of MFVI
-and {last}, {few} of the others. A seed fixes initial weights, order of the data and noise; permutations have a
-stream of their own.
+and {last}, {few} of the others; {samples:,} networks predict (there {paper_samples:,}). A seed fixes initial weights,
+order of the data and noise; permutations have a stream of their own.
 """
 _PUBLISHED = "On the mean MFVI is at most {largest_gap:.2f} points from the published row."
 _OTHER_DATA = "On these data there is nothing published to compare with."
@@ -92,6 +105,11 @@ _ALL_EQUAL = """
 At equal seeds the symmetrized fits are those of MFVI, to the bit: all {uniform_fits} of {uniform_fits} fits with
 uniform permutations, as in the paper, have the same means and deviations (largest difference with {last}:
 {last_apart:g}), and so the same accuracies.
+"""
+_ALMOST_EQUAL = """
+At equal seeds the symmetrized fits are those of MFVI: of {uniform_fits} with uniform permutations, as in the paper,
+{uniform_equal} have the same means and deviations to the bit, and in the others no mean differs by more than
+{uniform_apart:.0e} ({last}: {last_apart:.0e}). All of them have the accuracy of MFVI of their seed.
 """
 _SOME_EQUAL = """
 At equal seeds {uniform_equal} of {uniform_fits} symmetrized fits with uniform permutations, as in the paper, are those
@@ -102,6 +120,8 @@ _BETTER_APART = """
 With the better estimator {better_equal} of {better_fits} are; the others end up to {better_apart:.2g} away in some
 mean, with accuracies that differ by up to {better_difference:.2f} points (root mean square {better_rms:.2f}).
 """
+_BETTER_WITHIN = "Other noise does more ({noise_rms:.2f}, see below)."
+_BETTER_BEYOND = "Other noise does less ({noise_rms:.2f}, see below)."
 _WHY = """
 The reason: what symmetrization adds is −log[(1/K) Σ e^Δ], Δ = log q(g⁻¹·ω) − log q(ω), and every Δ but that of the
 identity is far below 0. With {width} units the best exchange of two of them has E[Δ] = {start_exchange:.0f} nats at
@@ -128,7 +148,7 @@ _NOISE = """
 What does move accuracies: MFVI from the same initial weights on the same batches, with other noise in the weights,
 differs from itself by {least_noise:.2f} to {largest_noise:.2f} points (root mean square over seeds, by width). The
 standard deviation over training seeds is {least_seed_std:.2f} to {largest_seed_std:.2f} points, that over sets of
-{samples:,} test draws of one posterior {draws_std:.3f}.
+{samples:,} test draws of one posterior {draws_std:.3f}, or {draws_std_paper:.3f} for the paper's {paper_samples:,}.
 """
 _GAINS = "The published differences between {last} and MFVI are {least_gain:.3f} to {largest_gain:.3f} points."
 _SPREAD_OF_DRAWS = """

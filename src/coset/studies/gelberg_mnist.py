@@ -89,8 +89,8 @@ _SCAN = ((0.01, 1.0), (0.05, 1.0), (0.2, 1.0), (0.15, 0.3), (0.1, 1.0), (0.15, 0
             beside=Beside(6, ((0.05, 1.0),), (0.5,), seeds=2, steps=(0, 10, 30), draws=4),
         ),
         "small": Config(
-            "mnist", (5, 10, 20, 30), (5, 10, 20), 3, 1, exact_units=5, samples=1000, repeats=2,
-            training=Training(10, 100, 0.15), beside=Beside(20, _SCAN[:4], (0.5,), seeds=2, steps=_STEPS, draws=8),
+            "mnist", (5, 10, 20, 30), (5, 10, 20), 3, 1, exact_units=5, samples=300, repeats=3,
+            training=Training(10, 100, 0.15), beside=Beside(20, _SCAN[:4], (0.5,), seeds=1, steps=_STEPS, draws=8),
         ),
         "paper": Config(
             "mnist", (5, 10, 20, 30), (5, 10, 20), 10, 10, exact_units=10, samples=1000, repeats=10,
