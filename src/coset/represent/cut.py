@@ -51,7 +51,7 @@ class Cut:
         """What crosses the cut for ``inputs`` (N, …): the outputs (N, …) of ``layer`` and of those in ``kept``."""
         names = (self.layer, *self.kept)
         with evaluation_mode(self.below), recording(self.below, names) as outputs:
-            self.below(suited(inputs, dict(self.below.named_parameters())))
+            self.below(suited_to(self.below, inputs))
             return dict(outputs)
 
     def run(self, inputs: Tensor, features: Mapping[str, Tensor], change: Change) -> Tensor:
@@ -60,7 +60,7 @@ class Cut:
         ``inputs`` (N, …) are those of ``features``. Derivatives pass through ``change``; the copy ``above`` is in
         whichever mode it is in, and as it was when this returns or raises.
         """
-        inputs = suited(inputs, dict(self.above.named_parameters()))
+        inputs = suited_to(self.above, inputs)
         answers = {name: _zeros(features[self.layer], shape) for name, shape in self.skipped.items()}
         answers |= {name: _copy_of(features[name]) for name in self.kept}
         with ExitStack() as stack:
@@ -90,7 +90,7 @@ def cut(below: nn.Module, above: nn.Module, layer: str, inputs: Tensor, *, upper
         raise InputError("inputs of the cut must be a tensor of at least one example (N, …)")
     # A copy, of which the frozen weights need no gradients; of the inputs, too: hooks count writes in place to it.
     above = copy.deepcopy(above).eval().requires_grad_(False)
-    probe = suited(inputs[:_PROBED].detach().clone(), dict(above.named_parameters()))
+    probe = suited_to(above, inputs[:_PROBED].detach().clone())
     found = crossing(above, upper_layer, probe)
     alike = layer == upper_layer and _one_architecture(below, above, probe)
     if not alike and (found.kept or found.weights):
@@ -101,6 +101,12 @@ def cut(below: nn.Module, above: nn.Module, layer: str, inputs: Tensor, *, upper
         )
     _check_self(_joined(above, above, upper_layer, upper_layer, found), probe)
     return _joined(below, above, layer, upper_layer, found)
+
+
+def suited_to(model: nn.Module, inputs: Tensor) -> Tensor:
+    """``inputs`` on the device of the model and, if they are real numbers, of the type of its first real parameter."""
+    first = next((tensor for tensor in model.parameters() if tensor.is_floating_point()), None)
+    return inputs if first is None else suited(inputs, {"": first})
 
 
 def _joined(below: nn.Module, above: nn.Module, layer: str, upper_layer: str, found: Crossing) -> Cut:
@@ -115,7 +121,7 @@ def _one_architecture(below: nn.Module, above: nn.Module, probe: Tensor) -> bool
     expected = {**dict(above.named_parameters()), **dict(above.named_buffers())}
     if {name: t.shape for name, t in weights.items()} != {name: t.shape for name, t in expected.items()}:
         return False
-    inputs = suited(probe, dict(below.named_parameters()))
+    inputs = suited_to(below, probe)
     with torch.no_grad(), evaluation_mode(below):
         return _agree(functional_call(above, weights, (inputs,)), below(inputs))
 

@@ -16,8 +16,9 @@ def borrowing(model: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[Calla
     """
     places: list[tuple[dict[str, Any], str, Tensor]] = []
     replaced: list[tuple[dict[str, Any], str, Tensor]] = []
-    own = {id(tensor): weights[name] for name, tensor in _named(model) if name in weights}
-    for module in model.modules():
+    named = _named(model) if weights else ()
+    own = {id(tensor): weights[name] for name, tensor in named if name in weights}
+    for module in model.modules() if own else ():
         stores: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
         for store in stores:
             for key, tensor in store.items():

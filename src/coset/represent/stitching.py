@@ -16,12 +16,11 @@ from coset.errors import InputError
 from coset.progress import progress
 from coset.represent.channel_maps import as_rows, find_axis, on_channels
 from coset.represent.crossing_features import CHUNK, KEPT_BYTES, CrossingFeatures, index_batches
-from coset.represent.cut import Change, Cut, cut
+from coset.represent.cut import Change, Cut, cut, suited_to
 from coset.represent.layers import recording
 from coset.represent.least_squares import products
 from coset.represent.refresh import batch_statistics, refresh_norms
 from coset.represent.stitching_maps import Family, Weights, make_family
-from coset.running import suited
 from coset.train.check import check_pair
 from coset.train.loss import LOSSES
 from coset.train.metrics import evaluation_mode
@@ -62,11 +61,13 @@ class StitchTraining:
 class Stitching:
     """A stitched network: call it with inputs (N, …) for its outputs (N, classes).
 
-    ``matrix`` (D, C) and ``bias`` (D): the map in its final form; ``relaxed``: the matrix in training, before a
-    permutation took its place. ``losses``: the mean cross-entropy of each epoch, without the penalty of the family.
+    ``above``: the second network as it was given; the copy in ``cut`` has batch statistics of its own. ``matrix``
+    (D, C) and ``bias`` (D): the map in its final form; ``relaxed``: the matrix in training, before a permutation took
+    its place. ``losses``: the mean cross-entropy of each epoch, without the penalty of the family.
     """
 
     cut: Cut
+    above: nn.Module
     family: Family
     matrix: Tensor
     bias: Tensor | None
@@ -127,7 +128,7 @@ def stitch(
         bias = weights["bias"].detach().clone() if "bias" in weights else None
         if training.batch_statistics:
             refresh_norms(joined, source, _changing(matrix, bias, axis), generator)
-    return Stitching(joined, chosen, matrix, bias, relaxed, losses, axis)
+    return Stitching(joined, above, chosen, matrix, bias, relaxed, losses, axis)
 
 
 def _begin(
@@ -167,11 +168,10 @@ def _begin(
 @torch.no_grad()
 def _own_features(joined: Cut, x: Tensor) -> Iterator[Tensor]:
     """The second network's own features at its layer, chunk by chunk."""
-    weights = dict(joined.above.named_parameters())
     with evaluation_mode(joined.above):
         for indices in index_batches(len(x), CHUNK):
             with recording(joined.above, [joined.upper_layer]) as outputs:
-                joined.above(suited(x[indices], weights))
+                joined.above(suited_to(joined.above, x[indices]))
             yield outputs[joined.upper_layer]
 
 
@@ -218,7 +218,7 @@ def _train(
                 optimizer.step()
                 with torch.no_grad():
                     family.project(weights)
-                total, count = total + float(loss) * len(indices), count + len(indices)
+                total, count = total + float(loss.detach()) * len(indices), count + len(indices)
                 bar.advance(note=f"loss {total / count:.3f}")
             losses.append(total / count)
             if not math.isfinite(losses[-1]):
