@@ -384,7 +384,7 @@ def test_training_on_the_average_reaches_a_higher_bound_than_plain_inference():
     model = MLP(1, [2], 1, activation="tanh").double()
     x = torch.linspace(-1, 1, 3, **DOUBLE)[:, None]
     sym = coset.discover(model, x[:2])
-    training = SETTINGS | {"epochs": 150, "schedule": "cosine", "samples": 2, "likelihood": GaussianNoise(1.0)}
+    training = SETTINGS | {"epochs": 200, "schedule": "cosine", "samples": 2, "likelihood": GaussianNoise(1.0)}
     plain = fit_mean_field(model, (x, x), **training).posterior
     average = fit_symmetrized(model, (x, x), sym=sym, proposal="exact", start=plain, **training).posterior
     problem = pose(model, (x, x), GaussianNoise(1.0), 1.0)

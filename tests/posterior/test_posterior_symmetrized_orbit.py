@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -187,6 +187,7 @@ def places(draw):
     return order[: n * k].reshape(n, k)
 
 
+@settings(max_examples=40)
 @given(places(), st.integers(1, 3))
 def test_what_is_taken_is_put_back_to_its_place(owned, rows):
     found = Places(owned, CPU)
@@ -203,6 +204,7 @@ def test_what_is_taken_is_put_back_to_its_place(owned, rows):
     assert torch.equal(into, expected)
 
 
+@settings(max_examples=40)
 @given(places())
 def test_blocks_cover_every_column_once(owned):
     blocks = blocks_of(owned)

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
@@ -314,9 +314,9 @@ def test_entropies_are_bounded_by_that_of_q_and_the_information():
 def test_the_gain_grows_with_k_from_nothing_to_the_information(structure):
     model, sym = network(*structure)
     q = posterior(model, std=0.5)
-    values = [information_bounds(sym, q, K, 1500, 2, proposal="uniform", show=False).lower for K in (1, 2, 8, 64, 1024)]
+    values = [information_bounds(sym, q, K, 800, 2, proposal="uniform", show=False).lower for K in (1, 2, 8, 64, 512)]
     assert values[0] == (0.0, 0.0)
-    for K, after, before in zip((2, 8, 64, 1024), values[1:], values[:-1], strict=True):
+    for K, after, before in zip((2, 8, 64, 512), values[1:], values[:-1], strict=True):
         assert before.value < after.value <= math.log(K)
     exact = mutual_information(sym, q, samples=4000, seed=5, method="enumeration")
     assert abs(values[-1].value - exact.value) < ERRORS * math.hypot(values[-1].error, exact.error)
@@ -340,6 +340,7 @@ def test_the_gain_of_two_units_is_its_sum_over_numbers_of_exchanges():
     assert abs(float(found.mean()) - expected) < ERRORS * spread / math.sqrt(repeats)
 
 
+@settings(max_examples=30)
 @given(st.integers(1, 40), st.integers(0, 10_000), st.floats(0.01, 30))
 def test_no_draw_gains_more_than_the_logarithm_of_k(K, seed, far):
     """For any ω, near q or not."""
@@ -363,7 +364,7 @@ def test_an_invariant_posterior_gains_nothing(structure):
             assert side is None or abs(side.value) < 1e-10
     # Guides look at ω, which tells its units apart, and only on average say nothing.
     for proposal in ("sequential", "permanent"):
-        bounds = information_bounds(sym, q, 100, 400, proposal=proposal, show=False)
+        bounds = information_bounds(sym, q, 50, 200, proposal=proposal, show=False)
         assert bounds.lower.value < ERRORS * bounds.lower.error + 1e-9
         assert bounds.upper.value > -ERRORS * bounds.upper.error - 1e-9
 
