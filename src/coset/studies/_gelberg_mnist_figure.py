@@ -41,9 +41,13 @@ def _accuracies(axes: "Axes", found: Found) -> None:
 
     names = [name for name in found.names if name != OTHER_NOISE]
     for number, (name, colour) in enumerate(zip(names, PALETTE, strict=False)):
-        at, rows = _places(found, len(names), number), [found.rows[width, name] for width in found.widths]
-        spread = [statistics.stdev(row.accuracies) if len(row.scores) > 1 else 0.0 for row in rows]
-        axes.errorbar(at, [row.mean("accuracy") for row in rows], spread, fmt="o", color=colour, label=name)
+        at = _places(found, len(names), number)
+        rows = {
+            x: found.rows[width, name] for x, width in zip(at, found.widths, strict=True) if (width, name) in found.rows
+        }
+        spread = [statistics.stdev(row.accuracies) if len(row.scores) > 1 else 0.0 for row in rows.values()]
+        means = [row.mean("accuracy") for row in rows.values()]
+        axes.errorbar(list(rows), means, spread, fmt="o", color=colour, label=name)
         published = [found.published.get(name, {}).get(width) for width in found.widths]
         known = [(x, pair[0]) for x, pair in zip(at, published, strict=True) if pair is not None]
         label = "paper" if name == PLAIN and known else None
@@ -60,7 +64,7 @@ def _differences(axes: "Axes", found: Found) -> None:
     for number, (name, colour) in enumerate(zip(names, [*PALETTE[1 : len(names)], GREY], strict=True)):
         for x, width in zip(_places(found, len(names), number), found.widths, strict=True):
             first = width == found.widths[0]
-            values = found.differences(width, name)
+            values = found.differences(width, name) if (width, name) in found.rows else []
             axes.plot([x] * len(values), values, "o", color=colour, alpha=0.8, label=name if first else None)
             paper = found.published_difference(width, name)
             if paper is not None:

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from coset.studies import Scalar, Table
@@ -83,13 +83,18 @@ class Found:
 
     @property
     def names(self) -> list[str]:
-        """The methods, in order."""
-        return list(dict.fromkeys(name for _, name in self.rows))
+        """The methods that were run, in order."""
+        return [name for name in (PLAIN, *self.uniform, BETTER, OTHER_NOISE) if self.of([name])]
+
+    def of(self, names: Collection[str]) -> dict[tuple[int, str], "Row"]:
+        """The rows of some methods."""
+        return {key: row for key, row in self.rows.items() if key[1] in names}
 
     @property
     def uniform(self) -> list[str]:
-        """The methods with uniform permutations."""
-        return [name for name in self.names if name.startswith("K = ")]
+        """The methods with uniform permutations, by their number."""
+        found = {name for _, name in self.rows if name.startswith("K = ")}
+        return sorted(found, key=lambda name: int(name.removeprefix("K = ")))
 
     def differences(self, width: int, name: str) -> list[float]:
         """Accuracy less that of MFVI of the same seed, in points; of mean outputs for other noise."""
@@ -132,14 +137,15 @@ def numbers_of(found: Found) -> dict[str, Scalar]:
     """What the text is filled from."""
     rows, moments = found.rows, found.courses[found.training.std]
     last = found.uniform[-1]
-    uniform = [rows[width, name] for width in found.widths for name in found.uniform]
-    better = [rows[width, BETTER] for width in found.widths]
+    uniform, better = found.of(found.uniform), found.of([BETTER])
+    changes = [each for key in better for each in found.differences(*key)]
     draws = math.sqrt(statistics.fmean(statistics.variance(each) for each in found.repeats.values()))
     noise = {width: root_mean_square(found.differences(width, OTHER_NOISE)) for width in found.widths}
     seeds = {width: statistics.stdev(rows[width, PLAIN].accuracies) for width in found.widths}
     numbers: dict[str, Scalar] = {
         "seeds": len(rows[found.widths[0], PLAIN].outputs),
-        "few": len(better[0].outputs),
+        "few": len(next(iter(better.values())).outputs),
+        "few_widths": ", ".join(str(width) for width, _ in better),
         "samples": found.samples,
         "std": found.training.std,
         "prior": found.training.prior,
@@ -147,18 +153,16 @@ def numbers_of(found: Found) -> dict[str, Scalar]:
         "width": found.width,
         "exact_units": found.exact_units,
         "last": last,
-        "uniform_fits": sum(len(row.apart) for row in uniform),
-        "uniform_equal": sum(pair == (0.0, 0.0) for row in uniform for pair in row.apart),
-        "uniform_apart": max(pair[0] for row in uniform for pair in row.apart),
-        "uniform_difference": max(
-            abs(each) for width in found.widths for name in found.uniform for each in found.differences(width, name)
-        ),
+        "uniform_fits": sum(len(row.apart) for row in uniform.values()),
+        "uniform_equal": sum(pair == (0.0, 0.0) for row in uniform.values() for pair in row.apart),
+        "uniform_apart": max(pair[0] for row in uniform.values() for pair in row.apart),
+        "uniform_difference": max(abs(each) for key in uniform for each in found.differences(*key)),
         "last_apart": max(pair[0] for width in found.widths for pair in rows[width, last].apart),
-        "better_equal": sum(pair == (0.0, 0.0) for row in better for pair in row.apart),
-        "better_fits": sum(len(row.apart) for row in better),
-        "better_apart": max(pair[0] for row in better for pair in row.apart),
-        "better_difference": max(abs(each) for width in found.widths for each in found.differences(width, BETTER)),
-        "better_rms": root_mean_square([x for width in found.widths for x in found.differences(width, BETTER)]),
+        "better_equal": sum(pair == (0.0, 0.0) for row in better.values() for pair in row.apart),
+        "better_fits": sum(len(row.apart) for row in better.values()),
+        "better_apart": max(pair[0] for row in better.values() for pair in row.apart),
+        "better_difference": max(map(abs, changes)),
+        "better_rms": root_mean_square(changes),
         "noise_rms": root_mean_square([x for width in found.widths for x in found.differences(width, OTHER_NOISE)]),
         "noise_apart": min(pair[0] for width in found.widths for pair in rows[width, OTHER_NOISE].apart),
         "draws_std": draws,
@@ -183,8 +187,9 @@ def numbers_of(found: Found) -> dict[str, Scalar]:
     }
     for width in found.widths:
         numbers[f"noise_{width}"], numbers[f"seed_std_{width}"] = noise[width], seeds[width]
-        for name in found.names[:-1]:
-            numbers[f"accuracy_{width}_{key_of(name)}"] = rows[width, name].mean("accuracy")
+    numbers |= {
+        f"accuracy_{width}_{key_of(name)}": row.mean("accuracy") for (width, name), row in rows.items() if row.scores
+    }
     return numbers | _compared(found, noise, seeds) | _wide_numbers(found) | _scan_numbers(found)
 
 
