@@ -1,12 +1,27 @@
 """Comparing representations modulo symmetry: features of named layers, Procrustes distances and CKA."""
 
+from coset.represent.cka import cka, cka_of_batches
 from coset.represent.features import feature_chunks, features
+from coset.represent.hsic import ESTIMATORS, hsic
+from coset.represent.kernels import KERNELS
 from coset.represent.layers import layer_names, recording, replacing
+from coset.represent.procrustes import Procrustes, procrustes
+from coset.represent.unit_groups import GROUPS, Part, UnitGroup
 
 __all__ = [
+    "ESTIMATORS",
+    "GROUPS",
+    "KERNELS",
+    "Part",
+    "Procrustes",
+    "UnitGroup",
+    "cka",
+    "cka_of_batches",
     "feature_chunks",
     "features",
+    "hsic",
     "layer_names",
+    "procrustes",
     "recording",
     "replacing",
 ]

@@ -1,0 +1,126 @@
+"""Features made ready for comparison: checked, centred and normalised channel by channel, in float64."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coset.errors import InputError
+from coset.represent.unit_groups import UnitGroup
+
+DEAD = 1e-12
+"""A channel is constant if what is left of it behind its mean is smaller, relative to the channel itself: rounding."""
+
+CHUNK = 1 << 18
+"""So many entries are converted to float64 at a time where sums are enough."""
+
+
+def check_features(x: Tensor, what: str) -> Tensor:
+    """Features as (N, C, P), positions in one axis, a view; raises unless they are finite real numbers."""
+    if not isinstance(x, Tensor):
+        raise InputError(f"{what} is a {type(x).__name__}; expected a tensor of features (N, C, *positions)")
+    if x.ndim < 2 or x.numel() == 0:
+        raise InputError(f"{what} has shape {tuple(x.shape)}; expected features (N, C, *positions), none of them 0")
+    if not x.is_floating_point():
+        raise InputError(f"{what} is of type {x.dtype}; expected features in floating point")
+    # The sum is quicker; only where it overflows does it say less.
+    if not bool(torch.isfinite(x.detach().sum())) and not bool(torch.isfinite(x).all()):
+        raise InputError(f"{what} holds NaN or infinite values; expected finite features")
+    return x.detach().reshape(x.shape[0], x.shape[1], -1)
+
+
+def check_pair(x: Tensor, y: Tensor, *, positions: bool) -> tuple[Tensor, Tensor]:
+    """Two features of the same examples as (N, C, P); with ``positions`` they must have as many of these."""
+    x, y = check_features(x, "x"), check_features(y, "y")
+    if len(x) != len(y):
+        raise InputError(f"x has {len(x)} examples and y {len(y)}; expected features of the same examples")
+    if positions and x.shape[2] != y.shape[2]:
+        raise InputError(f"x has {x.shape[2]} positions and y {y.shape[2]}; Procrustes compares position by position")
+    return x, y
+
+
+def wide_chunks(*features: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The features (N, C, P) of the same examples in float64, a few examples at a time."""
+    step = max(1, CHUNK // max(x[0].numel() for x in features))
+    for start in range(0, len(features[0]), step):
+        yield tuple(x[start : start + step].double() for x in features)
+
+
+@dataclass(frozen=True)
+class ChannelStatistics:
+    """Of each channel over examples and positions: ``count`` entries, their ``mean`` (C,), and ``spread`` (C,), the
+    sum of squares of what is left behind the mean.
+    """
+
+    count: int
+    mean: Tensor
+    spread: Tensor
+
+
+def channel_statistics(parts: Iterable[Tensor]) -> ChannelStatistics:
+    """Of features (n, C, P) part after part, in float64; sums of squares are merged around the means (Chan et al.)."""
+    total: ChannelStatistics | None = None
+    for part in parts:
+        for (x,) in wide_chunks(part):
+            count = x.shape[0] * x.shape[2]
+            mean = x.mean((0, 2))
+            spread = torch.linalg.vector_norm(x - mean[:, None], dim=(0, 2)).square()
+            if total is None:
+                total = ChannelStatistics(count, mean, spread)
+                continue
+            both, gap = total.count + count, mean - total.mean
+            total = ChannelStatistics(
+                both,
+                total.mean + gap * (count / both),
+                total.spread + spread + gap.square() * (total.count * count / both),
+            )
+    if total is None:
+        raise InputError("there are no features; expected at least one batch")
+    return total
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """(x − ``mean``)·``factor`` channel by channel, in the order of the group's parts; each (C,)."""
+
+    group: UnitGroup
+    mean: Tensor
+    factor: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalised features in float64, contiguous (N, C, P)."""
+        # A difference from float64 is in float64.
+        wide = self.group.arranged(x) - self.mean[:, None]
+        return wide.mul_(self.factor[:, None]).contiguous()
+
+
+def normalization(statistics: ChannelStatistics, group: UnitGroup, *, centred: bool) -> Normalization:
+    """The normalisation that removes the scales of ``group``.
+
+    If ``centred``, each unit's mean over examples and positions is subtracted. Then each piece with a scale of its own
+    is divided by its ℓ2 norm, and all that has none by its norm together; dead pieces become 0.
+    """
+    order = torch.arange(group.size) if group.order is None else torch.tensor(group.order)
+    own, spread = (tensor[order.to(tensor.device)] for tensor in (statistics.mean, statistics.spread))
+    units = torch.empty(group.size, dtype=torch.long)
+    for number, (start, stop) in enumerate(group.units):
+        units[start:stop] = number
+    scaled = torch.tensor(group.scaled)
+    mean = _mean_by(units.to(own.device), own) if centred else torch.zeros_like(own)
+    squares = spread + statistics.count * (own - mean).square()
+    raw = spread + statistics.count * own.square()
+    norm, whole = (_sum_by(scaled.to(own.device), part).sqrt() for part in (squares, raw))
+    alive = norm > DEAD * whole
+    factor = torch.where(alive, 1 / torch.where(alive, norm, 1.0), 0.0)
+    return Normalization(group, mean, factor)
+
+
+def _sum_by(labels: Tensor, values: Tensor) -> Tensor:
+    """For each entry, the sum of the entries with the same label."""
+    sums = values.new_zeros(int(labels.max()) + 1).index_add_(0, labels, values)
+    return sums[labels]
+
+
+def _mean_by(labels: Tensor, values: Tensor) -> Tensor:
+    return _sum_by(labels, values) / _sum_by(labels, torch.ones_like(values))

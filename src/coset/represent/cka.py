@@ -1,0 +1,165 @@
+"""Centred kernel alignment modulo a group that acts on the channels.
+
+CKA(X, Y) = HSIC(K, L)/sqrt(HSIC(K, K)·HSIC(L, L)) (Kornblith et al. 2019). Modulo O(C) the kernel is linear,
+K_mn = Σ_cp x_mcp·x_ncp. Modulo G_ReLU (Godfrey et al. 2022, section 5) each channel's mean over examples and positions
+is subtracted, the channel divided by its ℓ2 norm, and K_mn = max_c Σ_p x_mcp·x_ncp. That does not notice signs either.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from coset.errors import InputError
+from coset.represent.channels import Normalization, channel_statistics, check_pair, normalization
+from coset.represent.hsic import HsicTerms, PairSums, check_examples, hsic_terms
+from coset.represent.kernels import centred, check_kernel, kernel_sums, linear_sums
+from coset.represent.unit_groups import Group, UnitGroup, group_on
+
+FORMS = ("auto", "features", "gram")
+"""How the linear kernel is computed: by products of features, of examples (tiles of Gram matrices), or the cheaper."""
+
+
+def cka(
+    x: Tensor,
+    y: Tensor,
+    *,
+    group: Group = "orthogonal",
+    kernel: str | None = None,
+    estimator: str = "unbiased",
+    form: str = "auto",
+    batches: int = 1,
+) -> float:
+    """The similarity of features x (N, C, *positions) and y (N, C', *positions') of the same examples; at most 1.
+
+    ``group``: what the channels are compared modulo: "orthogonal", "permutation" (G_ReLU), another of ``GROUPS``, or
+    what ``layer_group`` found at the layer. ``kernel``: of ``KERNELS``; by default "sum" modulo rotations and where
+    no channels change places, else "max", which is not positive semidefinite: then CKA may be negative.
+    ``estimator``: of HSIC, "unbiased" (4 examples or more) or "biased". ``form``: of the linear kernel. ``batches``:
+    HSIC is averaged over so many nearly equal batches, in the order of the examples (shuffle them first if that order
+    says anything), and one ratio is taken at the end. Everything is computed in float64; memory beside the features:
+    tiles of the two kernels.
+    """
+    x, y = check_pair(x, y, positions=False)
+    if not isinstance(batches, int) or isinstance(batches, bool) or not 1 <= batches <= len(x):
+        raise InputError(f"batches is {batches!r}; expected a whole number from 1 to the number of examples, {len(x)}")
+    pairs = [(a, b) for a, b in zip(x.tensor_split(batches), y.tensor_split(batches), strict=True)]
+    return _of_checked(pairs, group, kernel, estimator, form)
+
+
+def cka_of_batches(
+    pairs: Iterable[tuple[Tensor, Tensor]],
+    *,
+    group: Group = "orthogonal",
+    kernel: str | None = None,
+    estimator: str = "unbiased",
+    form: str = "auto",
+) -> float:
+    """``cka`` of features that come in batches (x, y), of which no two are held at once.
+
+    The HSIC terms are averaged over batches, weighted by their examples, and one ratio is taken at the end (Nguyen et
+    al. 2021). Means and norms of channels are those of all batches, so ``pairs`` is gone through twice or more: a list,
+    or an object that begins anew with every ``iter``. Over random batches, unbiased terms have the expectation that
+    they have on all examples at once.
+    """
+    if isinstance(pairs, Iterator):
+        raise InputError("pairs is an iterator, which can be gone through once; expected a sequence of batches (x, y)")
+    return _of_checked(_Checked(pairs), group, kernel, estimator, form)
+
+
+def _of_checked(
+    pairs: Iterable[tuple[Tensor, Tensor]], group: Group, kernel: str | None, estimator: str, form: str
+) -> float:
+    """CKA of batches of features (n, C, P) that have been checked."""
+    if form not in FORMS:
+        raise InputError(f"form is {form!r}; expected one of {', '.join(repr(name) for name in FORMS)}")
+    left, right = (side_of(_Column(pairs, number), group, kernel, "xy"[number]) for number in (0, 1))
+    terms, counts = [], []
+    for number, (x, y) in enumerate(pairs):
+        check_examples(estimator, len(x), f"batch {number}" if number else "x and y")
+        counts.append(len(x))
+        x, y = left.ready(x), right.ready(y)
+        if left.kernel == "sum":
+            sums = _linear(x, y, form)
+        else:
+            sums = kernel_sums(x, left.group.units, y, right.group.units, left.kernel)
+        terms.append(hsic_terms(sums, estimator))
+    return mean_terms(terms, counts).ratio()
+
+
+def default_kernel(group: UnitGroup) -> str:
+    """The kernel that is invariant under ``group`` and knows most: the linear one if nothing but rotations mixes."""
+    return "max" if group.permutes and not group.rotates else "sum"
+
+
+def mean_terms(terms: Sequence[HsicTerms], counts: Sequence[int]) -> HsicTerms:
+    """The terms averaged over batches with so many examples each: first the averages, then the ratio."""
+    total = sum(counts)
+
+    def mean(name: str) -> float:
+        return float(sum(getattr(item, name) * count for item, count in zip(terms, counts, strict=True)) / total)
+
+    return HsicTerms(mean("kl"), mean("kk"), mean("ll"), mean("size_k"), mean("size_l"))
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """Batches of pairs, checked as often as they are gone through."""
+
+    pairs: Iterable[tuple[Tensor, Tensor]]
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for x, y in self.pairs:
+            yield check_pair(x, y, positions=False)
+
+
+@dataclass(frozen=True)
+class _Column:
+    """One side of batches of pairs, as often as it is gone through."""
+
+    pairs: Iterable[tuple[Tensor, Tensor]]
+    number: int
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (pair[self.number] for pair in self.pairs)
+
+
+@dataclass(frozen=True)
+class Side:
+    """What is done to the features of one side: their normalisation, if the kernel notices it, and the kernel."""
+
+    group: UnitGroup
+    kernel: str
+    normalized: Normalization | None
+
+    def ready(self, x: Tensor) -> Tensor:
+        """Features (N, C, P) normalised."""
+        return x if self.normalized is None else self.normalized(x)
+
+
+def side_of(parts: Iterable[Tensor], group: Group, kernel: str | None, what: str) -> Side:
+    """The side of features ``what`` that come in ``parts`` (n, C, P), of which means and norms are those of all."""
+    first = next(iter(parts), None)
+    if first is None:
+        raise InputError("there are no features; expected at least one batch")
+    acting = group_on(group, first.shape[1], what)
+    kernel = kernel or default_kernel(acting)
+    check_kernel(kernel)
+    if kernel == "sum" and not acting.scales:
+        # HSIC centres what is linear by itself, and one scale for all cancels in the ratio.
+        return Side(acting, kernel, None)
+    return Side(acting, kernel, normalization(channel_statistics(parts), acting, centred=True))
+
+
+def _linear(x: Tensor, y: Tensor, form: str) -> PairSums:
+    """The sums of HSIC for linear kernels, in the cheaper form; means, which HSIC does not notice, are subtracted."""
+    x, y = x.flatten(1), y.flatten(1)
+    if form == "features" or (form == "auto" and features_are_cheaper(len(x), x.shape[1], y.shape[1])):
+        return linear_sums(x, y)
+    x, y = centred(x)[:, :, None], centred(y)[:, :, None]
+    return kernel_sums(x, ((0, x.shape[1]),), y, ((0, y.shape[1]),), "sum")
+
+
+def features_are_cheaper(n: int, d: int, e: int) -> bool:
+    """Whether XᵀY, XᵀX and YᵀY (d and e features) take fewer products than half of XXᵀ and YYᵀ (n examples)."""
+    return n * (d * d + e * e + d * e) <= n * n * (d + e) / 2

@@ -1,0 +1,133 @@
+"""The Hilbert-Schmidt independence criterion from a few sums over two kernel matrices.
+
+With n examples, K̃ and L̃ without their diagonals (Song et al. 2012):
+
+    unbiased: [tr K̃L̃ + 1ᵀK̃1·1ᵀL̃1/((n−1)(n−2)) − 2·1ᵀK̃L̃1/(n−2)] / (n(n−3))
+    biased:   tr(KHLH)/(n−1)² = [ΣK∘L − (2/n)·(K1)·(L1) + 1ᵀK1·1ᵀL1/n²] / (n−1)²
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coset.errors import InputError
+
+_ROUNDING = 1e-13
+"""An HSIC of a kernel with itself is 0 if it is smaller than that, relative to the mean square of the kernel."""
+
+
+@dataclass(frozen=True)
+class PairSums:
+    """What HSIC needs of two kernel matrices K, L (n, n).
+
+    ``kl``, ``kk``, ``ll``: sums of the products of entries off the diagonal; ``rows_k``, ``rows_l``: row sums without
+    the diagonal (n,); ``diagonal_k``, ``diagonal_l`` (n,).
+    """
+
+    kl: float
+    kk: float
+    ll: float
+    rows_k: Tensor
+    rows_l: Tensor
+    diagonal_k: Tensor
+    diagonal_l: Tensor
+
+
+@dataclass(frozen=True)
+class HsicTerms:
+    """HSIC(K, L), HSIC(K, K) and HSIC(L, L), and the mean squares of K and L that the latter are compared with."""
+
+    kl: float
+    kk: float
+    ll: float
+    size_k: float
+    size_l: float
+
+    def ratio(self) -> float:
+        """CKA = HSIC(K, L)/sqrt(HSIC(K, K)·HSIC(L, L)); raises where one of them does not tell examples apart."""
+        for what, own, size in (("x", self.kk, self.size_k), ("y", self.ll, self.size_l)):
+            if own <= _ROUNDING * size:
+                raise InputError(
+                    f"{what} has features that do not tell the examples apart (its HSIC with itself is 0); expected "
+                    f"features that vary"
+                )
+        # Not the root of the product, which would underflow sooner.
+        return self.kl / (math.sqrt(self.kk) * math.sqrt(self.ll))
+
+
+def sums_of_matrices(k: Tensor, l: Tensor) -> PairSums:  # noqa: E741
+    """The sums over two whole kernel matrices (n, n), which stay as they are."""
+    dk, dl = k.diagonal(), l.diagonal()
+    return PairSums(
+        kl=float((k * l).sum() - dk @ dl),
+        kk=float(k.square().sum() - dk @ dk),
+        ll=float(l.square().sum() - dl @ dl),
+        rows_k=k.sum(1) - dk,
+        rows_l=l.sum(1) - dl,
+        diagonal_k=dk.clone(),
+        diagonal_l=dl.clone(),
+    )
+
+
+def _unbiased(products: float, rows_k: Tensor, rows_l: Tensor, _diagonals: float) -> float:
+    n = len(rows_k)
+    totals = float(rows_k.sum()) * float(rows_l.sum())
+    inner = products + totals / ((n - 1) * (n - 2)) - 2 * float(rows_k @ rows_l) / (n - 2)
+    return inner / (n * (n - 3))
+
+
+def _biased(products: float, rows_k: Tensor, rows_l: Tensor, diagonals: float) -> float:
+    n = len(rows_k)
+    totals = float(rows_k.sum()) * float(rows_l.sum())
+    return (products + diagonals - 2 / n * float(rows_k @ rows_l) + totals / n**2) / (n - 1) ** 2
+
+
+ESTIMATORS: dict[str, Callable[[float, Tensor, Tensor, float], float]] = {"unbiased": _unbiased, "biased": _biased}
+"""HSIC by name, from Σ K∘L off the diagonal, the rows of K and L and Σ K_ii·L_ii; biased rows include the diagonal."""
+
+FEWEST = {"unbiased": 4, "biased": 2}
+"""The fewest examples that an estimator needs."""
+
+
+def check_examples(estimator: str, n: int, what: str = "x and y") -> None:
+    """Raise unless there is such an estimator and ``n`` examples are enough for it."""
+    if estimator not in ESTIMATORS:
+        raise InputError(f"estimator is {estimator!r}; expected one of {', '.join(repr(name) for name in ESTIMATORS)}")
+    if n < FEWEST[estimator]:
+        raise InputError(
+            f"{what} {'has' if what.startswith('batch') else 'have'} {n} examples; the {estimator} HSIC needs at least "
+            f"{FEWEST[estimator]}"
+        )
+
+
+def hsic_terms(sums: PairSums, estimator: str) -> HsicTerms:
+    """The three HSIC of CKA from the sums over two kernel matrices."""
+    n = len(sums.rows_k)
+    check_examples(estimator, n)
+    hsic = ESTIMATORS[estimator]
+    dk, dl = sums.diagonal_k, sums.diagonal_l
+    rows_k, rows_l = sums.rows_k, sums.rows_l
+    if estimator == "biased":
+        rows_k, rows_l = rows_k + dk, rows_l + dl
+    return HsicTerms(
+        kl=hsic(sums.kl, rows_k, rows_l, float(dk @ dl)),
+        kk=hsic(sums.kk, rows_k, rows_k, float(dk @ dk)),
+        ll=hsic(sums.ll, rows_l, rows_l, float(dl @ dl)),
+        size_k=(sums.kk + float(dk @ dk)) / n**2,
+        size_l=(sums.ll + float(dl @ dl)) / n**2,
+    )
+
+
+def hsic(k: Tensor, l: Tensor, *, estimator: str = "unbiased") -> float:  # noqa: E741
+    """HSIC of two kernel matrices (n, n), "unbiased" or "biased"; in float64."""
+    for what, matrix in (("k", k), ("l", l)):
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape != k.shape:
+            raise InputError(
+                f"{what} has shape {tuple(matrix.shape)}, k {tuple(k.shape)}; expected two square matrices"
+            )
+        if not bool(torch.isfinite(matrix).all()):
+            raise InputError(f"{what} holds NaN or infinite values; expected a kernel matrix")
+    return hsic_terms(sums_of_matrices(k.double(), l.double()), estimator).kl

@@ -1,0 +1,193 @@
+"""Kernels between examples that are symmetric functions of the units: one matrix product per unit, tile by tile.
+
+Of unit u, examples m and n have the product s_u(m, n) = Σ_p x_mup·x_nup over its positions. A symmetric function of
+s_1 … s_U does not notice permutations or signs of the units. Not all are positive semidefinite: for the examples
+(1, 0), (0, 1), (1, 1) the max kernel has the eigenvalue 1 − √2, so that a CKA made of it may be negative.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coset.errors import InputError
+from coset.represent.channels import DEAD
+from coset.represent.hsic import PairSums
+
+Units = tuple[tuple[int, int], ...]
+"""The first channel and the one behind the last of every unit."""
+
+_EDGE = 512
+"""The edge of a tile: its products stay in the cache of a processor."""
+
+_ROWS = 2048
+"""So many examples are centred at a time for the linear kernel."""
+
+_HELD = 1 << 26
+"""Where all units' products are held at once, a tile is so small that there are at most so many."""
+
+
+def _sum(products: Iterator[Tensor]) -> Tensor:
+    total = next(products).clone()
+    for product in products:
+        total += product
+    return total
+
+
+def _sum_of_squares(products: Iterator[Tensor]) -> Tensor:
+    total = next(products).square()
+    for product in products:
+        total.addcmul_(product, product)
+    return total
+
+
+def _maximum(products: Iterator[Tensor]) -> Tensor:
+    total = next(products).clone()
+    for product in products:
+        torch.maximum(total, product, out=total)
+    return total
+
+
+def _minimum(products: Iterator[Tensor]) -> Tensor:
+    total = next(products).clone()
+    for product in products:
+        torch.minimum(total, product, out=total)
+    return total
+
+
+def _median(products: Iterator[Tensor]) -> Tensor:
+    """The mean of the two in the middle where there is an even number."""
+    ordered = torch.stack([product.clone() for product in products]).sort(0).values
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """How products of units become one number, entry by entry.
+
+    ``combine`` is given the products one after the other, all in the same memory; ``holds_all``: it keeps them.
+    """
+
+    combine: Callable[[Iterator[Tensor]], Tensor]
+    holds_all: bool = False
+
+
+KERNELS: dict[str, Kernel] = {
+    "sum": Kernel(_sum),
+    "max": Kernel(_maximum),
+    "median": Kernel(_median, holds_all=True),
+    "min": Kernel(_minimum),
+    "squares": Kernel(_sum_of_squares),
+}
+"""Kernels by name: "sum" is the linear kernel Σ_u s_u, "max" that of G_ReLU-CKA, "squares" is Σ_u s_u². Of these "sum"
+and "squares" are positive semidefinite.
+"""
+
+
+def check_kernel(kernel: str) -> None:
+    """Raise unless there is a kernel of that name."""
+    if kernel not in KERNELS:
+        raise InputError(f"kernel is {kernel!r}; expected one of {', '.join(repr(name) for name in KERNELS)}")
+
+
+def kernel_matrix(x: Tensor, units: Units, kernel: str) -> Tensor:
+    """K_mn of normalised features x (N, C, P) in float64: (N, N)."""
+    n = len(x)
+    matrix = x.new_empty(n, n)
+    for rows, columns, tile in _tiles([(x, units)], kernel):
+        matrix[rows, columns] = tile[0]
+        matrix[columns, rows] = tile[0].mT
+    return matrix
+
+
+def kernel_sums(x: Tensor, units_x: Units, y: Tensor, units_y: Units, kernel: str) -> PairSums:
+    """The sums that HSIC needs of the kernels of x (N, C, P) and y (N, C', P'), which are never held: tiles alone."""
+    n = len(x)
+    rows_k, rows_l, diagonal_k, diagonal_l = (x.new_zeros(n) for _ in range(4))
+    products = x.new_zeros(3)
+    for rows, columns, (k, l) in _tiles([(x, units_x), (y, units_y)], kernel):  # noqa: E741
+        if rows == columns:
+            diagonal_k[rows], diagonal_l[rows] = k.diagonal(), l.diagonal()
+            k.fill_diagonal_(0)
+            l.fill_diagonal_(0)
+        else:
+            rows_k[columns] += k.sum(0)
+            rows_l[columns] += l.sum(0)
+        rows_k[rows] += k.sum(1)
+        rows_l[rows] += l.sum(1)
+        times = 1 if rows == columns else 2
+        flat_k, flat_l = k.reshape(-1), l.reshape(-1)
+        products += times * torch.stack([flat_k @ flat_l, flat_k @ flat_k, flat_l @ flat_l])
+    kl, kk, ll = products.tolist()
+    return PairSums(kl, kk, ll, rows_k, rows_l, diagonal_k, diagonal_l)
+
+
+def linear_sums(x: Tensor, y: Tensor) -> PairSums:
+    """The same for the linear kernel of centred features, without any N×N matrix: Σ K∘L = ‖XᵀY‖².
+
+    x (N, D) and y (N, D') of any type; means over the examples are subtracted, so that whole rows of K and L sum to 0.
+    Only a few examples at a time are converted to float64.
+    """
+    mean_x, mean_y = _mean(x), _mean(y)
+    d, e = len(mean_x), len(mean_y)
+    cross, own_x, own_y = (mean_x.new_zeros(shape) for shape in ((d, e), (d, d), (e, e)))
+    diagonals: tuple[list[Tensor], list[Tensor]] = [], []
+    for start in range(0, len(x), _ROWS):
+        a, b = x[start : start + _ROWS] - mean_x, y[start : start + _ROWS] - mean_y
+        cross.addmm_(a.mT, b)
+        own_x.addmm_(a.mT, a)
+        own_y.addmm_(b.mT, b)
+        for part, entries in zip((a, b), diagonals, strict=True):
+            entries.append(torch.linalg.vector_norm(part, dim=1).square())
+    dk, dl = (torch.cat(entries) for entries in diagonals)
+    alive_x, alive_y = (float(varies(part, mean)) for part, mean in ((dk, mean_x), (dl, mean_y)))
+    dk, dl = dk * alive_x, dl * alive_y
+    return PairSums(
+        kl=float(cross.square().sum()) * alive_x * alive_y - float(dk @ dl),
+        kk=float(own_x.square().sum()) * alive_x - float(dk @ dk),
+        ll=float(own_y.square().sum()) * alive_y - float(dl @ dl),
+        rows_k=-dk,
+        rows_l=-dl,
+        diagonal_k=dk,
+        diagonal_l=dl,
+    )
+
+
+def centred(x: Tensor) -> Tensor:
+    """x (N, D) in float64 without its means over the examples; 0 where rounding alone is left."""
+    mean = _mean(x)
+    rest = x - mean
+    return rest if varies(torch.linalg.vector_norm(rest, dim=1).square(), mean) else torch.zeros_like(rest)
+
+
+def _mean(x: Tensor) -> Tensor:
+    """The mean over examples in float64; part by part is quicker than a reduction that converts."""
+    return torch.stack([part.double().sum(0) for part in x.split(_ROWS)]).sum(0) / len(x)
+
+
+def varies(squares: Tensor, mean: Tensor) -> bool:
+    """Whether more than rounding is left of features behind their means; ``squares`` (N,), of each example's rest."""
+    return bool(squares.sum() > DEAD**2 * len(squares) * mean.square().sum())
+
+
+def _tiles(sides: list[tuple[Tensor, Units]], kernel: str) -> Iterator[tuple[slice, slice, list[Tensor]]]:
+    """Tiles on and above the diagonal, of the kernels of all sides: rows, columns, (rows, columns) each."""
+    combine = KERNELS[kernel]
+    n, edge = len(sides[0][0]), _EDGE
+    if combine.holds_all:
+        edge = max(1, min(edge, int((_HELD / max(len(units) for _, units in sides)) ** 0.5)))
+    scratch = sides[0][0].new_empty(min(edge, n) ** 2)
+    cuts = [slice(start, min(start + edge, n)) for start in range(0, n, edge)]
+    for number, rows in enumerate(cuts):
+        for columns in cuts[number:]:
+            yield rows, columns, [combine.combine(_products(x, units, rows, columns, scratch)) for x, units in sides]
+
+
+def _products(x: Tensor, units: Units, rows: slice, columns: slice, scratch: Tensor) -> Iterator[Tensor]:
+    """s_u(m, n) for the examples in ``rows`` and ``columns``, unit after unit, in the memory of ``scratch``."""
+    left, right = x[rows], x[columns]
+    product = scratch[: len(left) * len(right)].view(len(left), len(right))
+    for start, stop in units:
+        torch.mm(left[:, start:stop].flatten(1), right[:, start:stop].flatten(1).mT, out=product)
+        yield product

@@ -1,0 +1,203 @@
+"""Groups that act on the channels of a feature: what a measure is to be invariant under, as a value.
+
+Channels are cut into parts; a part is a row of pieces that may change places, have positive scales and signs of their
+own, and may themselves consist of parts: heads of units, or a channel's positions behind a flatten. A group of this
+form is monomial; beside these there is O(C), which mixes all channels.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coset.errors import InputError
+
+
+@dataclass(frozen=True)
+class Part:
+    """``count`` pieces in a row: each is one channel or, if ``inside`` is given, these parts side by side.
+
+    ``permutes``: the pieces change places; ``scales``, ``signs``: each piece has a positive factor, a sign of its own.
+    """
+
+    count: int
+    permutes: bool = False
+    scales: bool = False
+    signs: bool = False
+    inside: tuple["Part", ...] = ()
+
+    @property
+    def width(self) -> int:
+        """The channels of one piece."""
+        return sum(part.size for part in self.inside) if self.inside else 1
+
+    @property
+    def size(self) -> int:
+        """The channels of all pieces."""
+        return self.count * self.width
+
+    @property
+    def moves(self) -> bool:
+        """Whether anything acts on the pieces or within them."""
+        return self.permutes or self.scales or self.signs or any(part.moves for part in self.inside)
+
+
+@dataclass(frozen=True)
+class UnitGroup:
+    """A group on the channels of a feature.
+
+    ``parts``: side by side, what acts on the channels. ``order``: the place on the channel axis of each channel in the
+    order in which the parts count them; None where that is the same. ``sign``: one sign for all channels together.
+    ``rotates``: the group is O(C), and nothing else is said.
+    """
+
+    parts: tuple[Part, ...]
+    order: tuple[int, ...] | None = None
+    sign: bool = False
+    rotates: bool = False
+
+    @property
+    def size(self) -> int:
+        """The number of channels."""
+        return sum(part.size for part in self.parts)
+
+    @property
+    def permutes(self) -> bool:
+        """Whether some channels change places."""
+        return self.rotates or any(part.permutes for part in _all_parts(self.parts))
+
+    @property
+    def scales(self) -> bool:
+        """Whether some channels have positive scales of their own."""
+        return any(part.scales for part in _all_parts(self.parts))
+
+    @property
+    def signs(self) -> bool:
+        """Whether some channels change sign."""
+        return self.rotates or self.sign or any(part.signs for part in _all_parts(self.parts))
+
+    @property
+    def nested(self) -> bool:
+        """Whether pieces that change places have movable pieces inside: heads, groups of channels."""
+        return any(part.moves and any(inner.moves for inner in part.inside) for part in _all_parts(self.parts))
+
+    @property
+    def units(self) -> tuple[tuple[int, int], ...]:
+        """The first channel and the one behind the last of every unit, in the order of the parts.
+
+        A unit is an innermost piece that moves: one channel, or all positions of one behind a flatten.
+        """
+        return tuple(_units(self.parts, 0))
+
+    @property
+    def scaled(self) -> tuple[int, ...]:
+        """For every channel, in the order of the parts, the number of the piece whose scale it has.
+
+        Channels without a scale of their own are numbered as one piece.
+        """
+        labels = list(_scaled(self.parts, -1, iter(range(self.size))))
+        numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+        return tuple(numbers[label] for label in labels)
+
+    def arranged(self, x: Tensor) -> Tensor:
+        """(N, C, …) with its channels in the order of the parts."""
+        return x if self.order is None else x[:, torch.tensor(self.order, device=x.device)]
+
+    def __str__(self) -> str:
+        if self.rotates:
+            return f"O({self.size})"
+        words = " × ".join(_words(part) for part in self.parts)
+        return f"{words}, one sign for all" if self.sign else words
+
+
+def orthogonal(channels: int) -> UnitGroup:
+    """O(C): under which linear CKA and orthogonal Procrustes are invariant."""
+    return UnitGroup((Part(channels),), rotates=True)
+
+
+def permutation(channels: int) -> UnitGroup:
+    """G_ReLU: permutations with positive scales, P·D, D > 0."""
+    return UnitGroup((Part(channels, permutes=True, scales=True),))
+
+
+def signed_permutation(channels: int) -> UnitGroup:
+    """Permutations with scales of both signs, P·D, D ≠ 0; it contains the group of tanh."""
+    return UnitGroup((Part(channels, permutes=True, scales=True, signs=True),))
+
+
+def rigid_permutation(channels: int) -> UnitGroup:
+    """Permutations alone, P: the group of GELU, SiLU and the sigmoid."""
+    return UnitGroup((Part(channels, permutes=True),))
+
+
+def rigid_signed_permutation(channels: int) -> UnitGroup:
+    """Permutations with signs, P·D, D = ±1: the group of tanh."""
+    return UnitGroup((Part(channels, permutes=True, signs=True),))
+
+
+def trivial(channels: int) -> UnitGroup:
+    """Nothing acts: channel i is compared with channel i."""
+    return UnitGroup((Part(channels),))
+
+
+GROUPS: dict[str, Callable[[int], UnitGroup]] = {
+    "orthogonal": orthogonal,
+    "permutation": permutation,
+    "signed-permutation": signed_permutation,
+    "rigid-permutation": rigid_permutation,
+    "rigid-signed-permutation": rigid_signed_permutation,
+    "trivial": trivial,
+}
+"""Groups by name, for any number of channels."""
+
+Group = str | UnitGroup
+"""A group by its name in ``GROUPS``, or a group as ``layer_group`` finds it at a layer."""
+
+
+def group_on(group: Group, channels: int, what: str) -> UnitGroup:
+    """``group`` for so many channels of ``what``; raises where there is no such group or it has another size."""
+    if isinstance(group, UnitGroup):
+        if group.size != channels:
+            raise InputError(f"group acts on {group.size} channels ({group}); {what} has {channels}")
+        return group
+    if not isinstance(group, str) or group not in GROUPS:
+        raise InputError(
+            f"group is {group!r}; expected one of {', '.join(repr(name) for name in GROUPS)}, or a UnitGroup"
+        )
+    return GROUPS[group](channels)
+
+
+def _all_parts(parts: tuple[Part, ...]) -> Iterator[Part]:
+    for part in parts:
+        yield part
+        yield from _all_parts(part.inside)
+
+
+def _units(parts: tuple[Part, ...], start: int) -> Iterator[tuple[int, int]]:
+    for part in parts:
+        whole = not any(inner.moves for inner in part.inside) and part.moves
+        for piece in range(start, start + part.size, part.width):
+            if whole or not part.inside:
+                yield piece, piece + part.width
+            else:
+                yield from _units(part.inside, piece)
+        start += part.size
+
+
+def _scaled(parts: tuple[Part, ...], around: int, fresh: Iterator[int]) -> Iterator[int]:
+    for part in parts:
+        for _ in range(part.count):
+            label = next(fresh) if part.scales else around
+            if part.inside:
+                yield from _scaled(part.inside, label, fresh)
+            else:
+                yield label
+
+
+def _words(part: Part) -> str:
+    """One part in symbols: S for permutations, R for scales, ± for signs, of how many pieces, and what is inside."""
+    marks = {"S": part.permutes, "R": part.scales, "±": part.signs}
+    acts = "".join(mark for mark, acting in marks.items() if acting)
+    inside = f"[{' × '.join(_words(inner) for inner in part.inside)}]" if part.inside else ""
+    return f"{acts or 'fixed'}({part.count}){inside}"
