@@ -4,6 +4,7 @@ from coset.represent.cka import cka, cka_of_batches
 from coset.represent.features import feature_chunks, features
 from coset.represent.hsic import ESTIMATORS, hsic
 from coset.represent.kernels import KERNELS
+from coset.represent.layer_group import layer_group, layer_groups, named_group
 from coset.represent.layers import layer_names, recording, replacing
 from coset.represent.procrustes import Procrustes, procrustes
 from coset.represent.unit_groups import GROUPS, Part, UnitGroup
@@ -20,7 +21,10 @@ __all__ = [
     "feature_chunks",
     "features",
     "hsic",
+    "layer_group",
+    "layer_groups",
     "layer_names",
+    "named_group",
     "procrustes",
     "recording",
     "replacing",
