@@ -48,11 +48,14 @@ class Cut:
 
     @torch.no_grad()
     def features(self, inputs: Tensor) -> dict[str, Tensor]:
-        """What crosses the cut for ``inputs`` (N, …): the outputs (N, …) of ``layer`` and of those in ``kept``."""
+        """What crosses the cut for ``inputs`` (N, …): the outputs (N, …) of ``layer`` and of those in ``kept``.
+
+        On the device, and of the type, of the part above.
+        """
         names = (self.layer, *self.kept)
         with evaluation_mode(self.below), recording(self.below, names) as outputs:
             self.below(suited_to(self.below, inputs))
-            return dict(outputs)
+            return {name: suited_to(self.above, output) for name, output in outputs.items()}
 
     def run(self, inputs: Tensor, features: Mapping[str, Tensor], change: Change) -> Tensor:
         """The outputs of the part above, where ``change(features[layer])`` takes the place of its layer's output.
@@ -111,7 +114,7 @@ def suited_to(model: nn.Module, inputs: Tensor) -> Tensor:
 
 def _joined(below: nn.Module, above: nn.Module, layer: str, upper_layer: str, found: Crossing) -> Cut:
     own = {**dict(below.named_parameters()), **dict(below.named_buffers())}
-    borrowed = {name: own[name].detach() for name in found.weights}
+    borrowed = {name: suited_to(above, own[name].detach()) for name in found.weights}
     return Cut(below, above, layer, upper_layer, found.kept, found.skipped, borrowed, found.norms)
 
 

@@ -9,12 +9,14 @@ from torch import Tensor, nn
 from coset.errors import InputError
 from coset.represent.crossing_features import CHUNK, index_batches
 from coset.represent.cut import suited_to
-from coset.represent.stitching import Stitching
-from coset.train.check import check_pair
+from coset.represent.stitching import Stitching, check_labelled
 from coset.train.loss import LOSSES
 from coset.train.metrics import evaluation_mode
 
 RESAMPLES = 2000
+
+# So many draws of the bootstrap are held at a time.
+_DRAWS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,7 @@ def stitching_penalty(
 
 def correct(network: nn.Module | Stitching, data: tuple[Tensor, Tensor]) -> Tensor:
     """For each example of ``data`` (inputs, labels) 1 if its label has the largest output, else 0: (N), float64."""
-    x, y = data
-    check_pair(x, y, "inputs of held_out", "labels of held_out")
+    x, y = check_labelled(data, "held_out")
     run = network if isinstance(network, Stitching) else _evaluated(network)
     parts: list[Tensor] = []
     for indices in index_batches(len(x), CHUNK):
@@ -93,13 +94,11 @@ def bootstrap_mean(
         raise InputError(f"level is {level!r}; expected a number between 0 and 1")
     if not isinstance(resamples, int) or resamples < 1:
         raise InputError(f"resamples is {resamples!r}; expected a whole number ≥ 1")
-    # How often each distinct value is drawn is all that matters, and there are few of these where they are answers.
-    distinct, counts = torch.unique(values, return_counts=True)
     generator = torch.Generator().manual_seed(seed)
     means = torch.empty(resamples, dtype=torch.float64)
-    for indices in index_batches(resamples, max(1, (1 << 22) // len(values))):
-        drawn = torch.multinomial(counts.double(), len(indices) * len(values), True, generator=generator)
-        means[indices] = distinct[drawn].reshape(len(indices), -1).mean(1)
+    for indices in index_batches(resamples, max(1, _DRAWS // len(values))):
+        drawn = torch.randint(len(values), (len(indices), len(values)), generator=generator)
+        means[indices] = values[drawn].mean(1)
     tail = (1 - level) / 2
     low, high = torch.quantile(means, torch.tensor([tail, 1 - tail], dtype=torch.float64)).tolist()
     return Interval(float(values.mean()), low, high, level)

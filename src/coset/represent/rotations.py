@@ -18,9 +18,9 @@ from coset.represent.cut import suited_to
 from coset.represent.group_elements import random_element
 from coset.represent.layers import check_layers, recording, replacing
 from coset.represent.penalties import RESAMPLES, Penalty, correct, penalty_between
+from coset.represent.stitching import check_labelled
 from coset.represent.unit_groups import Group, group_on
 from coset.train import Recipe, fit
-from coset.train.check import check_pair
 from coset.train.metrics import evaluation_mode
 
 # So many examples tell what is below a layer.
@@ -78,7 +78,7 @@ def rotation_penalties(
     logarithms of scales. Fine-tuning follows ``recipe`` on ``data`` (inputs, labels), with and without the map from the
     same seed; accuracies are those on ``held_out``, which neither sees. The model stays as it is.
     """
-    check_pair(*data, "inputs of data", "labels of data")
+    check_labelled(data, "data")
     check_layers(model, [layer])
     features = _probe(model, layer, data[0])
     channels = features.shape[find_axis(features, channel_axis)]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from coset.batches import is_pair
 from coset.errors import InputError
 from coset.progress import progress
 from coset.represent.channel_maps import as_rows, find_axis, on_channels
@@ -20,7 +21,7 @@ from coset.represent.cut import Change, Cut, cut, suited_to
 from coset.represent.layers import recording
 from coset.represent.least_squares import products
 from coset.represent.refresh import batch_statistics, refresh_norms
-from coset.represent.stitching_maps import Family, Weights, make_family
+from coset.represent.stitching_maps import MapFamily, Weights, make_family
 from coset.train.check import check_pair
 from coset.train.loss import LOSSES
 from coset.train.metrics import evaluation_mode
@@ -68,7 +69,7 @@ class Stitching:
 
     cut: Cut
     above: nn.Module
-    family: Family
+    family: MapFamily
     matrix: Tensor
     bias: Tensor | None
     relaxed: Tensor
@@ -88,7 +89,7 @@ def stitch(
     layer: str,
     data: tuple[Tensor, Tensor],
     *,
-    family: str | Family = "g-relu",
+    family: str | MapFamily = "g-relu",
     upper_layer: str | None = None,
     start: str = "least-squares",
     training: StitchTraining | None = None,
@@ -101,13 +102,12 @@ def stitch(
     """Stitch ``below``, up to ``layer``, to ``above``, from ``upper_layer`` on (the same name unless told).
 
     ``data``: inputs (N, …) and integer labels (N). ``family`` and ``options``: which maps, by name as in ``FAMILIES``
-    ("rank" takes ``rank=4``), or a ``Family``. ``start``: "least-squares", the map of the family that brings the
+    ("rank" takes ``rank=4``), or a ``MapFamily``. ``start``: "least-squares", the map of the family that brings the
     features of ``below`` closest to those of ``above`` on the data, in closed form, or "random". With no epochs that
     is the result. Features of ``below`` are kept where they fit in ``kept_bytes``, and computed again otherwise.
     The same seed gives the same map; neither module is changed.
     """
-    x, y = data
-    check_pair(x, y, "inputs of data", "labels of data")
+    x, y = check_labelled(data, "data")
     if len(x) < 2:
         raise InputError(f"data holds {len(x)} example; expected two at least")
     training = StitchTraining() if training is None else training
@@ -131,8 +131,16 @@ def stitch(
     return Stitching(joined, above, chosen, matrix, bias, relaxed, losses, axis)
 
 
+def check_labelled(data: object, what: str) -> tuple[Tensor, Tensor]:
+    """``data`` if it is a pair of tensors, as many inputs (finite) as labels; raises otherwise."""
+    if not is_pair(data):
+        raise InputError(f"{what} is a {type(data).__name__}; expected a pair of tensors (inputs, labels)")
+    check_pair(*data, f"inputs of {what}", f"labels of {what}")
+    return data
+
+
 def _begin(
-    family: Family,
+    family: MapFamily,
     joined: Cut,
     source: CrossingFeatures,
     x: Tensor,
@@ -176,14 +184,14 @@ def _own_features(joined: Cut, x: Tensor) -> Iterator[Tensor]:
 
 
 @torch.no_grad()
-def _map_and_run(family: Family, weights: Weights, joined: Cut, source: CrossingFeatures, axis: int) -> Tensor:
+def _map_and_run(family: MapFamily, weights: Weights, joined: Cut, source: CrossingFeatures, axis: int) -> Tensor:
     """The outputs for two examples."""
     inputs, features = source.at(torch.arange(2))
     return joined.run(inputs, features, _changing(family.matrix(weights), weights.get("bias"), axis))
 
 
 def _train(
-    family: Family,
+    family: MapFamily,
     weights: Weights,
     joined: Cut,
     source: CrossingFeatures,
@@ -194,7 +202,7 @@ def _train(
     show: bool | None,
 ) -> tuple[float, ...]:
     """Train the weights of the map in place; returns the mean loss of each epoch."""
-    optimizer = torch.optim.SGD(list(weights.values()), lr=training.learning_rate, momentum=training.momentum)
+    velocity = {name: torch.zeros_like(weight) for name, weight in weights.items()}
     head_start = training.epochs // 2 if training.head_start is None else training.head_start
     steps = len(training_batches(len(labels), training.batch_size, None))
     losses: list[float] = []
@@ -213,9 +221,7 @@ def _train(
                 outputs = joined.run(inputs, features, change)
                 loss = F.cross_entropy(outputs, labels[indices].to(outputs.device))
                 extra = family.penalty(weights)
-                optimizer.zero_grad(set_to_none=True)
-                torch.autograd.backward(loss if extra is None else loss + extra)
-                optimizer.step()
+                _step(weights, velocity, loss if extra is None else loss + extra, training)
                 with torch.no_grad():
                     family.project(weights)
                 total, count = total + float(loss.detach()) * len(indices), count + len(indices)
@@ -227,6 +233,16 @@ def _train(
                     f"{training.learning_rate:g}"
                 )
     return tuple(losses)
+
+
+def _step(weights: Weights, velocity: Weights, objective: Tensor, training: StitchTraining) -> None:
+    """One step of SGD with momentum, in place, of the weights that are not held fixed: v ← μv + ∇, w ← w − ηv."""
+    moving = [name for name, weight in weights.items() if weight.requires_grad]
+    slopes = torch.autograd.grad(objective, [weights[name] for name in moving])
+    with torch.no_grad():
+        for name, slope in zip(moving, slopes, strict=True):
+            velocity[name].mul_(training.momentum).add_(slope)
+            weights[name].sub_(training.learning_rate * velocity[name])
 
 
 def _changing(matrix: Tensor, bias: Tensor | None, axis: int) -> Change:

@@ -21,7 +21,7 @@ Weights = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Family:
+class MapFamily:
     """A family of maps: how its members begin, what they are, and how training keeps them inside.
 
     ``random(D, C, generator)`` and ``fitted(products)``: weights in float64 to begin with, drawn, or the closed-form
@@ -42,7 +42,7 @@ class Family:
     square: bool = False
 
 
-def full(*, bias: bool = False) -> Family:
+def full(*, bias: bool = False) -> MapFamily:
     """Any matrix: a 1×1 convolution; the paper's has no bias."""
 
     def random(d: int, c: int, generator: torch.Generator) -> Weights:
@@ -52,10 +52,10 @@ def full(*, bias: bool = False) -> Family:
         matrix = full_map(known.centred() if bias else known)
         return {"matrix": matrix, **({"bias": (known.y - matrix @ known.x) / known.count} if bias else {})}
 
-    return Family("full", random, fitted, _matrix, _matrix, _nothing, _no_penalty)
+    return MapFamily("full", random, fitted, _matrix, _matrix, _nothing, _no_penalty)
 
 
-def low_rank(*, rank: int) -> Family:
+def low_rank(*, rank: int) -> MapFamily:
     """Two 1×1 convolutions with ``rank`` channels between: M = ``out`` (D, r) · ``in`` (r, C)."""
     if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
         raise InputError(f"rank is {rank!r}; expected a whole number ≥ 1")
@@ -73,10 +73,10 @@ def low_rank(*, rank: int) -> Family:
     def matrix(weights: Weights) -> Tensor:
         return weights["out"] @ weights["in"]
 
-    return Family("rank", random, fitted, matrix, matrix, _nothing, _no_penalty)
+    return MapFamily("rank", random, fitted, matrix, matrix, _nothing, _no_penalty)
 
 
-def g_relu(*, alpha: float = 0.1, sweeps: int = SWEEPS, scales: bool = True) -> Family:
+def g_relu(*, alpha: float = 0.1, sweeps: int = SWEEPS, scales: bool = True) -> MapFamily:
     """The group of ReLU: M = P·D, a permutation and positive scales (D.2.1).
 
     In training P is doubly stochastic, brought back by ReLU and Sinkhorn ``sweeps`` after each step; −α‖P‖² drives it
@@ -108,10 +108,10 @@ def g_relu(*, alpha: float = 0.1, sweeps: int = SWEEPS, scales: bool = True) -> 
     def penalty(weights: Weights) -> Tensor:
         return -alpha * weights["permutation"].square().sum()
 
-    return Family("g-relu", random, fitted, matrix, settled, project, penalty, ("scale",) if scales else (), True)
+    return MapFamily("g-relu", random, fitted, matrix, settled, project, penalty, ("scale",) if scales else (), True)
 
 
-def softsort(*, temperature: float | None = None) -> Family:
+def softsort(*, temperature: float | None = None) -> MapFamily:
     """The group of ReLU by SoftSort: P = softmax(−|sort(s)1ᵀ − 1sᵀ|/τ) over rows, D = exp(λ) (D.2.2).
 
     ``sort`` is descending; τ = 1/C unless told. The supplement prints it without |·|. In evaluation P is the nearest
@@ -141,10 +141,10 @@ def softsort(*, temperature: float | None = None) -> Family:
     def settled(weights: Weights) -> Tensor:
         return nearest_permutation(soft(weights["keys"])) * weights["log_scale"].exp()
 
-    return Family("softsort", random, fitted, matrix, settled, _nothing, _no_penalty, ("log_scale",), True)
+    return MapFamily("softsort", random, fitted, matrix, settled, _nothing, _no_penalty, ("log_scale",), True)
 
 
-def l1(*, penalty: float = 0.01) -> Family:
+def l1(*, penalty: float = 0.01) -> MapFamily:
     """Any matrix with the penalty λ Σ|M_ij| (D.6), λ = ``penalty``; ``sparsity`` tells how sparse it became."""
     if not (math.isfinite(penalty) and penalty >= 0):
         raise InputError(f"penalty is {penalty!r}; expected a number ≥ 0")
@@ -153,10 +153,10 @@ def l1(*, penalty: float = 0.01) -> Family:
     def weigh(weights: Weights) -> Tensor:
         return penalty * weights["matrix"].abs().sum()
 
-    return Family("l1", plain.random, plain.fitted, _matrix, _matrix, _nothing, weigh)
+    return MapFamily("l1", plain.random, plain.fitted, _matrix, _matrix, _nothing, weigh)
 
 
-def orthogonal() -> Family:
+def orthogonal() -> MapFamily:
     """Matrices with orthonormal rows (D ≤ C) or columns (D ≥ C), brought back by the polar factor after each step."""
 
     def random(d: int, c: int, generator: torch.Generator) -> Weights:
@@ -168,10 +168,10 @@ def orthogonal() -> Family:
     def project(weights: Weights) -> None:
         weights["matrix"].copy_(polar(weights["matrix"]))
 
-    return Family("orthogonal", random, fitted, _matrix, _matrix, project, _no_penalty)
+    return MapFamily("orthogonal", random, fitted, _matrix, _matrix, project, _no_penalty)
 
 
-FAMILIES: Mapping[str, Callable[..., Family]] = {
+FAMILIES: Mapping[str, Callable[..., MapFamily]] = {
     "full": full,
     "rank": low_rank,
     "g-relu": g_relu,
@@ -182,7 +182,7 @@ FAMILIES: Mapping[str, Callable[..., Family]] = {
 """Families of stitching maps by name; each entry makes the family from its options."""
 
 
-def make_family(name: str, **options: object) -> Family:
+def make_family(name: str, **options: object) -> MapFamily:
     """The family of that name with its options, ``make_family("rank", rank=4)`` for instance."""
     if name not in FAMILIES:
         raise InputError(f"family is {name!r}; expected one of {', '.join(FAMILIES)}")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from coset.errors import InputError
 from coset.progress import progress
 from coset.represent.penalties import RESAMPLES, Interval, Penalty, bootstrap_mean, correct, stitching_penalty
-from coset.represent.stitching import Stitching, StitchTraining, stitch
+from coset.represent.stitching import Stitching, StitchTraining, check_labelled, stitch
 from coset.represent.stitching_maps import FAMILIES
 
 ALPHAS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -109,7 +109,7 @@ def cross_validate(
         raise InputError(f"family is {family!r}; expected one of {', '.join(FAMILIES)}")
     if not values:
         raise InputError("values is empty; expected one at least")
-    x, y = data
+    x, y = check_labelled(data, "data")
     kept = round(share * len(x))
     if not 2 <= kept < len(x):
         raise InputError(f"share is {share!r} of {len(x)} examples; expected two at least, and some that are left out")
