@@ -25,7 +25,7 @@ from coset.posterior.negative_elbo import NegativeELBO
 from coset.posterior.problem import pose
 from coset.posterior.symmetrized import SymmetrizedELBO, fit_symmetrized, log_prob_symmetrized, mutual_information
 from coset.posterior.symmetrized.drawn import Drawn
-from coset.posterior.symmetrized.fitting import Gain
+from coset.posterior.symmetrized.fitting import Gain, _identity_less
 from coset.posterior.symmetrized.orbit import orbit
 
 DOUBLE = {"dtype": torch.float64}
@@ -90,11 +90,12 @@ def test_gradients_by_matrices_are_those_of_the_graph(network, points, proposal,
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = TwoBranches().double() if branches else network
-    problem, sym, term, values, noise = gains(model, points, proposal)
+    problem, sym, term, values, noise = gains(model, points, proposal, K=20)
     by_hand = term._by_matrices if term._compared else term._by_graph
     assert bool(term._compared) == (not branches or proposal in ("uniform", "sequential"))
     term.begin(0, 0)
     value, gradient = by_hand(values, noise, sign)
+    gradient = torch.zeros_like(values) if gradient is None else gradient
     term.begin(0, 0)
     expected_value, expected = term._by_graph(values, noise, sign)
     torch.testing.assert_close(value, expected_value, rtol=1e-11, atol=1e-11)
@@ -106,9 +107,17 @@ def test_gradients_by_matrices_are_those_of_the_graph(network, points, proposal,
     mean, std = leaf[0], leaf[1].exp()
     drawn = Drawn(orbit(sym, tuple(views), views), mean + sign * std * noise, mean, std)
     term.begin(0, 0)
-    again = SymmetrizedELBO(sym, K=5, proposal=proposal).added(drawn, term._generator)
+    again = SymmetrizedELBO(sym, K=20, proposal=proposal).added(drawn, term._generator)
     torch.testing.assert_close(gradient, torch.autograd.grad(again, leaf)[0], rtol=1e-9, atol=1e-10)
-    assert term.gradient(values, noise, sign).shape == values.shape
+
+
+@pytest.mark.parametrize("times", range(1, 9))
+def test_draws_of_the_identity_leave_no_gradient_behind(times):
+    order = torch.arange(5).expand(19, 5).clone()
+    order[times:] = torch.arange(5).roll(1)
+    logs = torch.cat([torch.zeros(1 + times, **DOUBLE), torch.full((19 - times,), -2000.0, **DOUBLE)])
+    found = _identity_less(torch.softmax(logs, 0)[1:], order)
+    assert not bool(found.any())
 
 
 @pytest.mark.parametrize("proposal", ["uniform", "exact"])

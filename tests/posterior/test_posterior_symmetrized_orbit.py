@@ -275,3 +275,36 @@ def test_the_normal_densities_are_the_library_s_own():
     x = mean + std * noise[owned]
     expected = torch.distributions.Normal(mean, std).log_prob(x[:, None]).sum(-1)
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-10)
+
+
+@pytest.mark.parametrize(("units", "weights", "deviation", "scale"), [(10, 3, 1e-3, 1.0), (30, 795, 0.02, 1.0)])
+def test_near_units_far_from_the_centre_are_compared_in_double_precision(units, weights, deviation, scale):
+    mean = scale * torch.randn(units, weights, generator=generator(5), dtype=torch.float64)
+    mean[1] = mean[0] + 0.1 * deviation * torch.randn(weights, generator=generator(6), dtype=torch.float64)
+    values = torch.stack([mean.reshape(-1), torch.full((units * weights,), math.log(deviation)).double()]).float()
+    noise = torch.randn(units * weights, generator=generator(7))
+    owned = torch.arange(units * weights).reshape(units, weights)
+    found = NoiseComparison(owned, values).matrix(values, noise, 1)
+    exact = values.double()
+    truth = NoiseComparison(owned, exact).matrix(exact, noise.double(), 1)
+    assert found.dtype == torch.float64
+    exchanged = [matrix[0, 1] + matrix[1, 0] - matrix[0, 0] - matrix[1, 1] for matrix in (found, truth)]
+    assert float(exchanged[0]) == pytest.approx(float(exchanged[1]), abs=1e-9)
+
+
+def test_units_that_are_apart_stay_so_in_single_precision():
+    values = torch.stack([torch.arange(6.0).repeat_interleave(4), torch.full((24,), -4.0)])
+    owned = torch.arange(24).reshape(6, 4)
+    noise = torch.randn(24, generator=generator(8))
+    comparison = NoiseComparison(owned, values)
+    found = comparison.matrix(values, noise, 1)
+    exact = values.double()
+    truth = NoiseComparison(owned, exact).matrix(exact, noise.double(), 1)
+    assert torch.allclose(found, truth, rtol=1e-4, atol=1e-3)  # squares of 10⁴ in single precision
+    gradient, expected = torch.zeros_like(values), torch.zeros_like(exact)
+    along = torch.randn(6, 6, generator=generator(9), dtype=torch.float64)
+    comparison.pull_back(along, gradient)
+    reference = NoiseComparison(owned, exact)
+    reference.matrix(exact, noise.double(), 1)
+    reference.pull_back(along, expected)
+    assert torch.allclose(gradient.double(), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))

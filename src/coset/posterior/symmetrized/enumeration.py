@@ -86,14 +86,19 @@ def enumerated(sym: Symmetry, q: MeanField, omega: Mapping[str, Tensor]) -> tupl
     over = unknowns(q)
     check_names(sym, {name: over.like[name] for name in over.names}, partial=True)
     x = over.vector(omega)
-    start = torch.arange(x.shape[-1])[None]
+    total = log_sum_over_group(exchanges(sym, over.names, over.like), x, over.mean, over.std)
+    return normal_log_prob(x, over.mean, over.std), total - math.log(permutation_count(sym))
+
+
+def log_sum_over_group(factors: Sequence[Tensor], x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """log Σ_g q(g⁻¹·ω) (…) for x (…, D) and q = N(mean, diag std²), g over all products of the ``factors``."""
     entries = max(1, _ENTRIES * x.shape[-1] // max(1, x.numel()))
     total = x.new_full(x.shape[:-1], -math.inf)
     # With g also g⁻¹ is gone through.
-    for table in products(start, exchanges(sym, over.names, over.like), entries):
-        logs = normal_log_prob(x[..., table.to(x.device)], over.mean, over.std)
+    for table in products(torch.arange(x.shape[-1])[None], factors, entries):
+        logs = normal_log_prob(x[..., table.to(x.device)], mean, std)
         total = torch.logaddexp(total, torch.logsumexp(logs, -1))
-    return normal_log_prob(x, over.mean, over.std), total - math.log(permutation_count(sym))
+    return total
 
 
 def _check_order(sym: Symmetry) -> None:

@@ -1,12 +1,14 @@
 """Variational inference with the symmetrized ELBO."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from coset.distribution import MeanField
+from coset.errors import InputError
 from coset.posterior.fit import Callback, Control, Fit, device_stream
 from coset.posterior.flat_optimizer import optimization
 from coset.posterior.likelihoods import Likelihood
@@ -29,7 +31,7 @@ class Gain:
     """H^K − H(q) of sampled weights with its reparametrised gradient, as a term beside H(q).
 
     Where every weight that moves is moved by one class alone, all goes through the matrices A of these classes: for
-    draws with weights w_j of permutations P_j, ∂(−log Σ w)/∂A = I − Σ_j r_j P_j with the shares r_j = w_j/Σ w.
+    draws with weights w_j of permutations P_j, ∂(−log Σ w)/∂A = Σ_j r_j (I − P_j) with the shares r_j = w_j/Σ w.
     """
 
     def __init__(self, objective: SymmetrizedELBO, problem: Problem) -> None:
@@ -74,7 +76,7 @@ class Gain:
 
     @torch.no_grad()
     def _by_matrices(self, values: Tensor, noise: Tensor, sign: int) -> tuple[Tensor, Tensor | None]:
-        matrices = {name: part.matrix(values, noise, sign).double() for name, part in self._compared.items()}
+        matrices = {name: part.matrix(values, noise, sign) for name, part in self._compared.items()}
         value, along = self._along(values[0], matrices)
         weighing = {name: part for name, part in along.items() if bool(part.any())}
         if not weighing:
@@ -101,18 +103,21 @@ class Gain:
             logs = torch.cat([weights.identity[None], logs[:-1]])
             moves = {name: order[:-1] for name, order in moves.items()}
         value = math.log(len(logs)) - torch.logsumexp(logs, 0)
-        shares = torch.softmax(logs, 0)
-        own = shares[:1] if chosen.lower else shares[:0]
-        return value, {name: _identity_less(shares[len(own) :], own, order) for name, order in moves.items()}
+        shares = torch.softmax(logs, 0)[1 if chosen.lower else 0 :]
+        return value, {name: _identity_less(shares, moves[name].to(shares.device)) for name in matrices}
 
 
-def _identity_less(shares: Tensor, own: Tensor, order: Tensor) -> Tensor:
-    """I − r₀I − Σ_j r_j P_j, (n, n), P_j with its ones at (i, p_j[i]); ``own`` holds r₀, or nothing."""
+def _identity_less(shares: Tensor, order: Tensor) -> Tensor:
+    """Σ_j r_j (I − P_j), (n, n), P_j with its ones at (i, p_j[i]), for shares (K,) of permutations (K, n).
+
+    What stays in place does not enter: rounding leaves nothing where no unit moves.
+    """
     n = order.shape[-1]
-    places = torch.arange(n, device=order.device) * n + order
+    rows = torch.arange(n, device=order.device)
+    weights = shares[:, None] * (order != rows)
     total = torch.zeros(n * n, dtype=shares.dtype, device=shares.device)
-    total[:: n + 1] = 1 - own.sum()
-    total.index_add_(0, places.reshape(-1).to(shares.device), shares.repeat_interleave(n), alpha=-1)
+    total.index_add_(0, (rows * n + order).reshape(-1), weights.reshape(-1), alpha=-1)
+    total[:: n + 1] = weights.sum(0)
     return total.view(n, n)
 
 
@@ -151,11 +156,14 @@ def fit_symmetrized(
     permutations from ``proposal`` for every sampled weight, see ``SymmetrizedELBO``; all else as in ``fit_mean_field``,
     which K = 1 is to the bit. Permutations must change neither the prior nor what is not inferred (buffers, frozen
     weights); where they do, ``sym.restrict`` leaves classes out. The trace also has, per data point, the gain
-    H^K − H(q) as the epoch saw it and symmetrized_elbo, the elbo with it (times T if tempered).
+    H^K − H(q) as the epoch saw it and symmetrized_elbo, the elbo with it (times T if tempered). With a proposal that
+    gives no lower bound ("distance", "transpositions") both are upper bounds in expectation, as a note says.
     """
     problem = pose(model, data, likelihood, prior, temperature, points_of(start))
     found = discover(problem.model, problem.x[:2]) if sym is None else sym
     objective = SymmetrizedELBO(found, K, samples, proposal)
+    if K == 1 and proposal == "sequential":
+        raise InputError("K is 1 and proposal 'sequential': no permutation is drawn; expected K ≥ 2, or 'uniform'")
     check_invariant(found, problem)
     recipe = optimization(epochs, batch_size, learning_rate, optimizer, momentum, schedule, warmup_epochs)
     descent = Descent(recipe, samples, antithetic, std, kl, kl_weight)
@@ -163,4 +171,6 @@ def fit_symmetrized(
     plain = K == 1 and proposal == "uniform"
     settings = {"symmetry": found.fingerprint, "K": K, "proposal": proposal}
     term = None if plain else Gain(objective, problem)
-    return descend(problem, descent, start, control, method=METHOD, term=term, settings=settings)
+    fit = descend(problem, descent, start, control, method=METHOD, term=term, settings=settings)
+    note = f"with proposal {proposal!r} the gain is an upper bound in expectation, and so is symmetrized_elbo"
+    return replace(fit, notes=(*fit.notes, note)) if objective.bound == "upper" else fit

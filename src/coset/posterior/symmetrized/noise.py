@@ -9,30 +9,65 @@ from torch import Tensor
 from coset.posterior.symmetrized.pairs import LOG_2PI
 from coset.posterior.symmetrized.places import Places
 
+APART = 50.0
+"""So many nats below the identity in each of its units a permutation weighs nothing, in any precision."""
+_ROUNDING = 1e-6
+"""Of the largest term that A is a sum of, what single precision may be off by."""
+
 
 class NoiseComparison:
-    """A (n, n) of the units whose weights are at the places ``owned`` (n, k) in vectors (D,), in the type of ``like``.
+    """A (n, n) of the units whose weights are at the places ``owned`` (n, k) in vectors (D,) of the type of ``like``.
 
     With c the centre of the means, m = μ − c, ν = m + e^ρ·ε and W = e^{−2ρ},
     A = [ν, ν²]·[mW, −½W]ᵀ − ½Σ(m²W + 2ρ + log 2π). For M = ∂/∂A with the column sums b:
     ∂ν = M·mW − ν⊙(M·W), ∂μ = ∂ν + W⊙(Mᵀν − b m), ∂ρ = ∂ν⊙e^ρ·ε + W⊙(Mᵀν² − 2m⊙Mᵀν + b m²) − b.
+
+    The square that is taken apart loses digits where units are near each other and far from the centre. So what single
+    precision gives is kept only if all units are ``APART``, and else made again in double precision.
     """
 
     def __init__(self, owned: Tensor, like: Tensor) -> None:
         self._places = Places(owned, like.device)
-        n, k = owned.shape
-        self._k = k
-        self._gathered = like.new_empty(2, n, k)
-        self._away, self._precision = like.new_empty(n, k), like.new_empty(n, k)
-        self._units, self._weights = like.new_empty(n, 2 * k), like.new_empty(n, 2 * k)
-        self._own = like.new_empty(2, n, k)
+        self._own = _Workspace(owned.shape, like)
+        self._exact = self._own if like.dtype == torch.float64 else _Workspace(owned.shape, like.double())
+        self._last = self._exact
 
     def matrix(self, values: Tensor, noise: Tensor, sign: int) -> Tensor:
-        """A (n, n) at μ ± e^ρ·ε, for ``values`` = (μ, ρ), (2, D), and ``noise`` ε (D,)."""
-        k, away, precision = self._k, self._away, self._precision
-        self._places.take(values, self._gathered)
-        self._places.take(noise[None], away[None])
-        mean, log_std = self._gathered
+        """A (n, n) at μ ± e^ρ·ε, for ``values`` = (μ, ρ), (2, D), and ``noise`` ε (D,); in float64."""
+        self._places.take(values, self._own.gathered)
+        self._places.take(noise[None], self._own.away[None])
+        if self._exact is not self._own:
+            self._exact.gathered.copy_(self._own.gathered)
+            self._exact.away.copy_(self._own.away)
+            found, largest = self._own.compare(sign)
+            others = found - found.diagonal()[:, None]
+            if float(others.fill_diagonal_(-torch.inf).max()) < -APART - _ROUNDING * largest:
+                self._last = self._own
+                return found.double()
+        self._last = self._exact
+        return self._exact.compare(sign)[0]
+
+    def pull_back(self, along: Tensor, gradient: Tensor) -> None:
+        """The gradient in (μ, ρ) for ∂/∂A = ``along`` (n, n), at the last ``matrix``, to its places in (2, D)."""
+        self._places.put(self._last.pulled(along).to(gradient), gradient)
+
+
+class _Workspace:
+    """Memory for n units of k weights each, in one precision."""
+
+    def __init__(self, shape: torch.Size, like: Tensor) -> None:
+        n, k = shape
+        self._k = k
+        self.gathered = like.new_empty(2, n, k)
+        self.away = like.new_empty(n, k)
+        self._precision = like.new_empty(n, k)
+        self._units, self._weights = like.new_empty(n, 2 * k), like.new_empty(n, 2 * k)
+        self._result = like.new_empty(2, n, k)
+
+    def compare(self, sign: int) -> tuple[Tensor, float]:
+        """A (n, n) of ``gathered`` (μ, ρ) and ``away`` ε, which become m, ρ and ±e^ρ·ε; and its largest constant."""
+        k, away, precision = self._k, self.away, self._precision
+        mean, log_std = self.gathered
         torch.exp(log_std, out=precision)
         away.mul_(precision)
         if sign < 0:
@@ -43,19 +78,20 @@ class NoiseComparison:
         precision.square_().reciprocal_()
         torch.mul(mean, precision, out=self._weights[:, :k])
         torch.mul(precision, -0.5, out=self._weights[:, k:])
-        constant = torch.linalg.vecdot(mean, self._weights[:, :k]) + 2 * log_std.sum(-1) + LOG_2PI * k
-        return (self._units @ self._weights.mT).sub_(constant, alpha=0.5)
+        squares = torch.linalg.vecdot(mean, self._weights[:, :k])
+        constant = squares + 2 * log_std.sum(-1) + LOG_2PI * k
+        return (self._units @ self._weights.mT).sub_(constant, alpha=0.5), float(squares.max())
 
-    def pull_back(self, along: Tensor, gradient: Tensor) -> None:
-        """The gradient in (μ, ρ) for ∂/∂A = ``along`` (n, n), at the last ``matrix``, to its places in (2, D)."""
-        k, precision, mean = self._k, self._precision, self._gathered[0]
+    def pulled(self, along: Tensor) -> Tensor:
+        """∂μ and ∂ρ, (2, n, k), at the last comparison."""
+        k, precision, mean = self._k, self._precision, self.gathered[0]
         along = along.to(precision)
         sums = along.sum(0)[:, None]
         by_weights, by_units = along @ self._weights, along.mT @ self._units
         to_near = by_weights[:, :k].addcmul_(self._units[:, :k], by_weights[:, k:], value=2)
         first, second = by_units[:, :k], by_units[:, k:]
         scaled = sums * mean
-        torch.addcmul(to_near, precision, first - scaled, out=self._own[0])
+        torch.addcmul(to_near, precision, first - scaled, out=self._result[0])
         second.addcmul_(mean, first.sub_(scaled, alpha=0.5), value=-2)
-        torch.addcmul(to_near.mul_(self._away), precision, second, out=self._own[1]).sub_(sums)
-        self._places.put(self._own, gradient)
+        torch.addcmul(to_near.mul_(self.away), precision, second, out=self._result[1]).sub_(sums)
+        return self._result

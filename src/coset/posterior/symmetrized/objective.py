@@ -14,7 +14,7 @@ from coset.distribution.draws import check_generator
 from coset.distribution.ties import ties
 from coset.errors import InputError
 from coset.posterior.elbo import elbo
-from coset.posterior.fit import check_count, device_stream
+from coset.posterior.fit import Fit, check_count, device_stream
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike, pose
 from coset.posterior.symmetrized.bounds import draws_at_once, side_of
@@ -38,10 +38,13 @@ class SymmetrizedValue(NamedTuple):
 class SymmetrizedELBO:
     """L + H^K − H(q): the ELBO of q^G = (1/|G|) Σ_g q(g⁻¹·ω) by K permutations (Gelberg et al. 2024, theorem 4.3).
 
-    To the ELBO of q each of ``samples`` weights ω adds −log[(1/K)(1 + Σ_{j<K} exp(log q(g_j⁻¹·ω) − log q(ω)))]: at most
-    log K, ≥ 0 in expectation and more the more permutations. It is the form whose noise does not carry that of
-    −log q(ω), ½(‖ε‖² − D). G: the permutations of ``sym``; scales and signs play no part. ``proposal``: where the g_j
-    come from, a name in ``PROPOSALS``; other than uniform, terms are divided by |G| times their probabilities.
+    To the ELBO of q each of ``samples`` weights ω adds −log[(1/K)(1 + Σ_{j<K} exp(log q(g_j⁻¹·ω) − log q(ω)))] with
+    uniform g_j: at most log K, ≥ 0 in expectation and more the more permutations. It is the form whose noise does not
+    carry that of −log q(ω), ½(‖ε‖² − D). G: the permutations of ``sym``; scales and signs play no part.
+
+    ``proposal``: where the g_j come from, a name in ``PROPOSALS``. Other than for uniform ones terms are divided by |G|
+    times their probabilities, the value may exceed log K (``bound`` says what it bounds), and gradients take g_j and
+    their probabilities as given: they estimate the gradient of I(g; ω), and are not that of the value.
     """
 
     sym: Symmetry
@@ -64,7 +67,7 @@ class SymmetrizedELBO:
         return "lower" if proposal_named(self.proposal).lower else "upper"
 
     def gain(self, q: MeanField, omega: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
-        """What each of some weights (…) adds to the ELBO, (…), in float64; differentiable in ω, means, deviations."""
+        """What each of some weights (…) adds to the ELBO, (…), in float64; with gradients in ω, means, deviations."""
         check_generator(generator)
         over = unknowns(q)
         moved = orbit(self.sym, over.names, over.like)
@@ -104,7 +107,7 @@ class SymmetrizedELBO:
     def evaluate(
         self,
         model: nn.Module,
-        q: MeanField,
+        q: MeanField | Fit[MeanField],
         data: Data,
         *,
         likelihood: Likelihood | str = "categorical",
@@ -115,6 +118,7 @@ class SymmetrizedELBO:
         seed: int = 0,
     ) -> SymmetrizedValue:
         """L of q, the gain and their sum, per data point, each by ``draws`` weights; at T the gain counts T times."""
+        q = q.posterior if isinstance(q, Fit) else q
         over = unknowns(q)
         check_count("draws", draws, 2)
         problem = pose(model, data, likelihood, prior, temperature, [q.mean])

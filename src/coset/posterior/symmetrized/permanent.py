@@ -25,7 +25,7 @@ LARGEST = 24
 MEMORY = 2**26
 """About so many bytes are used at once for a batch; more only by a single matrix, from n = 22 on with its gradient."""
 
-_HUGE = 1e300
+_HUGE = 1e15
 """Sums of a few entries of this size are still finite."""
 
 

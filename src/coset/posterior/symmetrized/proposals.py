@@ -1,7 +1,7 @@
 """Where permutations are drawn from to estimate I(g; ω): for each proposal, which sides of it they bound."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from coset.errors import InputError
 from coset.posterior.symmetrized.distance import distance_weights
 from coset.posterior.symmetrized.drawn import Drawn
-from coset.posterior.symmetrized.enumeration import LARGEST_ORDER, exchanges, products
+from coset.posterior.symmetrized.enumeration import LARGEST_ORDER, exchanges, log_sum_over_group
 from coset.posterior.symmetrized.guided import class_order, draw_chain, log_prob_of_identity, permanent_ratio
 from coset.posterior.symmetrized.orbit import Moves, Orbit
 from coset.posterior.symmetrized.pairs import normal_log_prob
@@ -83,7 +83,8 @@ def transpositions(drawn: Drawn, K: int, generator: torch.Generator) -> LogWeigh
     ẑ = (1/|G|) Σ_{near} e^Δ + (1/K) Σ_j e^{Δ_j} [g_j not near], each weight w_j = the first sum + its own term.
     """
     orbit = drawn.orbit
-    known = torch.logsumexp(drawn.log_ratios(_near(orbit)), -1, keepdim=True) - orbit.log_order
+    parts = [torch.logsumexp(drawn.log_ratios(near), -1) for near in _near(orbit, math.prod(drawn.lead))]
+    known = torch.logsumexp(torch.stack(parts, -1), -1, keepdim=True) - orbit.log_order
     moves = orbit.uniform((*drawn.lead, K), generator)
     logs = drawn.log_ratios(moves)
     weights = torch.logaddexp(known, logs.masked_fill(_is_near(orbit, moves).to(logs.device), -math.inf))
@@ -101,13 +102,9 @@ def whole_sum(drawn: Drawn, K: int, generator: torch.Generator) -> LogWeights:
             f"{', '.join(orbit.classes)}; expected one class of at most {LARGEST} units whose weights belong to one "
             f"unit each, or {LARGEST_ORDER:,} permutations"
         )
-    x, mean, std = drawn.x, drawn.mean, drawn.std
-    own, total = normal_log_prob(x, mean, std), x.new_full(drawn.lead, -math.inf)
-    factors = exchanges(orbit.sym, orbit.names, orbit.like)
-    for table in products(torch.arange(x.shape[-1])[None], factors, max(1, _ENTRIES // max(1, x[..., 0].numel()))):
-        logs = normal_log_prob(x[..., table.to(x.device)], mean, std) - own[..., None]
-        total = torch.logaddexp(total, torch.logsumexp(logs, -1))
-    return _exactly(total - orbit.log_order, K)
+    total = log_sum_over_group(exchanges(orbit.sym, orbit.names, orbit.like), drawn.x, drawn.mean, drawn.std)
+    own = normal_log_prob(drawn.x, drawn.mean, drawn.std)
+    return _exactly(total - own - orbit.log_order, K)
 
 
 PROPOSALS: dict[str, Proposal] = {
@@ -150,13 +147,19 @@ def _summed(orbit: Orbit) -> str:
     return small[-1]
 
 
-def _near(orbit: Orbit) -> dict[str, Tensor]:
-    """The identity and all transpositions of simple classes, (1 + T, *shape)."""
+def _near(orbit: Orbit, networks: int) -> Iterator[dict[str, Tensor]]:
+    """The identity and all transpositions of simple classes, (T, *shape), in pieces that so many networks can hold."""
     pairs = [(name, i, j) for name, part in orbit.simple.items() for j in range(part.units) for i in range(j)]
-    moves = {name: order.expand(1 + len(pairs), *order.shape).clone() for name, order in orbit.identity().items()}
-    for number, (name, i, j) in enumerate(pairs):
-        moves[name][number + 1, i], moves[name][number + 1, j] = j, i
-    return moves
+    units = sum(shape[-1] for shape in orbit.classes.values())
+    size = max(1, _ENTRIES // max(1, networks * (units + len(orbit.shared))))
+    identity = orbit.identity()
+    yield {name: order[None] for name, order in identity.items()}
+    for start in range(0, len(pairs), size):
+        some = pairs[start : start + size]
+        moves = {name: order.expand(len(some), *order.shape).clone() for name, order in identity.items()}
+        for number, (name, i, j) in enumerate(some):
+            moves[name][number, i], moves[name][number, j] = j, i
+        yield moves
 
 
 def _is_near(orbit: Orbit, moves: Moves) -> Tensor:

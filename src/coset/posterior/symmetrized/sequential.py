@@ -18,12 +18,12 @@ def balanced(logs: Tensor, rounds: int = ROUNDS) -> Tensor:
 
 
 def surest_first(guide: Tensor) -> Tensor:
-    """An order of the rows, (…, n): those whose largest share is largest first.
+    """An order of the rows, (…, n): those whose largest entry is farthest above the next first.
 
     It depends on a row by what the row holds, not by where it stands: when units of ω change places, the order does.
     """
-    shares = torch.log_softmax(guide, -1).amax(-1)
-    return shares.argsort(-1, descending=True)
+    first, second = guide.topk(2, -1).values.unbind(-1)
+    return (first - second).argsort(dim=-1, descending=True, stable=True)
 
 
 def draw(guide: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
