@@ -66,18 +66,19 @@ def channel_statistics(parts: Iterable[Tensor]) -> ChannelStatistics:
             count = x.shape[0] * x.shape[2]
             mean = x.mean((0, 2))
             spread = torch.linalg.vector_norm(x - mean[:, None], dim=(0, 2)).square()
-            if total is None:
-                total = ChannelStatistics(count, mean, spread)
-                continue
-            both, gap = total.count + count, mean - total.mean
-            total = ChannelStatistics(
-                both,
-                total.mean + gap * (count / both),
-                total.spread + spread + gap.square() * (total.count * count / both),
-            )
+            here = ChannelStatistics(count, mean, spread)
+            total = here if total is None else merged(total, here)
     if total is None:
         raise InputError("there are no features; expected at least one batch")
     return total
+
+
+def merged(a: ChannelStatistics, b: ChannelStatistics) -> ChannelStatistics:
+    """The statistics of two sets of entries together."""
+    count, gap = a.count + b.count, b.mean - a.mean
+    return ChannelStatistics(
+        count, a.mean + gap * (b.count / count), a.spread + b.spread + gap.square() * (a.count * b.count / count)
+    )
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,15 @@ K_mn = Σ_cp x_mcp·x_ncp. Modulo G_ReLU (Godfrey et al. 2022, section 5) each c
 is subtracted, the channel divided by its ℓ2 norm, and K_mn = max_c Σ_p x_mcp·x_ncp. That does not notice signs either.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from coset.errors import InputError
-from coset.represent.channels import Normalization, channel_statistics, check_pair, normalization
+from coset.represent.channels import ChannelStatistics, Normalization, channel_statistics, check_pair, normalization
 from coset.represent.hsic import HsicTerms, PairSums, check_examples, hsic_terms
-from coset.represent.kernels import centred, check_kernel, kernel_sums, linear_sums
+from coset.represent.kernels import centred, check_kernel, kernel_matrix, kernel_sums, linear_sums
 from coset.represent.unit_groups import Group, UnitGroup, group_on
 
 FORMS = ("auto", "features", "gram")
@@ -136,6 +136,14 @@ class Side:
         """Features (N, C, P) normalised."""
         return x if self.normalized is None else self.normalized(x)
 
+    def matrix(self, x: Tensor) -> Tensor:
+        """The whole kernel matrix (N, N) of features (N, C, P)."""
+        ready = self.ready(x)
+        if self.kernel != "sum":
+            return kernel_matrix(ready, self.group.units, self.kernel)
+        flat = centred(ready.flatten(1))
+        return flat @ flat.mT
+
 
 def side_of(parts: Iterable[Tensor], group: Group, kernel: str | None, what: str) -> Side:
     """The side of features ``what`` that come in ``parts`` (n, C, P), of which means and norms are those of all."""
@@ -143,12 +151,17 @@ def side_of(parts: Iterable[Tensor], group: Group, kernel: str | None, what: str
     if first is None:
         raise InputError("there are no features; expected at least one batch")
     acting = group_on(group, first.shape[1], what)
-    kernel = kernel or default_kernel(acting)
+    return made_side(acting, kernel, lambda: channel_statistics(parts))
+
+
+def made_side(group: UnitGroup, kernel: str | None, statistics: Callable[[], ChannelStatistics]) -> Side:
+    """A side from its group, its kernel (None: the group's own) and, where they matter, statistics of its channels."""
+    kernel = kernel or default_kernel(group)
     check_kernel(kernel)
-    if kernel == "sum" and not acting.scales:
+    if kernel == "sum" and not group.scales:
         # HSIC centres what is linear by itself, and one scale for all cancels in the ratio.
-        return Side(acting, kernel, None)
-    return Side(acting, kernel, normalization(channel_statistics(parts), acting, centred=True))
+        return Side(group, kernel, None)
+    return Side(group, kernel, normalization(statistics(), group, centred=True))
 
 
 def _linear(x: Tensor, y: Tensor, form: str) -> PairSums:

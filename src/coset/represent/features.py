@@ -37,7 +37,7 @@ def features(
     features are those that it computes in. ``feature_chunks`` is for features too large to hold.
     """
     parts: dict[str, list[Tensor]] = {}
-    with progress("features", count_batches(_inputs(data), batch_size) or 0, show=show) as bar:
+    with progress("features", count_batches(inputs_of(data), batch_size) or 0, show=show) as bar:
         chunks = feature_chunks(model, data, layers, params=params, channel_axis=channel_axis, batch_size=batch_size)
         for chunk in chunks:
             for name, tensor in chunk.items():
@@ -69,7 +69,7 @@ def feature_chunks(
     names = check_layers(model, layers)
     weights = None if params is None else whole_weights(model, params)
     own = weights if weights is not None else dict(model.named_parameters()) | dict(model.named_buffers())
-    for inputs in input_batches(_inputs(data), batch_size):
+    for inputs in input_batches(inputs_of(data), batch_size):
         x = suited(inputs, own)
         with torch.no_grad(), evaluation_mode(model), recording(model, names) as outputs:
             if weights is None:
@@ -106,5 +106,6 @@ def _run(inputs: Tensor, network: Network) -> Tensor:
     return network(inputs)
 
 
-def _inputs(data: Inputs | Split) -> Inputs:
+def inputs_of(data: Inputs | Split) -> Inputs:
+    """The inputs of a ``Split``; other forms of data as they are."""
     return data.x if isinstance(data, Split) else data

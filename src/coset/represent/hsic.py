@@ -46,9 +46,12 @@ class HsicTerms:
     size_k: float
     size_l: float
 
-    def ratio(self) -> float:
-        """CKA = HSIC(K, L)/sqrt(HSIC(K, K)·HSIC(L, L)); raises where one of them does not tell examples apart."""
-        for what, own, size in (("x", self.kk, self.size_k), ("y", self.ll, self.size_l)):
+    def ratio(self, x: str = "x", y: str = "y") -> float:
+        """CKA = HSIC(K, L)/sqrt(HSIC(K, K)·HSIC(L, L)); raises where one side does not tell the examples apart.
+
+        ``x``, ``y``: what the sides are called then.
+        """
+        for what, own, size in ((x, self.kk, self.size_k), (y, self.ll, self.size_l)):
             if own <= _ROUNDING * size:
                 raise InputError(
                     f"{what} has features that do not tell the examples apart (its HSIC with itself is 0); expected "

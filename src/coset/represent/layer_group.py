@@ -148,6 +148,8 @@ def _factors(layer: str, before: Tensor, after: Tensor) -> _Factors:
             f"the units of layer '{layer}' are not multiplied one by one when the network's units are scaled; expected "
             f"a layer whose output has channels"
         )
+    if not bool(found.any()):
+        raise InputError(f"layer '{layer}' gives 0 for all of the first {len(before)} inputs; expected inputs it tells")
     return np.asarray(torch.where(found == 0, torch.nan, found).numpy(), dtype=np.float64)
 
 

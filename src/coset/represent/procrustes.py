@@ -86,7 +86,7 @@ def cross_moments(pairs: Iterable[tuple[Tensor, Tensor]]) -> CrossMoments:
             rows_x, rows_y = (part.transpose(0, 1).flatten(1) for part in (a, b))
             squares = [torch.linalg.vector_norm(rows, dim=1).square() for rows in (rows_x, rows_y)]
             here = CrossMoments(rows_x @ rows_y.mT, *squares)
-            total = here if total is None else _added(total, here)
+            total = here if total is None else added(total, here)
     if total is None:
         raise InputError("there are no features; expected at least one batch")
     return total
@@ -113,7 +113,8 @@ def group_on_both(group: Group, channels_x: int, channels_y: int) -> UnitGroup:
     return group_on(group, max(channels_x, channels_y), "x and y")
 
 
-def _added(a: CrossMoments, b: CrossMoments) -> CrossMoments:
+def added(a: CrossMoments, b: CrossMoments) -> CrossMoments:
+    """The sums over two sets of examples together."""
     return CrossMoments(a.cross + b.cross, a.squares_x + b.squares_x, a.squares_y + b.squares_y)
 
 

@@ -1,0 +1,119 @@
+"""Bootstrap intervals and permutation tests."""
+
+import pytest
+import torch
+from feature_pairs import pair
+
+from coset.errors import InputError
+from coset.represent import cka, cka_interval, cka_test, hsic, procrustes, procrustes_interval, procrustes_test
+from coset.represent.resampling import _kernels, _weights, u_centred
+
+
+def test_u_centred_kernels_give_the_unbiased_hsic_as_a_sum():
+    x, y = pair(0, positions=())
+    k, l = (u_centred(z @ z.T) for z in (x, y))  # noqa: E741
+    torch.testing.assert_close(k.sum(0), torch.zeros(12, dtype=torch.float64))
+    assert float((k * l).sum()) / (12 * 9) == pytest.approx(hsic(x @ x.T, y @ y.T), abs=1e-12)
+
+
+@pytest.mark.parametrize("estimator", ["unbiased", "biased"])
+@pytest.mark.parametrize("group", ["orthogonal", "permutation"])
+def test_resamples_by_weights_are_resamples_by_copies(estimator, group):
+    x, y = pair(1, n=15)
+    found = cka_interval(x, y, seed=3, group=group, estimator=estimator, draws=6)
+    weights = _weights(15, 6, torch.Generator().manual_seed(3))
+    k, l = _kernels(x, y, group, None, estimator)  # noqa: E741
+    for w, value in zip(weights, found.draws, strict=True):
+        copies = torch.arange(15).repeat_interleave(w.long())
+        a, b = (m[copies][:, copies] for m in (k, l))
+        expected = (
+            hsic(a, b, estimator=estimator) / (hsic(a, a, estimator=estimator) * hsic(b, b, estimator=estimator)) ** 0.5
+        )
+        assert float(value) == pytest.approx(expected, abs=1e-12)
+    if estimator == "biased" and group == "orthogonal":
+        assert float(value) == pytest.approx(cka(x[copies], y[copies], estimator="biased"), abs=1e-12)
+
+
+def test_intervals_hold_the_value_shrink_with_examples_and_repeat():
+    wide, narrow = (cka_interval(*pair(2, n=n), seed=0, group="permutation", draws=300) for n in (30, 300))
+    for found in (wide, narrow):
+        assert found.low < found.value < found.high
+    assert narrow.high - narrow.low < 0.6 * (wide.high - wide.low)
+    again = cka_interval(*pair(2, n=30), seed=0, group="permutation", draws=300)
+    assert torch.equal(again.draws, wide.draws)
+    assert not torch.equal(cka_interval(*pair(2, n=30), seed=1, group="permutation", draws=300).draws, wide.draws)
+    less = cka_interval(*pair(2, n=30), seed=0, group="permutation", draws=300, level=0.5)
+    assert wide.low < less.low < less.high < wide.high
+
+
+def test_intervals_cover_the_cka_of_the_population():
+    """Two linear features with covariances A, B, C: CKA → ‖C‖²/(‖A‖‖B‖); 90 % intervals hold it about so often."""
+    generator = torch.Generator().manual_seed(0)
+    mix = torch.randn(6, 4, generator=generator, dtype=torch.float64)
+    u, v = mix[:, :2], mix[:, 2:]
+    truth = float((u.T @ v).square().sum() / ((u.T @ u).norm() * (v.T @ v).norm()))
+    held = 0
+    for trial in range(60):
+        z = torch.randn(80, 6, generator=generator, dtype=torch.float64)
+        found = cka_interval(z @ u, z @ v, seed=trial, draws=200, level=0.9)
+        held += found.low <= truth <= found.high
+    # A binomial of 60 at 0.9 is between 46 and 60 but for one chance in a thousand.
+    assert 46 <= held <= 60
+
+
+def test_procrustes_resamples_are_copies():
+    x, y = pair(0, n=10)
+    found = procrustes_interval(x, y, seed=4, draws=5)
+    generator = torch.Generator().manual_seed(4)
+    for value in found.draws:
+        copies = torch.arange(10).repeat_interleave(_weights(10, 1, generator)[0].long())
+        assert float(value) == pytest.approx(procrustes(x[copies], y[copies]).distance, abs=1e-9)
+    assert found.value == procrustes(x, y).distance
+
+
+def test_related_features_are_told_from_unrelated_ones():
+    x, y = pair(0, n=40)
+    unrelated = pair(9, n=40)[0]
+    for group in ("orthogonal", "permutation"):
+        assert cka_test(x, y, seed=0, group=group, draws=99).p_value == 0.01
+        assert cka_test(x, unrelated, seed=0, group=group, draws=99).p_value > 0.05
+        assert procrustes_test(x, y, seed=0, group=group, draws=19).p_value == 0.05
+    assert procrustes_test(x, unrelated, seed=0, draws=39).p_value > 0.05
+
+
+@pytest.mark.parametrize("estimator", ["unbiased", "biased"])
+def test_draws_of_a_test_are_ckas_of_shuffled_examples(estimator):
+    x, y = pair(0, n=9)
+    found = cka_test(x, y, seed=2, group="permutation", estimator=estimator, draws=4)
+    generator = torch.Generator().manual_seed(2)
+    for value in found.draws:
+        order = torch.randperm(9, generator=generator)
+        assert float(value) == pytest.approx(cka(x, y[order], group="permutation", estimator=estimator), abs=1e-12)
+
+
+def test_p_values_are_uniform_where_nothing_is_related():
+    generator = torch.Generator().manual_seed(0)
+    small = 0
+    for trial in range(100):
+        x, y = (torch.randn(8, 3, generator=generator, dtype=torch.float64) for _ in range(2))
+        small += cka_test(x, y, seed=trial, group="permutation", draws=19).p_value <= 0.1
+    # A binomial of 100 at 0.1 is between 2 and 21 but for two chances in a thousand.
+    assert 2 <= small <= 21
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"draws": 0}, "draws is 0"),
+        ({"level": 1.0}, "level is 1.0"),
+        ({"estimator": "mean"}, "estimator is 'mean'"),
+    ],
+)
+def test_bad_input_is_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        cka_interval(*pair(0), seed=0, **options)
+
+
+def test_too_few_examples_to_resample_are_refused():
+    with pytest.raises(InputError, match="a resample of the 4 examples does not tell them apart"):
+        cka_interval(*pair(0, n=4, positions=()), seed=0, draws=200)
