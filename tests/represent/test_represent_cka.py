@@ -257,6 +257,7 @@ X, Y = pair(0)
         ((X[:, 0, 0], Y), {}, r"x has shape \(12,\)"),
         ((X, Y), {"group": "rotations"}, "group is 'rotations'; expected one of 'orthogonal'"),
         ((X, Y), {"kernel": "mean"}, "kernel is 'mean'"),
+        ((X, Y), {"kernel": "max"}, "kernel is 'max', which rotations change"),
         ((X, Y), {"estimator": "mean"}, "estimator is 'mean'"),
         ((X, Y), {"form": "mean"}, "form is 'mean'"),
         ((X, Y), {"group": permutation(4)}, "group acts on 4 channels"),

@@ -43,7 +43,7 @@ def cka(
     x, y = check_pair(x, y, positions=False)
     if not isinstance(batches, int) or isinstance(batches, bool) or not 1 <= batches <= len(x):
         raise InputError(f"batches is {batches!r}; expected a whole number from 1 to the number of examples, {len(x)}")
-    pairs = [(a, b) for a, b in zip(x.tensor_split(batches), y.tensor_split(batches), strict=True)]
+    pairs = list(zip(x.tensor_split(batches), y.tensor_split(batches), strict=True))
     return _of_checked(pairs, group, kernel, estimator, form)
 
 
@@ -158,6 +158,8 @@ def made_side(group: UnitGroup, kernel: str | None, statistics: Callable[[], Cha
     """A side from its group, its kernel (None: the group's own) and, where they matter, statistics of its channels."""
     kernel = kernel or default_kernel(group)
     check_kernel(kernel)
+    if group.rotates and kernel != "sum":
+        raise InputError(f"kernel is {kernel!r}, which rotations change; modulo O(C) expected 'sum'")
     if kernel == "sum" and not group.scales:
         # HSIC centres what is linear by itself, and one scale for all cancels in the ratio.
         return Side(group, kernel, None)
