@@ -11,8 +11,10 @@ from coset.posterior.symmetrized.places import Places
 
 APART = 50.0
 """So many nats below the identity in each of its units a permutation weighs nothing, in any precision."""
+HARMLESS = 1e-3
+"""Nats by which A may be off."""
 _ROUNDING = 1e-6
-"""Of the largest term that A is a sum of, what single precision may be off by."""
+"""Of the sums of squares that A is made of, what single precision may be off by."""
 
 
 class NoiseComparison:
@@ -22,8 +24,9 @@ class NoiseComparison:
     A = [ν, ν²]·[mW, −½W]ᵀ − ½Σ(m²W + 2ρ + log 2π). For M = ∂/∂A with the column sums b:
     ∂ν = M·mW − ν⊙(M·W), ∂μ = ∂ν + W⊙(Mᵀν − b m), ∂ρ = ∂ν⊙e^ρ·ε + W⊙(Mᵀν² − 2m⊙Mᵀν + b m²) − b.
 
-    The square that is taken apart loses digits where units are near each other and far from the centre. So what single
-    precision gives is kept only if all units are ``APART``, and else made again in double precision.
+    The square that is taken apart loses digits where units are far from their centre, in deviations, and yet near each
+    other. So what single precision gives is kept if that is ``HARMLESS`` or all units are ``APART``, and else made
+    again in double precision.
     """
 
     def __init__(self, owned: Tensor, like: Tensor) -> None:
@@ -34,18 +37,24 @@ class NoiseComparison:
 
     def matrix(self, values: Tensor, noise: Tensor, sign: int) -> Tensor:
         """A (n, n) at μ ± e^ρ·ε, for ``values`` = (μ, ρ), (2, D), and ``noise`` ε (D,); in float64."""
+        own, exact = self._own, self._exact
+        self._take(values, noise)
+        if exact is not own:
+            found, largest = own.compare(sign)
+            others = (found - found.diagonal()[:, None]).fill_diagonal_(-torch.inf)
+            rounding = _ROUNDING * (largest + self._places.shape[1])
+            if rounding < HARMLESS or float(others.max()) < -APART - rounding:
+                self._last = own
+                return found.double()
+            self._take(values, noise)
+            exact.gathered.copy_(own.gathered)
+            exact.away.copy_(own.away)
+        self._last = exact
+        return exact.compare(sign)[0]
+
+    def _take(self, values: Tensor, noise: Tensor) -> None:
         self._places.take(values, self._own.gathered)
         self._places.take(noise[None], self._own.away[None])
-        if self._exact is not self._own:
-            self._exact.gathered.copy_(self._own.gathered)
-            self._exact.away.copy_(self._own.away)
-            found, largest = self._own.compare(sign)
-            others = found - found.diagonal()[:, None]
-            if float(others.fill_diagonal_(-torch.inf).max()) < -APART - _ROUNDING * largest:
-                self._last = self._own
-                return found.double()
-        self._last = self._exact
-        return self._exact.compare(sign)[0]
 
     def pull_back(self, along: Tensor, gradient: Tensor) -> None:
         """The gradient in (μ, ρ) for ∂/∂A = ``along`` (n, n), at the last ``matrix``, to its places in (2, D)."""
