@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from coset.errors import InputError
 from coset.models import MLP, MyrtleCNN
 from coset.represent.group_elements import random_element, random_rotation
+from coset.represent.layer_group import layer_group
 from coset.represent.penalties import correct
 from coset.represent.rotations import Inserted, fine_tuned_above, rotation_penalties
 from coset.represent.unit_groups import GROUPS, Part, UnitGroup
 from coset.symmetry import intertwiner
 from coset.train import Recipe
+from declared import declared
 
 RECIPE = Recipe(epochs=2, batch_size=16, learning_rate=0.05)
 
@@ -80,6 +82,15 @@ def test_elements_of_nested_groups_move_blocks_as_wholes():
         seen.add(tuple(sources))
     # Of the 3!·2³ elements more than those that keep the inside as it is.
     assert len(seen) > len(list(itertools.permutations(range(3))))
+
+
+def test_the_group_found_at_a_layer_gives_its_elements():
+    model, x = seeded(lambda: MLP(5, [6, 4], 3)), normal(8, 5)
+    for layer, size in (("activations.0", 6), ("activations.1", 4)):
+        group = layer_group(declared(model), model, layer, x)
+        matrix = random_element(group, generator(2))
+        assert matrix.shape == (size, size)
+        assert intertwiner("relu").contains(matrix)
 
 
 def test_an_inserted_map_stands_behind_its_layer():

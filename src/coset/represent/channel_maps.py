@@ -1,7 +1,7 @@
 """Linear maps on the channels of features: (N, C), tokens (N, T, C), images (N, C, H, W)."""
 
-import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from coset.errors import InputError
 
@@ -30,10 +30,13 @@ def on_channels(matrix: Tensor, features: Tensor, bias: Tensor | None = None, ax
             f"the map has {matrix.shape[1]} input channels; features of shape {tuple(features.shape)} have "
             f"{features.shape[place]}"
         )
-    mapped: Tensor = torch.tensordot(features.movedim(place, -1), matrix.to(features), dims=([-1], [1]))
-    mapped = mapped if bias is None else mapped + bias.to(features)
-    # Contiguous, as the output of a layer would be: what is above may want to view it.
-    return mapped.movedim(-1, place).contiguous()
+    matrix = matrix.to(features)
+    if place == features.ndim - 1:
+        return F.linear(features, matrix, None if bias is None else bias.to(features))
+    # Positions in one axis behind the channels: products of matrices, and nothing is transposed.
+    mapped = matrix @ features.flatten(place + 1)
+    mapped = mapped if bias is None else mapped + bias.to(features)[:, None]
+    return mapped.reshape(*mapped.shape[:-1], *features.shape[place + 1 :])
 
 
 def as_rows(features: Tensor, axis: int | None = None) -> Tensor:

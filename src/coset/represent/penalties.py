@@ -9,24 +9,16 @@ from torch import Tensor, nn
 from coset.errors import InputError
 from coset.represent.crossing_features import CHUNK, index_batches
 from coset.represent.cut import suited_to
+from coset.represent.resampling import Interval
 from coset.represent.stitching import Stitching, check_labelled
 from coset.train.loss import LOSSES
 from coset.train.metrics import evaluation_mode
 
-RESAMPLES = 2000
+DRAWS = 2000
+"""Resamples of a bootstrap unless told."""
 
-# So many draws of the bootstrap are held at a time.
-_DRAWS = 1 << 20
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean with its bootstrap confidence interval (percentiles) of the given level."""
-
-    mean: float
-    low: float
-    high: float
-    level: float
+# So many numbers of examples are held at a time.
+_HELD = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -51,7 +43,7 @@ def stitching_penalty(
     held_out: tuple[Tensor, Tensor],
     *,
     level: float = 0.95,
-    resamples: int = RESAMPLES,
+    draws: int = DRAWS,
     seed: int = 0,
 ) -> Penalty:
     """(acc(f) + acc(f̃))/2 − acc(S(f, f̃, l, φ)) on ``held_out`` (inputs and labels), Godfrey et al. 2022, (4.3).
@@ -60,7 +52,7 @@ def stitching_penalty(
     """
     first = correct(stitching.cut.below, held_out)
     second = correct(stitching.above, held_out)
-    return penalty_between((first + second) / 2, correct(stitching, held_out), level, resamples, seed)
+    return penalty_between((first + second) / 2, correct(stitching, held_out), level, draws, seed)
 
 
 def correct(network: nn.Module | Stitching, data: tuple[Tensor, Tensor]) -> Tensor:
@@ -75,16 +67,16 @@ def correct(network: nn.Module | Stitching, data: tuple[Tensor, Tensor]) -> Tens
     return torch.cat(parts)
 
 
-def penalty_between(before: Tensor, after: Tensor, level: float, resamples: int, seed: int) -> Penalty:
+def penalty_between(before: Tensor, after: Tensor, level: float, draws: int, seed: int) -> Penalty:
     """The penalty of example-wise results ``before`` and ``after`` (N), each in [0, 1]."""
-    interval = bootstrap_mean(before - after, level=level, resamples=resamples, seed=seed)
+    interval = bootstrap_mean(before - after, level=level, draws=draws, seed=seed)
     return Penalty(
-        interval.mean, interval.low, interval.high, level, float(before.mean()), float(after.mean()), len(before)
+        interval.value, interval.low, interval.high, level, float(before.mean()), float(after.mean()), len(before)
     )
 
 
 def bootstrap_mean(
-    values: Tensor | Sequence[float], *, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+    values: Tensor | Sequence[float], *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
 ) -> Interval:
     """The mean of ``values`` (N) with the percentiles of means of N of them drawn with replacement."""
     values = torch.as_tensor(values, dtype=torch.float64)
@@ -92,16 +84,16 @@ def bootstrap_mean(
         raise InputError(f"values have shape {tuple(values.shape)}; expected a row of one at least")
     if not 0 < level < 1:
         raise InputError(f"level is {level!r}; expected a number between 0 and 1")
-    if not isinstance(resamples, int) or resamples < 1:
-        raise InputError(f"resamples is {resamples!r}; expected a whole number ≥ 1")
+    if not isinstance(draws, int) or draws < 1:
+        raise InputError(f"draws is {draws!r}; expected a whole number ≥ 1")
     generator = torch.Generator().manual_seed(seed)
-    means = torch.empty(resamples, dtype=torch.float64)
-    for indices in index_batches(resamples, max(1, _DRAWS // len(values))):
+    means = torch.empty(draws, dtype=torch.float64)
+    for indices in index_batches(draws, max(1, _HELD // len(values))):
         drawn = torch.randint(len(values), (len(indices), len(values)), generator=generator)
         means[indices] = values[drawn].mean(1)
     tail = (1 - level) / 2
     low, high = torch.quantile(means, torch.tensor([tail, 1 - tail], dtype=torch.float64)).tolist()
-    return Interval(float(values.mean()), low, high, level)
+    return Interval(float(values.mean()), low, high, level, means)
 
 
 def _evaluated(model: nn.Module) -> Callable[[Tensor], Tensor]:

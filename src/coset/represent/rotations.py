@@ -17,7 +17,7 @@ from coset.represent.channel_maps import find_axis, on_channels
 from coset.represent.cut import suited_to
 from coset.represent.group_elements import random_element
 from coset.represent.layers import check_layers, recording, replacing
-from coset.represent.penalties import RESAMPLES, Penalty, correct, penalty_between
+from coset.represent.penalties import DRAWS, Penalty, correct, penalty_between
 from coset.represent.stitching import check_labelled
 from coset.represent.unit_groups import Group, group_on
 from coset.train import Recipe, fit
@@ -67,7 +67,7 @@ def rotation_penalties(
     spread: float = 1.0,
     channel_axis: int | None = None,
     level: float = 0.95,
-    resamples: int = RESAMPLES,
+    draws: int = DRAWS,
     seed: int = 0,
     show: bool | None = None,
 ) -> dict[str, Rotation]:
@@ -91,7 +91,7 @@ def rotation_penalties(
         network = fine_tuned_above(
             model, layer, data, recipe, matrix=matrix.to(features), channel_axis=channel_axis, seed=seed, show=show
         )
-        penalty = penalty_between(before, correct(network, held_out), level, resamples, seed)
+        penalty = penalty_between(before, correct(network, held_out), level, draws, seed)
         found[name] = Rotation(penalty, matrix, network)
     return found
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from coset.errors import InputError
 from coset.progress import progress
-from coset.represent.penalties import RESAMPLES, Interval, Penalty, bootstrap_mean, correct, stitching_penalty
+from coset.represent.penalties import DRAWS, Penalty, bootstrap_mean, correct, stitching_penalty
+from coset.represent.resampling import Interval
 from coset.represent.stitching import Stitching, StitchTraining, check_labelled, stitch
 from coset.represent.stitching_maps import FAMILIES
 
@@ -52,7 +53,7 @@ def stitch_pairs(
     *,
     pairs: int = 16,
     level: float = 0.95,
-    resamples: int = RESAMPLES,
+    draws: int = DRAWS,
     seed: int = 0,
     show: bool | None = None,
     **settings: Any,
@@ -68,12 +69,12 @@ def stitch_pairs(
             if (below, above) in known:
                 continue
             stitched = stitch(models[below], models[above], layer, data, seed=seed, show=False, **settings)
-            found = stitching_penalty(stitched, held_out, level=level, resamples=resamples, seed=seed)
+            found = stitching_penalty(stitched, held_out, level=level, draws=draws, seed=seed)
             known[below, above] = found
             bar.advance(note=f"penalty {found.value:.3f}")
     penalties = tuple(known[pair] for pair in drawn)
     values = [penalty.value for penalty in penalties]
-    return PairPenalties(tuple(drawn), penalties, bootstrap_mean(values, level=level, resamples=resamples, seed=seed))
+    return PairPenalties(tuple(drawn), penalties, bootstrap_mean(values, level=level, draws=draws, seed=seed))
 
 
 @dataclass(frozen=True)
