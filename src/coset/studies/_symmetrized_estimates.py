@@ -17,6 +17,8 @@ from coset.symmetry import Symmetry
 
 _ENTRIES = 2**21
 """So many numbers are held at once."""
+PIECES = 4
+"""In so many pieces at least draws are taken, for the variance between them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +37,15 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Estimated:
-    """I in nats, and ∂I/∂(μ, ρ) (2, D), ρ = log σ; ``spread``: the variance of I's mean over the draws of ω."""
+    """I in nats, and ∂I/∂(μ, ρ) (2, D), ρ = log σ.
+
+    ``spread`` and ``gradient_spread``: variances of both (of the gradient the sum over its entries) over draws of ω.
+    """
 
     information: float
     gradient: Tensor
     spread: float
+    gradient_spread: float
 
 
 @dataclass(frozen=True)
@@ -69,18 +75,24 @@ def estimate(problem: Problem, proposal: str, K: int, draws: int, generator: tor
     """I and its reparametrised gradient by so many draws of ω, with K permutations for each."""
     objective = SymmetrizedELBO(problem.sym, K, proposal=proposal)
     gains, gradient = [], torch.zeros_like(problem.values)
-    size = max(1, min(draws, _ENTRIES // _entries(problem, proposal, K)))
+    squares = 0.0
+    size = max(1, min(-(-draws // PIECES), _ENTRIES // _entries(problem, proposal, K)))
     for start in range(0, draws, size):
         count = min(size, draws - start)
         leaves = problem.values.clone().requires_grad_()
         mean, std = leaves[0], leaves[1].exp()
         noise = torch.randn(count, len(mean), generator=generator, dtype=torch.float64)
         found = objective.added(Drawn(problem.orbit, mean + std * noise.to(mean), mean, std), generator)
-        gradient += torch.autograd.grad(found.sum(), leaves)[0]
+        (part,) = torch.autograd.grad(found.sum(), leaves)
+        gradient += part
+        squares += float(part.square().sum()) / count
         gains.append(found.detach())
     values = torch.cat(gains)
     spread = float(values.var()) / draws if draws > 1 else math.inf
-    return Estimated(float(values.mean()), gradient / draws, spread)
+    # With sums s_p over pieces of n_p draws, Σ ‖s_p‖²/n_p − ‖Σ s_p‖²/n is (P − 1) times the variance of one draw.
+    pieces = len(gains)
+    off = (squares - float(gradient.square().sum()) / draws) / (pieces - 1) / draws if pieces > 1 else math.inf
+    return Estimated(float(values.mean()), gradient / draws, spread, off)
 
 
 def seconds_per_draw(problem: Problem, proposal: str, K: int, generator: torch.Generator) -> float:
