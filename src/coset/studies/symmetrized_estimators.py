@@ -36,7 +36,7 @@ GRIDS: Mapping[str, tuple[int, ...]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A mean-field posterior of ``units`` hidden units, on ``points`` of ``data``; ``reference``: draws of the truth."""
+    """A mean-field posterior of ``units`` units on ``points`` of ``data``; ``reference``: draws of the truth."""
 
     data: str
     points: int
