@@ -61,6 +61,15 @@ def test_intervals_cover_the_cka_of_the_population():
     assert 46 <= held <= 60
 
 
+def test_copies_of_an_example_do_not_pass_for_similar_examples():
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(60, 8, generator=generator, dtype=torch.float64) for _ in range(2))
+    value = cka(x, y)
+    plain = torch.tensor([cka(x[i], y[i]) for i in torch.randint(60, (100, 60), generator=generator)])
+    assert float(plain.mean()) > value + 0.08
+    assert float(cka_interval(x, y, seed=0, draws=400).draws.mean()) == pytest.approx(value, abs=0.01)
+
+
 def test_procrustes_resamples_are_copies():
     x, y = pair(0, n=10)
     found = procrustes_interval(x, y, seed=4, draws=5)
