@@ -119,7 +119,7 @@ def test_modes_that_coincide_and_modes_that_do_not() -> None:
 def test_information_between_is_that_of_the_sum_over_all_permutations() -> None:
     problem, sym = _problem(3)
     values = torch.stack([problem.start, torch.full_like(problem.start, math.log(0.6))])
-    found = look(problem, sym, values, 7, 300, 0)
+    found = look(problem, sym, values, 7, 100, 0)
     q = MeanField(
         {name: tensor.double() for name, tensor in problem.layout.views(values[0]).items()},
         {name: tensor.double() for name, tensor in problem.layout.views(values[1].exp()).items()},
@@ -129,7 +129,7 @@ def test_information_between_is_that_of_the_sum_over_all_permutations() -> None:
     logs = torch.stack([q.log_prob(sym.act(g, omega)) for g in every])
     gains = (q.log_prob(omega) - torch.logsumexp(logs, 0) + math.log(6)) / math.log(6)
     assert 0.1 < found.information < 0.9
-    error = float(gains.std()) * math.sqrt(1 / 300 + 1 / 4000)
+    error = float(gains.std()) * math.sqrt(1 / 100 + 1 / 4000)
     assert found.information == pytest.approx(float(gains.mean()), abs=5 * error)
     assert found.guided > 1e-3
 
@@ -209,7 +209,7 @@ def _found(uniform: float = 0.0, noise: float = 0.2, guided: float = 0.0) -> Fou
         widths=tuple(PUBLISHED[PLAIN]),
         published=PUBLISHED,
         rows=rows,
-        repeats={width: [90.0, 90.02] for width in PUBLISHED[PLAIN]},
+        repeats={width: [90.0, 90.04] for width in PUBLISHED[PLAIN]},
         courses={0.15: moments, 0.5: moments},
         scan=[Tried(0.15, 1.0, 95.0, -600.0)],
         wide=wide,
@@ -235,7 +235,7 @@ def test_numbers_of_planted_results() -> None:
     assert numbers["widest_gain"] == pytest.approx(0.12)
     assert numbers["noise_rms"] == pytest.approx(0.2)
     assert numbers["guided_settled"] == numbers["saturated"] == 600
-    assert numbers["draws_std"] == pytest.approx(0.02 / math.sqrt(2))
+    assert numbers["draws_std"] == pytest.approx(0.04 / math.sqrt(2))
     tables = tables_of(found)
     assert len(tables["accuracy"].rows) == 4 * 5
     assert len(tables["same-seed"].rows) == 4 * 5
@@ -250,8 +250,10 @@ def test_numbers_of_planted_results() -> None:
         (replace(_found(), rows=_almost()), "for there is none to show", "At equal seeds 0"),
         (_found(), "At all 4 widths the difference is less", "of 4 widths the difference"),
         (_found(noise=0.02), "At 2 of 4 widths the difference is less", "At all 4 widths"),
-        (_found(guided=0.8), "none from step 600 on", "nothing is above rounding"),
+        (_found(guided=0.8), "none of those looked at from step 600 on", "nothing is above rounding"),
         (_found(), "nothing is above rounding", "which find the exchanges"),
+        (_found(), "it cannot tell runs of training apart", "The ± printed beside them is"),
+        (_found(), "That is not the paper's setting, where MFVI reaches 94.84 %", "Some of these mean differences"),
     ],
 )
 def test_the_text_follows_the_numbers(found: Found, said: str, unsaid: str) -> None:

@@ -105,10 +105,10 @@ def _gradients(axes: "Axes", found: Found) -> None:
     axes.axhline(1, color=GREY, lw=1.0)
     _steps(axes, found)
     axes.set(yscale="log", ylabel="largest entry")
-    axes.legend()
+    axes.legend(loc="center right")
 
 
 def _steps(axes: "Axes", found: Found) -> None:
     axes.set_xscale("symlog", linthresh=1)
     axes.set_xlabel(f"steps ({found.steps_per_epoch} an epoch)")
-    axes.set_xlim(left=-0.1)
+    axes.set_xlim(-0.1, 1.5 * max(moment.step for moments in found.courses.values() for moment in moments))

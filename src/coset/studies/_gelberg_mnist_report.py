@@ -133,6 +133,11 @@ def root_mean_square(values: Sequence[float]) -> float:
     return math.sqrt(statistics.fmean(value**2 for value in values))
 
 
+def like_the_paper(deviation: float, samples: int) -> float:
+    """The deviation of an average over as many draws as in the paper, from that over ``samples``: like 1/√S."""
+    return deviation * math.sqrt(samples / PAPER_SAMPLES)
+
+
 def numbers_of(found: Found) -> dict[str, Scalar]:
     """What the text is filled from."""
     rows, moments = found.rows, found.courses[found.training.std]
@@ -145,7 +150,7 @@ def numbers_of(found: Found) -> dict[str, Scalar]:
     numbers: dict[str, Scalar] = {
         "seeds": len(rows[found.widths[0], PLAIN].outputs),
         "few": len(next(iter(better.values())).outputs),
-        "few_widths": ", ".join(str(width) for width, _ in better),
+        "better_widths": ", ".join(str(width) for width, _ in better),
         "samples": found.samples,
         "std": found.training.std,
         "prior": found.training.prior,
@@ -166,8 +171,7 @@ def numbers_of(found: Found) -> dict[str, Scalar]:
         "noise_rms": root_mean_square([x for width in found.widths for x in found.differences(width, OTHER_NOISE)]),
         "noise_apart": min(pair[0] for width in found.widths for pair in rows[width, OTHER_NOISE].apart),
         "draws_std": draws,
-        # An average over S draws has noise like 1/√S.
-        "draws_std_paper": draws * math.sqrt(found.samples / PAPER_SAMPLES),
+        "draws_std_paper": like_the_paper(draws, found.samples),
         "paper_samples": PAPER_SAMPLES,
         "least_seed_std": min(seeds.values()),
         "largest_seed_std": max(seeds.values()),
@@ -190,10 +194,10 @@ def numbers_of(found: Found) -> dict[str, Scalar]:
     numbers |= {
         f"accuracy_{width}_{key_of(name)}": row.mean("accuracy") for (width, name), row in rows.items() if row.scores
     }
-    return numbers | _compared(found, noise, seeds) | _wide_numbers(found) | _scan_numbers(found)
+    return numbers | _compared(found, noise, seeds, draws) | _wide_numbers(found) | _scan_numbers(found)
 
 
-def _compared(found: Found, noise: Mapping[int, float], seeds: Mapping[int, float]) -> dict[str, Scalar]:
+def _compared(found: Found, noise: Mapping[int, float], seeds: Mapping[int, float], draws: float) -> dict[str, Scalar]:
     """Beside the paper's numbers, where there are some."""
     if not found.published:
         return {}
@@ -201,6 +205,7 @@ def _compared(found: Found, noise: Mapping[int, float], seeds: Mapping[int, floa
     rows, last = found.rows, found.uniform[-1]
     gaps = [rows[width, PLAIN].mean("accuracy") - found.published[PLAIN][width][0] for width in widths]
     gains = {width: found.published_difference(width, last) or 0.0 for width in widths}
+    paper_draws = like_the_paper(draws, found.samples)
     spreads = [pair[1] for each in found.published.values() for pair in each.values()]
     return {
         "largest_gap": max(map(abs, gaps)),
@@ -212,7 +217,7 @@ def _compared(found: Found, noise: Mapping[int, float], seeds: Mapping[int, floa
         "largest_spread": max(spreads),
         "gains_within_noise": sum(abs(gains[width]) < 2 * noise[width] for width in widths),
         "gains": len(widths),
-        "spread_of_draws": max(spreads) < min(seeds.values()),
+        "spread_of_draws": max(spreads) < min(seeds.values()) and max(spreads) / 2 < paper_draws < 2 * max(spreads),
     }
 
 
@@ -252,14 +257,15 @@ def tables_of(found: Found) -> dict[str, Table]:
 
 
 def _accuracy_table(found: Found) -> Table:
-    columns = ["units", "method", "paper, %", "± paper", "accuracy, %", "± seeds", "NLL", "ECE", "mean outputs, %"]
+    columns = ["units", "method", "paper, %", "± paper", "seeds", "accuracy, %", "± seeds", "NLL", "ECE",
+               "mean outputs, %"]  # fmt: skip
     rows: list[list[Scalar]] = []
     for (width, name), row in found.rows.items():
         if name != OTHER_NOISE:
             paper = found.published.get(name, {}).get(width, (None, None))
             spread = statistics.stdev(row.accuracies) if len(row.scores) > 1 else None
             means = [row.mean("nll"), row.mean("ece"), statistics.fmean(row.outputs)]
-            rows.append([width, name, *paper, row.mean("accuracy"), spread, *means])
+            rows.append([width, name, *paper, len(row.scores), row.mean("accuracy"), spread, *means])
     text = (
         f"Means over seeds, predictions by mean probabilities of {found.samples:,} networks; ±: standard deviation. "
         f"The better estimator sums over all permutations up to {found.exact_units} units, and draws 20 guided ones "
@@ -285,7 +291,7 @@ def _same_seed_table(found: Found) -> Table:
         "Against MFVI of the same seed: fits that are the same to the bit, the largest differences of posterior means "
         "and of log σ, the mean difference of accuracies with its standard deviation over seeds (of mean outputs for "
         "other noise), and the largest E_q[Δ] of an exchange of two units after training. Other noise: the same "
-        "initial weights and batches."
+        "initial weights and batches, but no draw of the weights mirrors the one before."
     )
     return Table(columns, rows, text)
 
@@ -320,5 +326,7 @@ def _wide_table(found: Found) -> Table:
         for each in found.wide
     ]  # fmt: skip
     columns = ("initial σ", "method", "accuracy, %", "difference, points", "± seeds", "means apart")
-    text = f"{found.width} units, {len(found.wide[0].outputs)} seeds: accuracy of mean outputs, and less MFVI's."
+    text = (
+        f"{found.width} units, number of seeds {len(found.wide[0].outputs)}: accuracy of mean outputs, and less MFVI's."
+    )
     return Table(columns, rows, text)

@@ -3,11 +3,15 @@
 from collections.abc import Mapping
 
 from coset.studies import Scalar
-from coset.studies._gelberg_mnist_fits import BETTER
+from coset.studies._gelberg_mnist_fits import BETTER, PLAIN
 from coset.studies._gelberg_mnist_report import Found, key_of, place
 
 NEGLIGIBLE = 1e-12
 """Weights that differ by less are the same in float32 beside any that count."""
+
+
+FAR = 2.0
+"""Points between an accuracy and the published one that rule out its setting."""
 
 
 def outcome(numbers: Mapping[str, Scalar], found: Found) -> str:
@@ -78,12 +82,16 @@ def _meaning(numbers: Mapping[str, Scalar]) -> str:
 def _wide(numbers: Mapping[str, Scalar], found: Found, std: float) -> str:
     at, uniform, better = place(std), key_of(found.uniform[-1]), key_of(BETTER)
     same = numbers[f"wide_{at}_{uniform}_apart"] == 0
-    seeds = len(found.wide[0].outputs)
+    seeds, reached = len(found.wide[0].outputs), numbers[f"wide_{at}_plain"]
+    assert isinstance(reached, float)
+    published = found.published.get(PLAIN, {}).get(found.width)
+    is_far = published is not None and abs(reached - published[0]) > FAR
+    far = f"That is not the paper's setting, where MFVI reaches {published[0]:.2f} %." if published and is_far else ""
     differs = f"differs by {{wide_{at}_{uniform}_difference:+.2f}} points"
     return f"""From σ = {std:g} I(g; ω) begins at {{start_information_{at}:.2f}} log n! and ends at
     {{end_information_{at}:.2f}} log n!; MFVI reaches {{wide_{at}_plain:.2f}} %. {{last}}
     {"is still MFVI to the bit" if same else differs}; the better estimator differs by
-    {{wide_{at}_{better}_difference:+.2f}} points ({seeds} {"seed" if seeds == 1 else "seeds"})."""
+    {{wide_{at}_{better}_difference:+.2f}} points ({seeds} {"seed" if seeds == 1 else "seeds"}). {far}"""
 
 
 def _after(numbers: Mapping[str, Scalar], found: Found) -> str:
@@ -96,8 +104,9 @@ def _after(numbers: Mapping[str, Scalar], found: Found) -> str:
 _SETTING = """
 Inference as in the paper, {epochs} epochs, with a prior N(0, {prior:g}²) and deviations that begin at {std:g}, which a
 scan chose for accuracies near its row of MFVI (table scan, and the study mnist-posteriors); {seeds} seeds of MFVI
-and {last}, {few} of the others, at {few_widths} units; {samples:,} networks predict (there {paper_samples:,}). A seed
-fixes initial weights, order of the data and noise; permutations have a stream of their own.
+and {last}, {few} of the others, of which the better estimator has {better_widths} units; {samples:,} networks predict
+(there {paper_samples:,}). A seed fixes initial weights, order of the data and noise; permutations have a stream of
+their own.
 """
 _PUBLISHED = "On the mean MFVI is at most {largest_gap:.2f} points from the published row."
 _OTHER_DATA = "On these data there is nothing published to compare with."
@@ -139,7 +148,8 @@ _GUIDED_NEVER = "With guided ones it does not vanish: {largest_guided:.2g} at mo
 _GUIDED_NONE = "With guided ones, too, nothing is above rounding."
 _GUIDED_UNTIL = """
 With guided ones, which find the exchanges that matter, some draws have entries of up to {largest_guided:.2g} beside the
-entropy's 1 (Δ of up to {nearest:.1f} nats), but none from step {guided_settled} on, of {steps_per_epoch} an epoch.
+entropy's 1 (Δ of up to {nearest:.1f} nats), but none of those looked at from step {guided_settled} on, of
+{steps_per_epoch} an epoch.
 """
 _SATURATED = """
 I(g; ω) is at least {least_information:.5f} log n! throughout, and log n! to nine digits from step {saturated} on.

@@ -50,7 +50,7 @@ class Beside:
 class Config:
     """MFVI and K permutations for each of ``permutations``, the last of them with as many ``seeds`` at every width.
 
-    The others and the better estimator with ``few`` seeds, at ``few_widths``.
+    The others with ``few`` seeds, and the better estimator, at ``better_widths``.
     ``samples`` networks predict; ``repeats`` sets of them for the posteriors of the first seed. Up to ``exact_units``
     units the better estimator sums over all permutations.
     """
@@ -60,7 +60,7 @@ class Config:
     permutations: tuple[int, ...]
     seeds: int
     few: int
-    few_widths: tuple[int, ...]
+    better_widths: tuple[int, ...]
     exact_units: int
     samples: int
     repeats: int
@@ -155,10 +155,9 @@ def _rows(config: Config, context: Context) -> dict[tuple[int, str], Row]:
 def _counts(config: Config, width: int) -> dict[str, int]:
     """How many seeds each method has at a width."""
     *others, last = (f"K = {K}" for K in config.permutations)
-    few = config.few if width in config.few_widths else 0
-    counts = {PLAIN: config.seeds} | dict.fromkeys(others, few)
-    counts |= {last: config.seeds, BETTER: few, OTHER_NOISE: config.seeds}
-    return {name: count for name, count in counts.items() if count}
+    counts = {PLAIN: config.seeds} | dict.fromkeys(others, config.few) | {last: config.seeds}
+    better = {BETTER: config.few} if width in config.better_widths else {}
+    return counts | better | {OTHER_NOISE: config.seeds}
 
 
 def _repeats(config: Config, context: Context) -> dict[int, list[float]]:
