@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coset.errors import InputError
-from coset.represent import GROUPS, Part, UnitGroup, procrustes
+from coset.represent import GROUPS, Part, UnitGroup, cka, procrustes
 from coset.represent.procrustes import cross_moments, distance_of_moments
 from coset.represent.unit_matching import best_match
 
@@ -200,6 +200,11 @@ def test_channels_behind_a_flatten_are_compared_as_channels_with_positions():
     other = procrustes(x.transpose(1, 2).flatten(1), y.transpose(1, 2).flatten(1), group=last)
     assert other.distance == pytest.approx(expected.distance, abs=1e-12)
     assert torch.equal(other.order[:4], expected.order)
+    moments = cross_moments([tuple(z.transpose(1, 2).flatten(1)[:, :, None] for z in (x, y))])
+    assert distance_of_moments(moments, last) == pytest.approx(expected.distance, abs=1e-9)
+    assert cka(x.transpose(1, 2).flatten(1), y.transpose(1, 2).flatten(1), group=last) == pytest.approx(
+        cka(x, y, group="permutation"), abs=1e-12
+    )
 
 
 def test_scales_of_blocks_are_removed_and_those_of_units_seen():

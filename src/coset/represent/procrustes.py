@@ -100,7 +100,7 @@ def distance_of_moments(moments: CrossMoments, group: Group) -> float:
     if acting.rotates:
         best = float(torch.linalg.svdvals(scores).sum())
     else:
-        best = best_match(acting, _padded(scores, acting.size)).value
+        best = best_match(acting, _arranged(acting, scores)).value
     squares = float((moments.squares_x * over_x.square()).sum() + (moments.squares_y * over_y.square()).sum())
     return math.sqrt(max(squares - 2 * best, 0.0) / (4 * len(set(acting.scaled))))
 
@@ -121,22 +121,28 @@ def added(a: CrossMoments, b: CrossMoments) -> CrossMoments:
 def _factors(group: UnitGroup, squares: Tensor) -> Tensor:
     """One over the norm of the piece that each channel is normalised with, 0 for dead ones; (C,)."""
     labels = squares.new_empty(group.size, dtype=torch.long)
-    order = torch.arange(group.size) if group.order is None else torch.tensor(group.order)
-    labels[order] = torch.tensor(group.scaled, device=squares.device)
+    labels[_places(group, squares)] = torch.tensor(group.scaled, device=squares.device)
     labels = labels[: len(squares)]
     norms = squares.new_zeros(group.size).index_add_(0, labels, squares).sqrt()[labels]
     return torch.where(norms > 0, 1 / torch.where(norms > 0, norms, 1.0), 0.0)
 
 
-def _padded(scores: Tensor, size: int) -> Tensor:
-    return torch.nn.functional.pad(scores, (0, size - scores.shape[1], 0, size - scores.shape[0]))
+def _places(group: UnitGroup, like: Tensor) -> Tensor:
+    """The channels in the order of the group's parts."""
+    return torch.tensor(range(group.size) if group.order is None else group.order, device=like.device)
+
+
+def _arranged(group: UnitGroup, scores: Tensor) -> Tensor:
+    """Scores (C, C') as the group counts channels, with dead ones added where there are too few."""
+    places = _places(group, scores)
+    missing = (0, group.size - scores.shape[1], 0, group.size - scores.shape[0])
+    return torch.nn.functional.pad(scores, missing)[places][:, places]
 
 
 def _matched(group: UnitGroup, scores: Tensor) -> tuple[Tensor, Tensor]:
     """For each channel of x its channel of y, −1 for none, and the sign."""
-    places = torch.arange(group.size) if group.order is None else torch.tensor(group.order)
-    places = places.to(scores.device)
-    order, signs = as_tensors(best_match(group, _padded(scores, group.size)[places][:, places]), scores)
+    places = _places(group, scores)
+    order, signs = as_tensors(best_match(group, _arranged(group, scores)), scores)
     by_channel, sign_by_channel = torch.empty_like(order), torch.empty_like(signs)
     by_channel[places], sign_by_channel[places] = places[order], signs
     by_channel = torch.where(by_channel < scores.shape[1], by_channel, -1)
