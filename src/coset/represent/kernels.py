@@ -134,7 +134,8 @@ def linear_sums(x: Tensor, y: Tensor) -> PairSums:
     cross, own_x, own_y = (mean_x.new_zeros(shape) for shape in ((d, e), (d, d), (e, e)))
     diagonals: tuple[list[Tensor], list[Tensor]] = [], []
     for start in range(0, len(x), _ROWS):
-        a, b = x[start : start + _ROWS] - mean_x, y[start : start + _ROWS] - mean_y
+        # Converted first: a difference of two types is slower.
+        a, b = x[start : start + _ROWS].double() - mean_x, y[start : start + _ROWS].double() - mean_y
         cross.addmm_(a.mT, b)
         own_x.addmm_(a.mT, a)
         own_y.addmm_(b.mT, b)
