@@ -19,6 +19,7 @@ ROOMS = (
     "posterior",
     "posterior.symmetrized",
     "landscape",
+    "represent",
     "checkpoints",
     "models",
     "data",

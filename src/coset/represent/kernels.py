@@ -164,7 +164,7 @@ def centred(x: Tensor) -> Tensor:
 
 def _mean(x: Tensor) -> Tensor:
     """The mean over examples in float64; part by part is quicker than a reduction that converts."""
-    return torch.stack([part.double().sum(0) for part in x.split(_ROWS)]).sum(0) / len(x)
+    return torch.stack([part.double().sum(0) for part in torch.split(x, _ROWS)]).sum(0) / len(x)
 
 
 def varies(squares: Tensor, mean: Tensor) -> bool:

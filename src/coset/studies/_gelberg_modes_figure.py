@@ -59,6 +59,7 @@ def _draw_posteriors(axes: "Axes", posteriors: Posteriors) -> None:
 
 
 def _bars(axes: "Axes", family: Family, key: str, label: str, colour: str, style: str = "o-") -> None:
-    means, spreads = ([of(found, key) for found in family.values()] for of in (mean, spread))
-    errors = None if None in spreads else spreads
+    means = [float(mean(found, key)) for found in family.values()]
+    spreads = [value for found in family.values() if isinstance(value := spread(found, key), float)]
+    errors = spreads if len(spreads) == len(means) else None
     axes.errorbar(list(family), means, errors, fmt=style, color=colour, label=label)
