@@ -1,5 +1,6 @@
 """What the study of symmetrized VI on MNIST says of its numbers."""
 
+import math
 from collections.abc import Mapping
 
 from coset.studies import Scalar
@@ -95,7 +96,8 @@ def _wide(numbers: Mapping[str, Scalar], found: Found, std: float) -> str:
 
 
 def _after(numbers: Mapping[str, Scalar], found: Found) -> str:
-    largest = max(abs(float(sum(each.differences) / len(each.differences))) for each in found.wide)
+    # A mean over n seeds has 1/√n of the noise of one.
+    largest = max(abs(float(sum(each.differences))) / math.sqrt(len(each.differences)) for each in found.wide)
     noise = numbers["largest_noise"]
     assert isinstance(noise, float)
     return _WIDE_WITHIN if largest < 2 * noise else _WIDE_BEYOND
@@ -158,7 +160,7 @@ _NOISE = """
 What does move accuracies: MFVI from the same initial weights on the same batches, with other noise in the weights,
 differs from itself by {least_noise:.2f} to {largest_noise:.2f} points (root mean square over seeds, by width). The
 standard deviation over training seeds is {least_seed_std:.2f} to {largest_seed_std:.2f} points, that over sets of
-{samples:,} test draws of one posterior {draws_std:.3f}, or {draws_std_paper:.3f} for the paper's {paper_samples:,}.
+{samples:,} test draws of one posterior {draws_std:.3f}.
 """
 _GAINS = "The published differences between {last} and MFVI are {least_gain:.3f} to {largest_gain:.3f} points."
 _SPREAD_OF_DRAWS = """
@@ -166,8 +168,10 @@ The ± printed beside them, {least_spread:.3f} to {largest_spread:.3f}, is small
 every width here, and of the size of that of test draws: it cannot tell runs of training apart.
 """
 _SPREAD_OF_SEEDS = "The ± printed beside them is {least_spread:.3f} to {largest_spread:.3f}."
-_ALL_WITHIN = "At all {gains} widths the difference is less than twice what other noise does."
-_SOME_WITHIN = "At {gains_within_noise} of {gains} widths the difference is less than twice what other noise does."
+_ALL_WITHIN = "At all {gains} widths the difference is less than twice what other noise does to a mean of 10 runs."
+_SOME_WITHIN = """
+At {gains_within_noise} of {gains} widths the difference is less than twice what other noise does to a mean of 10 runs.
+"""
 _NOT_FROM = """
 In this setting table 1 cannot show an effect of symmetrization, for there is none to show: its objective has the
 gradient of MFVI's. An implementation that draws permutations from the stream of the weights gets other noise with every

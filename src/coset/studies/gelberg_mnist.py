@@ -91,7 +91,7 @@ _SCAN = ((0.01, 1.0), (0.15, 0.3), (0.05, 1.0), (0.1, 1.0), (0.2, 1.0), (0.15, 0
             beside=Beside(6, ((0.05, 1.0),), (0.5,), seeds=2, steps=(0, 10, 30), draws=4),
         ),
         "small": Config(
-            "mnist", (5, 10, 20, 30), (5, 10, 20), 3, 1, (5, 20), exact_units=5, samples=300, repeats=2,
+            "mnist", (5, 10, 20, 30), (5, 10, 20), 3, 3, (5, 10, 20, 30), exact_units=10, samples=1000, repeats=2,
             training=Training(10, 100, 0.15), beside=Beside(20, _SCAN[:2], (0.5,), seeds=1, steps=_STEPS, draws=8),
         ),
         "paper": Config(
@@ -198,7 +198,7 @@ def _wide(config: Config, context: Context) -> list[Wide]:
         base = [outputs_accuracy(context, config.data, q) for q in fits[PLAIN]]
         for name, each in fits.items():
             outputs = [outputs_accuracy(context, config.data, q) for q in each]
-            largest = max(apart(q, own)[0] for q, own in zip(each, fits[PLAIN], strict=True))
+            largest = max(max(apart(q, own)) for q, own in zip(each, fits[PLAIN], strict=True))
             differences = [own - other for own, other in zip(outputs, base, strict=True)]
             found.append(Wide(std, name, outputs, differences, largest))
     return found
