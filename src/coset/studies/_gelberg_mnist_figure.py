@@ -105,7 +105,7 @@ def _gradients(axes: "Axes", found: Found) -> None:
     axes.axhline(1, color=GREY, lw=1.0)
     _steps(axes, found)
     axes.set(yscale="log", ylabel="largest entry")
-    axes.legend(loc="center right")
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 0.12))
 
 
 def _steps(axes: "Axes", found: Found) -> None:
