@@ -249,7 +249,7 @@ def test_numbers_of_planted_results() -> None:
         (replace(_found(), rows=_almost()), "no mean differs by more than 2e-37", "to the bit: all"),
         (replace(_found(), rows=_almost()), "for there is none to show", "At equal seeds 0"),
         (_found(), "At all 4 widths the difference is less", "of 4 widths the difference"),
-        (_found(noise=0.08), "At 1 of 4 widths the difference is less", "At all 4 widths"),
+        (_found(noise=0.08), "At 2 of 4 widths the difference is less", "At all 4 widths"),
         (_found(guided=0.8), "none of those looked at from step 600 on", "nothing is above rounding"),
         (_found(), "nothing is above rounding", "which find the exchanges"),
         (_found(), "it cannot tell runs of training apart", "The ± printed beside them is"),
