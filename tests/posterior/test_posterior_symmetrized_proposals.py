@@ -113,7 +113,12 @@ def assert_frequencies(found, probabilities):
 
 def by_rows(guide, p):
     """The probability of p by the definition: rows, surest first, take one of the columns left."""
-    order = sorted(range(len(guide)), key=lambda i: -float(torch.softmax(guide[i], -1).max()))
+
+    def sureness(row):
+        first, second = sorted(guide[row].tolist(), reverse=True)[:2]
+        return first - second
+
+    order = sorted(range(len(guide)), key=lambda row: -sureness(row))
     left, total = set(range(len(guide))), 1.0
     for row in order:
         weights = {column: math.exp(float(guide[row, column])) for column in left}

@@ -129,6 +129,60 @@ def errors(
     )
 
 
+@dataclass(frozen=True)
+class AtSameDraws:
+    """What permutations alone add to the error: estimates at some fixed draws of ω, against the exact sums at these.
+
+    Mean squared errors of the mean over the draws, of I and of its gradient; ``seconds`` for one draw.
+    """
+
+    proposal: str
+    K: int
+    seconds: float
+    information: float
+    gradient: float
+
+
+def at_same_draws(
+    problem: Problem, proposal: str, grid: Sequence[int], draws: int, repeats: int, seed: int
+) -> list[AtSameDraws]:
+    """For each K, by ``repeats`` of all permutations at the same ``draws`` of ω."""
+    noise = torch.randn(
+        draws, problem.values.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
+    truth, slope = _at(problem, "exact", 1, noise, torch.Generator())
+    generator = torch.Generator().manual_seed(seed)
+    found = []
+    for K in grid:
+        begun = time.process_time()
+        each = [_at(problem, proposal, K, noise, generator) for _ in range(repeats)]
+        seconds = (time.process_time() - begun) / repeats / draws
+        off = [(value - truth) ** 2 for value, _ in each]
+        along = [float((gradient - slope).square().sum()) for _, gradient in each]
+        found.append(AtSameDraws(proposal, K, seconds, sum(off) / repeats, sum(along) / repeats))
+    return found
+
+
+def _at(problem: Problem, proposal: str, K: int, noise: Tensor, generator: torch.Generator) -> tuple[float, Tensor]:
+    """The mean of −log z and its gradient at μ + σε for each row of ``noise``."""
+    objective = SymmetrizedELBO(problem.sym, K, proposal=proposal)
+    size = max(1, _ENTRIES // _entries(problem, proposal, K))
+    total, gradient = 0.0, torch.zeros_like(problem.values)
+    for some in torch.split(noise, size):
+        leaves = problem.values.clone().requires_grad_()
+        mean, std = leaves[0], leaves[1].exp()
+        found = objective.added(Drawn(problem.orbit, mean + std * some.to(mean), mean, std), generator)
+        gradient += torch.autograd.grad(found.sum(), leaves)[0]
+        total += float(found.detach().sum())
+    return total / len(noise), gradient / len(noise)
+
+
+def at_equal_time(uniform: Sequence[AtSameDraws], other: AtSameDraws) -> AtSameDraws:
+    """Of uniform permutations the fewest that take as long as the other estimator, or the most there are."""
+    slower = [one for one in uniform if one.seconds >= other.seconds]
+    return min(slower, key=lambda one: one.K) if slower else max(uniform, key=lambda one: one.K)
+
+
 def best(found: Sequence[Errors], of: str) -> Errors:
     """The one with the smallest mean squared error of "information" or "gradient"."""
     return min(found, key=lambda one: float(getattr(one, of)))

@@ -9,6 +9,7 @@ from torch import Tensor
 from coset.distribution import Estimate, MeanField
 from coset.distribution.draws import check_count
 from coset.errors import InputError
+from coset.posterior.fit import device_stream
 from coset.posterior.symmetrized.drawn import Drawn
 from coset.posterior.symmetrized.exact import check_seed, entropy_of
 from coset.posterior.symmetrized.orbit import Orbit, orbit
@@ -59,7 +60,8 @@ def information_bounds(
     check_seed(seed)
     over = unknowns(q)
     moved = orbit(sym, over.names, over.like)
-    generator = torch.Generator(over.mean.device).manual_seed(seed)
+    # A stream of its own: the plain one of a seed may be what the network began with.
+    generator = device_stream("bounds of the information", seed, 0, over.mean)
     sides: list[tuple[Tensor, Tensor]] = []
     size = draws_at_once(moved, K, len(over.mean))
     with torch.no_grad(), progress("bounds of the information", samples, show=show) as bar:

@@ -12,6 +12,7 @@ from torch import Tensor
 from coset.distribution import Estimate, MeanField, Samples
 from coset.distribution.draws import check_count, check_generator
 from coset.errors import InputError
+from coset.posterior.fit import device_stream
 from coset.posterior.symmetrized.enumeration import enumerated
 from coset.posterior.symmetrized.pairs import free_log_prob, pairs
 from coset.posterior.symmetrized.permanent import log_permanent
@@ -77,7 +78,8 @@ def mutual_information(
         raise InputError("samples is 1; expected two or more, for a standard error")
     check_seed(seed)
     over = unknowns(q)
-    generator = torch.Generator(over.mean.device).manual_seed(seed)
+    # A stream of its own: the plain one of a seed may be what the network began with.
+    generator = device_stream("mutual information", seed, 0, over.mean)
     most = max(1, min(max(_AT_ONCE.values()), _ENTRIES // len(over.mean)))
     values = []
     with torch.no_grad(), progress("mutual information", samples, show=show) as bar:
