@@ -41,9 +41,8 @@ class NoiseComparison:
         self._take(values, noise)
         if exact is not own:
             found, largest = own.compare(sign)
-            others = (found - found.diagonal()[:, None]).fill_diagonal_(-torch.inf)
             rounding = _ROUNDING * (largest + self._places.shape[1])
-            if rounding < HARMLESS or float(others.max()) < -APART - rounding:
+            if rounding < HARMLESS or _nearest(found) < -APART - rounding:
                 self._last = own
                 return found.double()
             self._take(values, noise)
@@ -59,6 +58,11 @@ class NoiseComparison:
     def pull_back(self, along: Tensor, gradient: Tensor) -> None:
         """The gradient in (μ, ρ) for ∂/∂A = ``along`` (n, n), at the last ``matrix``, to its places in (2, D)."""
         self._places.put(self._last.pulled(along).to(gradient), gradient)
+
+
+def _nearest(matrix: Tensor) -> float:
+    """The largest A_ij − A_ii, j ≠ i."""
+    return float((matrix - matrix.diagonal()[:, None]).fill_diagonal_(-torch.inf).max())
 
 
 class _Workspace:
