@@ -49,7 +49,7 @@ def test_benchmarks_run_in_their_small_form():
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)
     point = {"act", "align", "barrier", "discover", "fit"}
-    posterior = {"chains", "predictive", "variational"}
+    posterior = {"chains", "predictive", "symmetrized", "variational"}
     assert {result["what"].partition(",")[0] for result in results} == point | posterior
     assert all(0 < result["spread"][0] <= result["ratio"] <= result["spread"][1] for result in results)
 
