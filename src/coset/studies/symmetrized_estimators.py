@@ -261,7 +261,8 @@ def _same_numbers(
 def _same_outcome(same: Mapping[Case, Mapping[str, Sequence[AtSameDraws]]], shares: Mapping[Case, float]) -> str:
     large = [case for case in same if case.units >= LARGE and _tells(shares[case])]
     told = """Much of the error of a gradient is that of the draws of ω, which all estimators share. What permutations
-    alone add is measured at the same draws of ω, against the exact sums at these."""
+    alone add is measured at the same draws of ω, against the exact sums at these. This comparison was added after the
+    one above had missed the factor for gradients on digits."""
     if not large:
         return told
     met = all(_same_ratios(same[case], of) >= ASKED for case in large for of in MEASURED)
