@@ -21,8 +21,8 @@ Units = tuple[tuple[int, int], ...]
 _EDGE = 512
 """The edge of a tile: its products stay in the cache of a processor."""
 
-_ROWS = 2048
-"""So many examples are centred at a time for the linear kernel."""
+_ROWS, _COLUMNS = 1024, 128
+"""So many examples are centred at a time for the linear kernel, and so many columns of a symmetric product begun."""
 
 _HELD = 1 << 26
 """Where all units' products are held at once, a tile is so small that there are at most so many."""
@@ -129,30 +129,48 @@ def linear_sums(x: Tensor, y: Tensor) -> PairSums:
     x (N, D) and y (N, D') of any type; means over the examples are subtracted, so that whole rows of K and L sum to 0.
     Only a few examples at a time are converted to float64.
     """
-    mean_x, mean_y = _mean(x), _mean(y)
-    d, e = len(mean_x), len(mean_y)
-    cross, own_x, own_y = (mean_x.new_zeros(shape) for shape in ((d, e), (d, d), (e, e)))
+    means = _mean(x), _mean(y)
+    d, e = (len(mean) for mean in means)
+    cross, own_x, own_y = (means[0].new_zeros(shape) for shape in ((d, e), (d, d), (e, e)))
     diagonals: tuple[list[Tensor], list[Tensor]] = [], []
-    for start in range(0, len(x), _ROWS):
-        # Converted first: a difference of two types is slower.
-        a, b = x[start : start + _ROWS].double() - mean_x, y[start : start + _ROWS].double() - mean_y
+    # Memory that is used again and again stays in the cache.
+    scratch = [mean.new_empty(min(_ROWS, len(x)), len(mean)) for mean in means]
+    for parts in zip(torch.split(x, _ROWS), torch.split(y, _ROWS), strict=True):
+        a, b = (
+            memory[: len(part)].copy_(part).sub_(mean) for memory, part, mean in zip(scratch, parts, means, strict=True)
+        )
         cross.addmm_(a.mT, b)
-        own_x.addmm_(a.mT, a)
-        own_y.addmm_(b.mT, b)
+        _add_upper(own_x, a)
+        _add_upper(own_y, b)
         for part, entries in zip((a, b), diagonals, strict=True):
             entries.append(torch.linalg.vector_norm(part, dim=1).square())
     dk, dl = (torch.cat(entries) for entries in diagonals)
-    alive_x, alive_y = (float(varies(part, mean)) for part, mean in ((dk, mean_x), (dl, mean_y)))
+    alive_x, alive_y = (float(varies(part, mean)) for part, mean in zip((dk, dl), means, strict=True))
     dk, dl = dk * alive_x, dl * alive_y
     return PairSums(
         kl=float(cross.square().sum()) * alive_x * alive_y - float(dk @ dl),
-        kk=float(own_x.square().sum()) * alive_x - float(dk @ dk),
-        ll=float(own_y.square().sum()) * alive_y - float(dl @ dl),
+        kk=_squares_of_upper(own_x) * alive_x - float(dk @ dk),
+        ll=_squares_of_upper(own_y) * alive_y - float(dl @ dl),
         rows_k=-dk,
         rows_l=-dl,
         diagonal_k=dk,
         diagonal_l=dl,
     )
+
+
+def _add_upper(total: Tensor, a: Tensor) -> None:
+    """Add the blocks of aᵀa (D, D) on and right of the diagonal to ``total``; the others are these transposed."""
+    for start in range(0, len(total), _COLUMNS):
+        total[start : start + _COLUMNS, start:].addmm_(a[:, start : start + _COLUMNS].mT, a[:, start:])
+
+
+def _squares_of_upper(total: Tensor) -> float:
+    """The sum of squares of all entries, from the blocks that ``_add_upper`` filled."""
+    blocks = 0.0
+    for start in range(0, len(total), _COLUMNS):
+        rows, stop = total[start : start + _COLUMNS], start + _COLUMNS
+        blocks += float(rows[:, start:stop].square().sum()) + 2 * float(rows[:, stop:].square().sum())
+    return blocks
 
 
 def centred(x: Tensor) -> Tensor:
