@@ -1,0 +1,209 @@
+"""Stitching penalties of Godfrey et al. 2022, section 4: families of maps, layers, pairs of networks, with intervals.
+
+Every stitched network is kept in the store by itself, so that an interrupted run goes on and studies share them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from coset.represent import Interval, StitchTraining, make_family, sparsity, stitch
+from coset.represent.penalties import correct
+from coset.studies import Context
+from coset.studies._godfrey_similarity import percentiles
+from coset.studies._godfrey_zoo import Networks, answers, drawn
+
+MAPS: Mapping[str, tuple[str, Mapping[str, float | int | bool]]] = {
+    "full": ("full", {}),
+    "rank 1": ("rank", {"rank": 1}),
+    "rank 2": ("rank", {"rank": 2}),
+    "rank 4": ("rank", {"rank": 4}),
+    "G_ReLU": ("g-relu", {"alpha": 0.1}),
+    "permutation": ("g-relu", {"alpha": 0.1, "scales": False}),
+    "SoftSort": ("softsort", {}),
+    "orthogonal": ("orthogonal", {}),
+    "λ = 0.001": ("l1", {"penalty": 0.001}),
+    "λ = 0.01": ("l1", {"penalty": 0.01}),
+    "λ = 0.1": ("l1", {"penalty": 0.1}),
+}
+"""Families of maps as the figures call them: the family of ``coset.represent`` and its options."""
+SCHEMA = 1
+"""Version of what is stored: to be raised where the same settings come to give other maps."""
+DRAWS = 2000
+"""Resamples of pairs and images."""
+_AT_ONCE = 100
+"""So many resamples of the images are held."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """Maps are trained on ``images`` of the train part and judged on ``held_out`` of the test part (None: all).
+
+    Otherwise as in D.2.1: SGD with momentum 0.9, scales fixed for the first half of the epochs. ``start``: where the
+    map begins, "least-squares" or "random".
+    """
+
+    images: int | None
+    held_out: int | None
+    epochs: int = 20
+    batch_size: int = 32
+    learning_rate: float = 1e-3
+    start: str = "least-squares"
+
+    @property
+    def sgd(self) -> StitchTraining:
+        """As the library takes it."""
+        return StitchTraining(epochs=self.epochs, batch_size=self.batch_size, learning_rate=self.learning_rate)
+
+
+@dataclass(frozen=True, eq=False)
+class Stitched:
+    """One stitched network: its right answers on the held-out images (N,), and its map.
+
+    ``sparsity``: the share of entries of the map that are at most 0.001 (D.1).
+    """
+
+    correct: Tensor
+    matrix: Tensor
+    sparsity: float
+
+
+@dataclass(frozen=True, eq=False)
+class Penalties:
+    """Penalties of all layers, families and pairs.
+
+    ``lost`` (layers, families, pairs, N): what each held-out image adds. ``draws`` (layers, families, B): means over
+    resamples of pairs and of images at once, the same for all layers and families. ``sparsity`` (layers, families,
+    pairs). ``accuracy``: the mean of the networks of all pairs.
+    """
+
+    layers: tuple[str, ...]
+    families: tuple[str, ...]
+    pairs: tuple[tuple[int, int], ...]
+    lost: Tensor
+    draws: Tensor
+    sparsity: Tensor
+    accuracy: float
+
+    @property
+    def values(self) -> Tensor:
+        """The penalty of each pair, (layers, families, pairs)."""
+        return self.lost.mean(-1)
+
+    def mean(self, layer: str, family: str) -> Interval:
+        """The mean penalty over pairs, with its interval over pairs and images."""
+        i, j = self.layers.index(layer), self.families.index(family)
+        return percentiles(float(self.lost[i, j].mean()), self.draws[i, j])
+
+    def difference(self, layer: str, family: str, other: str) -> Interval:
+        """The penalty of ``family`` less that of ``other``: of the same pairs and images in every resample."""
+        i, j, k = self.layers.index(layer), self.families.index(family), self.families.index(other)
+        value = float((self.lost[i, j] - self.lost[i, k]).mean())
+        return percentiles(value, self.draws[i, j] - self.draws[i, k])
+
+
+def stitched(
+    context: Context, networks: Networks, pair: tuple[int, int], layer: str, family: str, how: Training
+) -> Stitched:
+    """The networks of a pair (below, above), stitched at a layer by a map of a family of ``MAPS``; stored."""
+    name, options = MAPS[family]
+    config = {
+        "kind": "stitching",
+        "schema": SCHEMA,
+        "networks": [networks.names[number] for number in pair],
+        "fingerprint": networks.fingerprint,
+        "layer": layer,
+        "family": name,
+        "options": dict(options),
+        "training": asdict(how),
+        "seed": context.seed,
+    }
+
+    def make() -> tuple[dict[str, Tensor], dict[str, object]]:
+        train, held_out = drawn(networks.train, how.images), drawn(networks.test, how.held_out)
+        below, above = (networks.modules[number] for number in pair)
+        found = stitch(
+            below,
+            above,
+            layer,
+            (train.x, train.y),
+            family=make_family(name, **options),
+            start=how.start,
+            training=how.sgd,
+            seed=context.seed,
+            show=False,
+        )
+        right = correct(found, (held_out.x, held_out.y))
+        return {"correct": right, "matrix": found.matrix.cpu()}, {"losses": list(found.losses)}
+
+    entry = context.store.get_or_make(config, make)
+    matrix = entry.params["matrix"]
+    return Stitched(entry.params["correct"], matrix, sparsity(matrix))
+
+
+def penalties(
+    context: Context,
+    networks: Networks,
+    layers: Sequence[str],
+    families: Sequence[str],
+    pairs: Sequence[tuple[int, int]],
+    how: Training,
+) -> Penalties:
+    """Penalties of all ``families`` (of ``MAPS``) at all ``layers`` for all ``pairs``."""
+    alone = answers(context, networks, how.held_out)
+    before = torch.stack([(alone[below] + alone[above]) / 2 for below, above in pairs])
+    # Pair after pair: what has been done when a run is stopped is whole pairs.
+    made: dict[tuple[int, str, str], Stitched] = {}
+    with context.progress("stitching", len(pairs) * len(layers) * len(families)) as bar:
+        for (number, pair), layer, family in product(enumerate(pairs), layers, families):
+            made[number, layer, family] = stitched(context, networks, pair, layer, family, how)
+            bar.advance(note=f"{pair[0]} and {pair[1]}, {layer}, {family}")
+
+    def table(read: str) -> list[list[list[Tensor]]]:
+        return [
+            [
+                [torch.as_tensor(getattr(made[number, layer, family], read)) for number in range(len(pairs))]
+                for family in families
+            ]
+            for layer in layers
+        ]
+
+    lost = before - _stacked(table("correct"))
+    return Penalties(
+        tuple(layers),
+        tuple(families),
+        tuple(pairs),
+        lost,
+        resampled(lost, context.generator("pairs and images")),
+        _stacked(table("sparsity")),
+        float(before.mean()),
+    )
+
+
+def resampled(values: Tensor, generator: torch.Generator, draws: int = DRAWS) -> Tensor:
+    """Means of values (…, pairs, N) over resamples of pairs and, at once, of examples: (…, draws).
+
+    Every resample has the same pairs and examples in all rows, so that differences of rows are resampled, too.
+    """
+    *rows, pairs, n = values.shape
+    flat = values.reshape(-1, n).double()
+    found = []
+    for start in range(0, draws, _AT_ONCE):
+        count = min(_AT_ONCE, draws - start)
+        by_example = (flat @ _often(n, count, generator).T).reshape(-1, pairs, count)
+        found.append((by_example * _often(pairs, count, generator).T).sum(1))
+    return torch.cat(found, 1).reshape(*rows, draws)
+
+
+def _often(n: int, draws: int, generator: torch.Generator) -> Tensor:
+    """The share of each of n things in each resample, (draws, n)."""
+    chosen = torch.randint(n, (draws, n), generator=generator)
+    ones = torch.ones(draws, n, dtype=torch.float64)
+    return torch.zeros(draws, n, dtype=torch.float64).scatter_add_(1, chosen, ones) / n
+
+
+def _stacked(table: list[list[list[Tensor]]]) -> Tensor:
+    return torch.stack([torch.stack([torch.stack(row) for row in rows]) for rows in table])

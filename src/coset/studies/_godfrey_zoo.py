@@ -1,0 +1,146 @@
+"""Zoos of Godfrey et al. 2022 (D.1): networks of one architecture from different seeds, with their images, in pairs."""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coset.checkpoints import match_checkpoint, read_checkpoint
+from coset.data import Dataset, Normalization, Split, subset
+from coset.errors import InputError
+from coset.models import build
+from coset.represent import sample_pairs
+from coset.represent.penalties import correct
+from coset.studies import Context
+from coset.studies._rossi_images import Images, load_images
+from coset.studies._trained import trained_network
+from coset.studies._uci_methods import Weights
+from coset.train import Recipe
+
+PUBLISHED = Normalization((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+"""By these the images were normalised on which the published networks were trained."""
+SCHEMA = 1
+"""Version of what is stored here."""
+
+Pairs = int | tuple[tuple[int, int], ...]
+"""Pairs of networks by their numbers, (below, above) where they are stitched, or how many are drawn from the zoo."""
+
+
+@dataclass(frozen=True)
+class Zoo:
+    """``networks`` of a model on images: trained here, or, without a recipe, published ones.
+
+    Published ones are ``<model>-seed<number>.safetensors`` in COSET_CHECKPOINTS; they see pixels as ``PUBLISHED`` says.
+    """
+
+    model: str
+    images: Images
+    networks: int
+    recipe: Recipe | None
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Networks:
+    """Networks of a zoo by number, in evaluation mode, and their images, all on the device of the study.
+
+    ``names``: a checksum of the weights of each. ``fingerprint``: of the images.
+    """
+
+    modules: Mapping[int, nn.Module]
+    names: Mapping[int, str]
+    train: Split
+    test: Split
+    classes: int
+    fingerprint: str
+
+
+def chosen_pairs(context: Context, zoo: Zoo, pairs: Pairs) -> tuple[tuple[int, int], ...]:
+    """The pairs themselves: as they are given, or so many drawn with replacement, of two different networks (D.1)."""
+    if isinstance(pairs, int):
+        return tuple(sample_pairs(zoo.networks, pairs, seed=context.seed))
+    numbers = [number for pair in pairs for number in pair]
+    if not pairs or any(below == above for below, above in pairs) or not set(numbers) <= set(range(zoo.networks)):
+        raise InputError(f"pairs are {pairs}; expected pairs of different numbers below {zoo.networks}")
+    return pairs
+
+
+def load_networks(context: Context, zoo: Zoo, numbers: Iterable[int]) -> Networks:
+    """The networks with these ``numbers``, and no others; those that are trained here begin with their own seed."""
+    published = zoo.recipe is None
+    data = load_images(context, replace(zoo.images, raw=True) if published else zoo.images)
+    train, test = (Split(PUBLISHED.apply(part.x), part.y) if published else part for part in (data.train, data.test))
+    modules: dict[int, nn.Module] = {}
+    wanted = sorted(set(numbers))
+    with context.progress("networks", len(wanted)) as bar:
+        for number in wanted:
+            modules[number] = _network(context, zoo, data, number).eval().to(context.device)
+            bar.advance(note=f"{zoo.model} {number}")
+    return Networks(
+        modules,
+        {number: repr(Weights(module.state_dict())) for number, module in modules.items()},
+        _on(train, context.device),
+        _on(test, context.device),
+        len(data.classes),
+        data.fingerprint,
+    )
+
+
+def drawn(part: Split, count: int | None) -> Split:
+    """``count`` examples of a part, every class in its share, always the same; None is all."""
+    return part if count is None or count >= len(part) else subset(part, count, seed=0, stratify=True)
+
+
+def answers(context: Context, networks: Networks, held_out: int | None) -> dict[int, Tensor]:
+    """For each network and each held-out example 1 where its label is found, else 0: (N,) in float64; stored."""
+    part = drawn(networks.test, held_out)
+    found = {}
+    for number, module in networks.modules.items():
+        config = {
+            "kind": "answers",
+            "schema": SCHEMA,
+            "network": networks.names[number],
+            "fingerprint": networks.fingerprint,
+            "held out": held_out,
+        }
+
+        def make(module: nn.Module = module) -> dict[str, Tensor]:
+            return {"correct": correct(module, (part.x, part.y))}
+
+        found[number] = context.store.get_or_make(config, make).params["correct"]
+    return found
+
+
+def _network(context: Context, zoo: Zoo, data: Dataset, number: int) -> nn.Module:
+    options = dict(zoo.options)
+    network = build(zoo.model, seed=number, **options)
+    if zoo.recipe is None:
+        network.load_state_dict(_published(f"{zoo.model}-seed{number}", network))
+        return network
+    entry = trained_network(
+        context.store,
+        data,
+        model=zoo.model,
+        options=options,
+        recipe=zoo.recipe,
+        seed=number,
+        device=context.device,
+        show=context.show,
+    )
+    network.load_state_dict(entry.params)
+    return network
+
+
+def _published(name: str, model: nn.Module) -> dict[str, Tensor]:
+    folder = os.environ.get("COSET_CHECKPOINTS")
+    if not folder:
+        raise InputError(f"COSET_CHECKPOINTS is not set; expected a folder with {name}.safetensors")
+    return match_checkpoint(read_checkpoint(Path(folder) / f"{name}.safetensors"), model.state_dict(), name)
+
+
+def _on(part: Split, device: torch.device) -> Split:
+    return Split(part.x.to(device), part.y.to(device))
