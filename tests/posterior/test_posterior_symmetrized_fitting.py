@@ -71,11 +71,11 @@ def same(first, second):
 # The gradient ---------------------------------------------------------------------------------------------------------
 
 
-def gains(model, points, proposal, K=5):
+def gains(model, points, proposal, K=5, gradient="bound"):
     """A term, values (μ, ρ) in general position, and noise."""
     problem = pose(model, points, "categorical", 1.0)
     sym = coset.discover(problem.model, problem.x[:2])
-    term = Gain(SymmetrizedELBO(sym, K=K, proposal=proposal), problem)
+    term = Gain(SymmetrizedELBO(sym, K=K, proposal=proposal, gradient=gradient), problem)
     size = problem.layout.size
     values = torch.stack([problem.start, 0.3 + 0.3 * torch.randn(size, generator=generator(2), **DOUBLE)])
     return problem, sym, term, values, torch.randn(size, generator=generator(3), **DOUBLE)
@@ -84,13 +84,14 @@ def gains(model, points, proposal, K=5):
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("proposal", ["uniform", "sequential", "permanent", "distance", "transpositions", "exact"])
 @pytest.mark.parametrize("branches", [False, True])
-def test_gradients_by_matrices_are_those_of_the_graph(network, points, proposal, sign, branches):
+@pytest.mark.parametrize("kind", ["bound", "path"])
+def test_gradients_by_matrices_are_those_of_the_graph(network, points, proposal, sign, branches, kind):
     if branches and proposal == "distance":
         pytest.skip("distance is for one class")
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = TwoBranches().double() if branches else network
-    problem, sym, term, values, noise = gains(model, points, proposal, K=20)
+    problem, sym, term, values, noise = gains(model, points, proposal, K=20, gradient=kind)
     by_hand = term._by_matrices if term._compared else term._by_graph
     assert bool(term._compared) == (not branches or proposal in ("uniform", "sequential"))
     term.begin(0, 0)
@@ -101,11 +102,12 @@ def test_gradients_by_matrices_are_those_of_the_graph(network, points, proposal,
     torch.testing.assert_close(value, expected_value, rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-10)
     assert float(expected.abs().max()) > 1e-3
-    # And that of the objective itself, with autograd along ω = μ ± e^ρ·ε.
+    # And that of the objective itself, with autograd along ω = μ ± e^ρ·ε, for the path with q given.
     views = problem.layout.views(problem.start)
     leaf = values.clone().requires_grad_()
     mean, std = leaf[0], leaf[1].exp()
-    drawn = Drawn(orbit(sym, tuple(views), views), mean + sign * std * noise, mean, std)
+    in_density = (mean, std) if kind == "bound" else (values[0], values[1].exp())
+    drawn = Drawn(orbit(sym, tuple(views), views), mean + sign * std * noise, *in_density)
     term.begin(0, 0)
     again = SymmetrizedELBO(sym, K=20, proposal=proposal).added(drawn, term._generator)
     torch.testing.assert_close(gradient, torch.autograd.grad(again, leaf)[0], rtol=1e-9, atol=1e-10)

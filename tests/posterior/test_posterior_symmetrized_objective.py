@@ -3,6 +3,7 @@
 import math
 from functools import lru_cache
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -332,3 +333,77 @@ def test_bad_arguments_are_refused_by_name():
         objective.gain(q, q.sample(1, generator()), 0)
     with pytest.raises(InputError, match=r"'0\.weight'|has shape"):
         SymmetrizedELBO(network(4)[1]).gain(q, q.sample(1, generator()), generator())
+
+
+# The path gradient ----------------------------------------------------------------------------------------------------
+
+
+def two_units():
+    """Two units of two weights each, nothing else; means and deviations in general position, modes that overlap."""
+    model = nn.Sequential(nn.Linear(1, 2, bias=False), nn.Tanh(), nn.Linear(2, 1, bias=False)).double().eval()
+    sym = coset.discover(model, torch.zeros(2, 1, **DOUBLE)).restrict(scales=False, signs=False)
+    values = torch.tensor([[0.3, -0.4, 0.1, 0.6], [0.15, 0.225, 0.275, 0.1]], **DOUBLE)
+    like = dict(model.state_dict())
+    return sym, orbit(sym, tuple(like), like), values
+
+
+def gradient_at(sym, moved, values, noise, weights, kind):
+    leaf = values.clone().requires_grad_()
+    mean, std = leaf[0], leaf[1].exp()
+    gain = SymmetrizedELBO(sym, K=1, proposal="exact", gradient=kind)
+    found = gain.added(Drawn(moved, mean + std * noise, mean, std), generator())
+    return torch.autograd.grad((found * weights).sum(), leaf)[0], (found * weights).sum().detach()
+
+
+def test_what_the_path_gradient_leaves_out_is_nothing_in_expectation():
+    sym, moved, values = two_units()
+    nodes, weights = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(20))
+    grid = torch.cartesian_prod(*[nodes] * 4)
+    product = torch.cartesian_prod(*[weights / weights.sum()] * 4).prod(-1)
+    path, value = gradient_at(sym, moved, values, grid, product, "path")
+    bound, _ = gradient_at(sym, moved, values, grid, product, "bound")
+    differences = torch.zeros_like(values)
+    for row in range(2):
+        for place in range(4):
+            step = torch.zeros_like(values)
+            step[row, place] = 1e-4
+            up, down = (gradient_at(sym, moved, at, grid, product, "bound")[1] for at in (values + step, values - step))
+            differences[row, place] = (up - down) / 2e-4
+    assert 0.1 < float(value) < 0.9 * math.log(2)
+    torch.testing.assert_close(bound, differences, rtol=1e-6, atol=1e-8)
+    # By 16 nodes a weight they differ by 1e-8, by 20 by 1e-9, by 24 by 1e-11: what is left is that of the quadrature.
+    torch.testing.assert_close(path, bound, rtol=0, atol=1e-8)
+    assert float(path.abs().min()) > 1e-3
+
+
+def test_the_path_gradient_has_less_noise_where_modes_overlap():
+    sym, moved, values = two_units()
+    wide = torch.stack([0.1 * values[0], torch.zeros(4, **DOUBLE)])
+    noise = torch.randn(200, 4, generator=generator(1), **DOUBLE)
+    spread = {}
+    for kind in ("bound", "path"):
+        rows = [gradient_at(sym, moved, wide, row[None], torch.ones(1, **DOUBLE), kind)[0] for row in noise]
+        spread[kind] = float(torch.stack(rows).var(0).sum())
+    assert spread["path"] < 0.02 * spread["bound"]
+
+
+def test_the_gain_along_the_path_has_gradients_in_the_weights_alone():
+    model, sym = network(4)
+    mean, std = values_of(model)
+    omega = {name: (mean[name] + 0.5 * std[name]).detach().requires_grad_() for name in mean}
+    gains = {
+        kind: SymmetrizedELBO(sym, K=6, gradient=kind).gain(MeanField(mean, std), omega, generator(5))
+        for kind in ("bound", "path")
+    }
+    assert torch.equal(gains["path"], gains["bound"])
+    along = [torch.autograd.grad(gain, list(omega.values()), retain_graph=True) for gain in gains.values()]
+    assert all(torch.equal(*pair) for pair in zip(*along, strict=True))
+    densities = [*mean.values(), *std.values()]
+    held = torch.autograd.grad(gains["path"], densities, allow_unused=True)
+    assert all(part is None for part in held)
+
+
+def test_an_unknown_gradient_is_refused():
+    _, sym = network(4)
+    with pytest.raises(InputError, match="gradient is 'score'; expected one of bound, path"):
+        SymmetrizedELBO(sym, gradient="score")

@@ -26,6 +26,10 @@ class Drawn:
         """The leading axes of x."""
         return tuple(self.x.shape[:-1])
 
+    def with_densities_held(self) -> "Drawn":
+        """The same weights beside the same q, through which no gradient flows."""
+        return Drawn(self.orbit, self.x, self.mean.detach(), self.std.detach())
+
     def units(self, name: str) -> Tensor:
         """A_ij (…, n, n): unit i of x under unit j of q, by the weights that no other class moves."""
         if name not in self._matrices:

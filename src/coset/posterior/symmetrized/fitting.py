@@ -52,7 +52,7 @@ class Gain:
         self._values = []
 
     def gradient(self, values: Tensor, noise: Tensor, sign: int) -> Tensor | None:
-        """With respect to (μ, ρ), (2, D), both along ω = μ ± e^ρ·ε and in q itself.
+        """With respect to (μ, ρ), (2, D), along ω = μ ± e^ρ·ε and, for the gradient of the bound, in q itself.
 
         None where no permutation but the identity weighs anything: the term is a constant there.
         """
@@ -83,7 +83,7 @@ class Gain:
             return value, None
         gradient = torch.zeros_like(values)
         for name, part in weighing.items():
-            self._compared[name].pull_back(part, gradient)
+            self._compared[name].pull_back(part, gradient, in_densities=self._objective.gradient == "bound")
         return value, gradient
 
     def _along(self, mean: Tensor, matrices: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -128,6 +128,7 @@ def fit_symmetrized(
     sym: Symmetry | None = None,
     K: int = 20,
     proposal: str = "uniform",
+    gradient: str = "bound",
     epochs: int,
     batch_size: int,
     learning_rate: float,
@@ -153,15 +154,16 @@ def fit_symmetrized(
     """Maximise the ELBO of q^G, q = N(m, diag(s²)) averaged over the permutations of the model (Gelberg et al. 2024).
 
     The q that is found predicts as its q^G does. ``sym``: the symmetry, by default what ``coset.discover`` finds; ``K``
-    permutations from ``proposal`` for every sampled weight, see ``SymmetrizedELBO``; all else as in ``fit_mean_field``,
-    which K = 1 is to the bit. Permutations must change neither the prior nor what is not inferred (buffers, frozen
-    weights); where they do, ``sym.restrict`` leaves classes out. The trace also has, per data point, the gain
-    H^K − H(q) as the epoch saw it and symmetrized_elbo, the elbo with it (times T if tempered). With a proposal that
-    gives no lower bound ("distance", "transpositions") both are upper bounds in expectation, as a note says.
+    permutations from ``proposal`` for every sampled weight and the ``gradient`` taken, see ``SymmetrizedELBO``; all
+    else as in ``fit_mean_field``, which K = 1 is to the bit. Permutations must change neither the prior nor what is not
+    inferred (buffers, frozen weights); where they do, ``sym.restrict`` leaves classes out. The trace also has, per data
+    point, the gain H^K − H(q) as the epoch saw it and symmetrized_elbo, the elbo with it (times T if tempered). With a
+    proposal that gives no lower bound ("distance", "transpositions") both are upper bounds in expectation, as a note
+    says.
     """
     problem = pose(model, data, likelihood, prior, temperature, points_of(start))
     found = discover(problem.model, problem.x[:2]) if sym is None else sym
-    objective = SymmetrizedELBO(found, K, samples, proposal)
+    objective = SymmetrizedELBO(found, K, samples, proposal, gradient)
     if K == 1 and proposal == "sequential":
         raise InputError("K is 1 and proposal 'sequential': no permutation is drawn; expected K ≥ 2, or 'uniform'")
     check_invariant(found, problem)
@@ -169,7 +171,7 @@ def fit_symmetrized(
     descent = Descent(recipe, samples, antithetic, std, kl, kl_weight)
     control = Control(seed, checkpoint, checkpoint_seconds, callback, show)
     plain = K == 1 and proposal == "uniform"
-    settings = {"symmetry": found.fingerprint, "K": K, "proposal": proposal}
+    settings = {"symmetry": found.fingerprint, "K": K, "proposal": proposal, "gradient": gradient}
     term = None if plain else Gain(objective, problem)
     fit = descend(problem, descent, start, control, method=METHOD, term=term, settings=settings)
     note = f"with proposal {proposal!r} the gain is an upper bound in expectation, and so is symmetrized_elbo"

@@ -55,9 +55,12 @@ class NoiseComparison:
         self._places.take(values, self._own.gathered)
         self._places.take(noise[None], self._own.away[None])
 
-    def pull_back(self, along: Tensor, gradient: Tensor) -> None:
-        """The gradient in (μ, ρ) for ∂/∂A = ``along`` (n, n), at the last ``matrix``, to its places in (2, D)."""
-        self._places.put(self._last.pulled(along).to(gradient), gradient)
+    def pull_back(self, along: Tensor, gradient: Tensor, *, in_densities: bool = True) -> None:
+        """The gradient in (μ, ρ) for ∂/∂A = ``along`` (n, n), at the last ``matrix``, to its places in (2, D).
+
+        Without ``in_densities`` along ν alone: ∂μ = ∂ν and ∂ρ = ∂ν⊙e^ρ·ε.
+        """
+        self._places.put(self._last.pulled(along, in_densities).to(gradient), gradient)
 
 
 def _nearest(matrix: Tensor) -> float:
@@ -95,13 +98,20 @@ class _Workspace:
         constant = squares + 2 * log_std.sum(-1) + LOG_2PI * k
         return (self._units @ self._weights.mT).sub_(constant, alpha=0.5), float(squares.max())
 
-    def pulled(self, along: Tensor) -> Tensor:
+    def pulled(self, along: Tensor, in_densities: bool) -> Tensor:
         """∂μ and ∂ρ, (2, n, k), at the last comparison."""
         k, precision, mean = self._k, self._precision, self.gathered[0]
         along = along.to(precision)
-        sums = along.sum(0)[:, None]
-        by_weights, by_units = along @ self._weights, along.mT @ self._units
+        by_weights = along @ self._weights
+        if not in_densities:
+            to_near = torch.addcmul(
+                by_weights[:, :k], self._units[:, :k], by_weights[:, k:], value=2, out=self._result[0]
+            )
+            torch.mul(to_near, self.away, out=self._result[1])
+            return self._result
         to_near = by_weights[:, :k].addcmul_(self._units[:, :k], by_weights[:, k:], value=2)
+        sums = along.sum(0)[:, None]
+        by_units = along.mT @ self._units
         first, second = by_units[:, :k], by_units[:, k:]
         scaled = sums * mean
         torch.addcmul(to_near, precision, first - scaled, out=self._result[0])

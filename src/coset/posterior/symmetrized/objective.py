@@ -25,6 +25,9 @@ from coset.posterior.symmetrized.proposals import proposal_named
 from coset.posterior.symmetrized.units import Unknowns, unknowns
 from coset.symmetry import Symmetry
 
+GRADIENTS = ("bound", "path")
+"""What gradients follow: the bound itself, or the sampled weights only."""
+
 
 class SymmetrizedValue(NamedTuple):
     """Per data point, with standard errors: ``plain`` L of q, the ``gain`` H^K − H(q), and the ``total`` L^K of q^G."""
@@ -45,12 +48,18 @@ class SymmetrizedELBO:
     ``proposal``: where the g_j come from, a name in ``PROPOSALS``. Other than for uniform ones terms are divided by |G|
     times their probabilities, the value may exceed log K (``bound`` says what it bounds), and gradients take g_j and
     their probabilities as given: they estimate the gradient of I(g; ω), and are not that of the value.
+
+    ``gradient``: "bound" differentiates the value both along ω and in the densities, "path" along ω only. What "path"
+    leaves out, ∂log q − ∂log q^G at given ω, is 0 in expectation: that of a score, for log q^G does not tell draws of
+    q from draws of q^G. It is the path derivative of Roeder et al. 2017 for q^G; where modes overlap it has far less
+    noise. With few permutations both are biased estimates of the gradient of I, in their own ways.
     """
 
     sym: Symmetry
     K: int = 20
     samples: int = 1
     proposal: str = "uniform"
+    gradient: str = "bound"
 
     def __post_init__(self) -> None:
         if not isinstance(self.sym, Symmetry):
@@ -58,6 +67,8 @@ class SymmetrizedELBO:
         check_count("K", self.K)
         check_count("samples", self.samples)
         proposal_named(self.proposal)
+        if self.gradient not in GRADIENTS:
+            raise InputError(f"gradient is {self.gradient!r}; expected one of {', '.join(GRADIENTS)}")
 
     @property
     def bound(self) -> str:
@@ -67,7 +78,10 @@ class SymmetrizedELBO:
         return "lower" if proposal_named(self.proposal).lower else "upper"
 
     def gain(self, q: MeanField, omega: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
-        """What each of some weights (…) adds to the ELBO, (…), in float64; with gradients in ω, means, deviations."""
+        """What each of some weights (…) adds to the ELBO, (…), in float64; with gradients in ω, means, deviations.
+
+        With ``gradient`` "path" in ω alone.
+        """
         check_generator(generator)
         over = unknowns(q)
         moved = orbit(self.sym, over.names, over.like)
@@ -78,6 +92,8 @@ class SymmetrizedELBO:
         if self.K == 1 and self.proposal == "uniform":
             return torch.zeros(drawn.lead, dtype=torch.float64, device=generator.device)
         chosen = proposal_named(self.proposal)
+        if self.gradient == "path":
+            drawn = drawn.with_densities_held()
         return side_of(chosen, chosen.weights(drawn, self.K, generator))
 
     def __call__(
