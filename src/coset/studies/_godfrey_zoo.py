@@ -115,6 +115,12 @@ def answers(context: Context, networks: Networks, held_out: int | None) -> dict[
     return found
 
 
+def accuracy_of(context: Context, networks: Networks) -> float:
+    """The mean test accuracy of the networks in percent."""
+    found = answers(context, networks, None)
+    return 100 * sum(float(one.mean()) for one in found.values()) / len(found)
+
+
 def _network(context: Context, zoo: Zoo, data: Dataset, number: int) -> nn.Module:
     options = dict(zoo.options)
     network = build(zoo.model, seed=number, **options)

@@ -1,0 +1,61 @@
+"""The plain convolutional networks of Godfrey et al. 2022 (D.1), and what stands for them where time is short."""
+
+from dataclasses import replace
+
+from coset.studies._godfrey_setting import sentence, stitching_differences
+from coset.studies._godfrey_stitching import Training
+from coset.studies._godfrey_zoo import Pairs, Zoo
+from coset.studies._rossi_images import Images
+from coset.train import RECIPES, Recipe
+
+PAPER_RECIPE = replace(RECIPES["godfrey-cifar"], keep="last")
+"""The paper keeps the best epoch, judged by the images on which it then measures; here it is the last."""
+MYRTLE = Zoo("myrtle", Images("cifar10"), 100, PAPER_RECIPE)
+ZOOS = {
+    "quick": Zoo(
+        "mlp",
+        Images("digits", train=300, test=200, flat=True),
+        4,
+        Recipe(epochs=4, batch_size=50, optimizer="adam", learning_rate=1e-2),
+        (("in_features", 64), ("widths", (12, 12)), ("out_features", 10)),
+    ),
+    "small": Zoo("tiny10", Images("cifar10", train=5000), 4, None),
+    "paper": MYRTLE,
+}
+"""Perceptrons on digits, four published networks of one architecture, and a hundred Myrtle CNNs."""
+MYRTLE_LAYERS = tuple(f"activation{number}" for number in range(1, 5))
+LAYERS = {
+    "quick": ("activations.0", "activations.1"),
+    "small": ("relu2", "relu4", "relu6", "relu8"),
+    "paper": MYRTLE_LAYERS,
+}
+"""Where networks are stitched."""
+ALL_LAYERS = {**LAYERS, "small": tuple(f"relu{number}" for number in range(1, 9))}
+"""Where features are compared."""
+SIX_PAIRS = ((0, 1), (2, 3), (0, 2), (1, 3), (0, 3), (1, 2))
+"""Of four networks; the first two have no network in common."""
+PAIRS: dict[str, Pairs] = {"quick": SIX_PAIRS[:3], "small": SIX_PAIRS, "paper": 32}
+TRAINING = {
+    "quick": Training(200, 200, epochs=2),
+    "small": Training(2000, 5000),
+    "paper": Training(None, None, start="random"),
+}
+"""Of maps; studies of the same preset share them in the store."""
+
+
+def networks_sentence(zoo: Zoo) -> str:
+    """Which networks there are in place of the paper's; empty for those of the paper."""
+    if zoo.recipe is None:
+        return (
+            f"The networks are {zoo.networks} of one architecture trained by others on CIFAR-10 ({zoo.model}: eight "
+            f"convolutions with batch normalisation, 16 to 64 channels); those of the paper are Myrtle CNNs with four "
+            f"convolutions of 64 to 512 channels."
+        )
+    if zoo.model == MYRTLE.model:
+        return ""
+    return f"The networks are {zoo.networks} of the architecture {zoo.model}, trained briefly on {zoo.images.data}."
+
+
+def maps_sentence(training: Training, pairs: Pairs) -> str:
+    """In what the training of maps differs from the paper's."""
+    return sentence(stitching_differences(training, TRAINING["paper"], pairs, PAIRS["paper"]))
