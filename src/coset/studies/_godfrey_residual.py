@@ -1,0 +1,95 @@
+"""The residual networks of Godfrey et al. 2022 (D.1, D.3): which zoos, at which layers, in each preset."""
+
+from dataclasses import dataclass, replace
+
+from coset.studies._godfrey_zoo import Pairs, Zoo
+from coset.studies._rossi_images import Images
+from coset.train import RECIPES, Recipe
+
+IMAGES = {
+    "quick": Images("digits", train=300, test=200),
+    "small": Images("cifar10", pool=2),
+    "paper": Images("cifar10"),
+}
+PAPER_RECIPE = replace(RECIPES["godfrey-cifar"], keep="last")
+"""The paper keeps the best epoch, judged by the images on which it then measures; here it is the last."""
+RECIPE = {
+    "quick": Recipe(epochs=8, batch_size=50, optimizer="adam", learning_rate=1e-2, schedule="cosine"),
+    "small": Recipe(
+        epochs=6,
+        batch_size=250,
+        optimizer="adam",
+        learning_rate=1e-2,
+        schedule="cosine",
+        augmentation="shift-flip",
+        shift=1,
+    ),
+    "paper": PAPER_RECIPE,
+}
+
+
+@dataclass(frozen=True)
+class Places:
+    """Layers of a residual network with ``stages`` of ``depth`` blocks: the stem, and two in ``blocks`` of each stage.
+
+    Of a block these are the first activation, inside it, where a shortcut passes by, and the block's output, outside.
+    """
+
+    stages: int = 3
+    depth: int = 3
+    blocks: tuple[int, ...] = (0, 1, 2)
+
+    def labels(self) -> dict[str, str]:
+        """The names of the layers, each with the number of its last convolution, and '*' inside a block."""
+        found = {"stem": "1"}
+        for stage in range(self.stages):
+            for block in self.blocks:
+                before = 1 + 2 * (stage * self.depth + block)
+                found[f"stages.{stage}.{block}.activation1"] = f"{before + 1}*"
+                found[f"stages.{stage}.{block}"] = f"{before + 2}"
+        return found
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """Layers inside of blocks."""
+        return tuple(layer for layer, label in self.labels().items() if label.endswith("*"))
+
+    @property
+    def outside(self) -> tuple[str, ...]:
+        """Layers through which everything passes."""
+        return tuple(layer for layer, label in self.labels().items() if not label.endswith("*"))
+
+
+def resnet20(preset: str) -> Zoo:
+    """The zoo of ResNet20s."""
+    tiny = (("stages", (4, 8)), ("blocks", 1), ("in_channels", 1))
+    return {
+        "quick": Zoo("resnet", IMAGES["quick"], 2, RECIPE["quick"], tiny),
+        "small": Zoo("resnet20", IMAGES["small"], 3, RECIPE["small"], (("width", 0.5),)),
+        "paper": Zoo("resnet20", IMAGES["paper"], 100, PAPER_RECIPE),
+    }[preset]
+
+
+def resnet18(preset: str) -> Zoo:
+    """The zoo of ResNet18s, wider than ResNet20 and of two blocks a stage."""
+    tiny = (("stages", (6, 12)), ("in_channels", 1))
+    return {
+        "quick": Zoo("resnet18", IMAGES["quick"], 2, RECIPE["quick"], tiny),
+        "small": Zoo("resnet18", IMAGES["small"], 3, RECIPE["small"], (("width", 0.125),)),
+        "paper": Zoo("resnet18", IMAGES["paper"], 100, PAPER_RECIPE),
+    }[preset]
+
+
+RESNET20_PLACES = {
+    "quick": Places(stages=2, depth=1, blocks=(0,)),
+    "small": Places(blocks=(0, 2)),
+    "paper": Places(),
+}
+RESNET18_PLACES = {
+    "quick": Places(stages=2, depth=2, blocks=(0, 1)),
+    "small": Places(depth=2, blocks=(0, 1)),
+    "paper": Places(depth=2, blocks=(0, 1)),
+}
+SMALL_PAIRS: Pairs = ((0, 1), (1, 2), (2, 0))
+"""Every network once below and once above."""
+PAIRS: dict[str, Pairs] = {"quick": ((0, 1),), "small": SMALL_PAIRS, "paper": 16}

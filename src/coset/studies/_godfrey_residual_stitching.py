@@ -1,0 +1,236 @@
+"""Stitching of residual networks inside and outside of their blocks (Godfrey et al. 2022, D.3): findings in words."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from coset.represent import Interval
+from coset.studies import Context, Findings, Scalar, Table
+from coset.studies._godfrey_contrasts import average, contrast, key_of, listed, minus, points, sign, told
+from coset.studies._godfrey_residual import Places
+from coset.studies._godfrey_setting import sentence, stitching_differences, zoo_differences
+from coset.studies._godfrey_stitching import Penalties, Training, penalties
+from coset.studies._godfrey_zoo import Pairs, Zoo, chosen_pairs, load_networks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FAMILIES = ("full", "rank 4", "rank 2", "rank 1", "G_ReLU")
+"""From the largest family of maps to the smallest."""
+OTHERS = FAMILIES[:-1]
+
+
+@dataclass(frozen=True)
+class StitchingConfig:
+    """Which networks are stitched, at which layers, in which pairs, and how maps are trained."""
+
+    zoo: Zoo
+    places: Places
+    pairs: Pairs
+    training: Training
+
+
+@dataclass(frozen=True)
+class Contrasts:
+    """What the paper speaks of, as differences of mean penalties.
+
+    ``inside[family]``: inside of blocks less outside. ``outer[family]``, ``inner[family]``: G_ReLU less that family,
+    outside and inside. ``by_layer[layer, family]``: G_ReLU less that family at one layer.
+    """
+
+    inside: dict[str, Interval]
+    outer: dict[str, Interval]
+    inner: dict[str, Interval]
+    by_layer: dict[tuple[str, str], Interval]
+
+
+def contrasts_of(found: Penalties, places: Places) -> Contrasts:
+    """All differences, each with its interval."""
+
+    def less(layers: tuple[str, ...], family: str) -> Interval:
+        return contrast(found, minus(average(layers, "G_ReLU"), average(layers, family)))
+
+    return Contrasts(
+        {
+            family: contrast(found, minus(average(places.inside, family), average(places.outside, family)))
+            for family in FAMILIES
+        },
+        {family: less(places.outside, family) for family in OTHERS},
+        {family: less(places.inside, family) for family in OTHERS},
+        {(layer, family): less((layer,), family) for layer in found.layers for family in OTHERS},
+    )
+
+
+def stitching_findings(config: StitchingConfig, paper: StitchingConfig, context: Context) -> Findings:
+    """Stitch all pairs at all layers by maps of all families, and judge what the paper says of it."""
+    pairs = chosen_pairs(context, config.zoo, config.pairs)
+    networks = load_networks(context, config.zoo, {number for pair in pairs for number in pair})
+    labels = config.places.labels()
+    found = penalties(context, networks, tuple(labels), FAMILIES, pairs, config.training)
+    compared = contrasts_of(found, config.places)
+    smaller = zoo_differences(config.zoo, paper.zoo)
+    if len(labels) < len(paper.places.labels()):
+        smaller.append(f"{len(labels)} layers are looked at (there {len(paper.places.labels())})")
+    smaller += stitching_differences(config.training, paper.training, config.pairs, paper.pairs)
+    return Findings(
+        numbers=numbers_of(found, compared, config.places),
+        tables={"penalties": penalty_table(found, labels), "differences": _difference_table(compared)},
+        outcome=f"{OVERVIEW}\n\n{judge_blocks(compared)}\n\n{judge_outside(compared, config.places)}\n\n"
+        f"{judge_inside(compared)}\n\n{INTERVALS} {sentence(smaller)}",
+        figure=lambda: _figure(found, config.places),
+        caption="Stitching penalties by layer, numbered by convolutions: (a) where everything passes through the "
+        "layer, (b) inside of residual blocks, marked *. Means over pairs with 95 % intervals over pairs and images.",
+    )
+
+
+def numbers_of(found: Penalties, compared: Contrasts, places: Places) -> dict[str, Scalar]:
+    """Accuracies and penalties in percent and points."""
+    numbers: dict[str, Scalar] = {"accuracy": 100 * found.accuracy, "pairs": len(found.pairs)}
+    for family in FAMILIES:
+        key = key_of(family)
+        for where, layers in (("outside", places.outside), ("inside", places.inside)):
+            numbers |= points(f"{key}_{where}", contrast(found, average(layers, family)))
+        numbers |= points(f"{key}_excess", compared.inside[family])
+    for family in OTHERS:
+        numbers |= points(f"less_{key_of(family)}_outside", compared.outer[family])
+        numbers |= points(f"less_{key_of(family)}_inside", compared.inner[family])
+    return numbers
+
+
+OVERVIEW = f"""
+The networks have a test accuracy of {{accuracy:.1f}} %. Averaged over layers outside of blocks the penalty is
+{told("full_outside")} points for full maps, {told("rank_4_outside")}, {told("rank_2_outside")} and
+{told("rank_1_outside")} for rank 4, 2 and 1, and {told("g_relu_outside")} for G_ReLU; over layers inside of them
+{told("full_inside")}, {told("rank_4_inside")}, {told("rank_2_inside")}, {told("rank_1_inside")} and
+{told("g_relu_inside")}.
+"""
+
+INTERVALS = """
+Intervals are of 95 %, over resamples of pairs and of test images at once; pairs share networks, so that they are
+somewhat too narrow.
+"""
+
+
+def judge_blocks(compared: Contrasts) -> str:
+    """Whether penalties are higher inside of blocks, for full maps and for the others."""
+    how = f"by {told('full_excess')} points on average"
+    spoken = {
+        1: f"As in the paper, full maps cost more inside of blocks than outside, {how}.",
+        0: f"Unlike in the paper, full maps do not cost more inside of blocks than outside by more than the "
+        f"uncertainty: {told('full_excess')} points on average.",
+        -1: f"Unlike in the paper, full maps cost less inside of blocks than outside: {told('full_excess')} points on "
+        f"average.",
+    }[sign(compared.inside["full"])]
+    rest = {
+        value: [family for family in FAMILIES[1:] if sign(compared.inside[family]) == value] for value in (1, 0, -1)
+    }
+    words = {1: "more", 0: "as much within the uncertainty", -1: "less"}
+    others = "; ".join(
+        f"{listed(names)} cost{'s' if len(names) == 1 else ''} {words[value]} inside"
+        for value, names in rest.items()
+        if names
+    )
+    return f"{spoken} Of the other families, {others}."
+
+
+def judge_outside(compared: Contrasts, places: Places) -> str:
+    """Whether G_ReLU beats rank 1, and sometimes rank 2, outside of blocks."""
+    spoken = {
+        -1: "As in the paper, G_ReLU beats rank 1 outside of blocks",
+        0: "Unlike in the paper, G_ReLU and rank 1 are not told apart outside of blocks",
+        1: "Unlike in the paper, rank 1 beats G_ReLU outside of blocks",
+    }[sign(compared.outer["rank 1"])]
+    total = len(places.outside)
+
+    def wins(family: str) -> int:
+        return sum(sign(compared.by_layer[layer, family]) < 0 for layer in places.outside)
+
+    return (
+        f"{spoken}: the penalties differ by {told('less_rank_1_outside')} points on average, and at {wins('rank 1')} "
+        f"of {total} layers G_ReLU's is lower by more than the uncertainty. {_rank_two(wins('rank 2'), total)} The "
+        f"mean difference to rank 2 is {told('less_rank_2_outside')}, to rank 4 {told('less_rank_4_outside')}."
+    )
+
+
+def _rank_two(wins: int, total: int) -> str:
+    if wins == 0:
+        return f"Rank 2 it beats at none of the {total} layers, in the paper at some."
+    if wins == total:
+        return f"Rank 2 it beats at all {total} layers, in the paper at some."
+    return f"Rank 2 it beats at {wins} of them, as in the paper at some."
+
+
+def judge_inside(compared: Contrasts) -> str:
+    """Whether G_ReLU is the worst family inside of blocks."""
+    worse = [family for family in OTHERS if sign(compared.inner[family]) > 0]
+    differences = ", ".join(f"{told(f'less_{key_of(family)}_inside')} points to {family}" for family in OTHERS)
+    if len(worse) == len(OTHERS):
+        return f"As in the paper, G_ReLU is the worst of all families inside of blocks: it loses {differences}."
+    better = [family for family in OTHERS if sign(compared.inner[family]) < 0]
+    equal = [family for family in OTHERS if sign(compared.inner[family]) == 0]
+    parts = [f"worse than {listed(worse)}"] if worse else []
+    parts += [f"not told apart from {listed(equal)}"] if equal else []
+    parts += [f"better than {listed(better)}"] if better else []
+    return (
+        f"Inside of blocks G_ReLU is {', '.join(parts)} (it loses {differences}); in the paper it is the worst of all "
+        f"families there."
+    )
+
+
+def penalty_table(found: Penalties, labels: dict[str, str]) -> Table:
+    """A row for each layer and family."""
+    rows: list[list[Scalar]] = []
+    for layer in found.layers:
+        for family in found.families:
+            mean = found.mean(layer, family)
+            values = found.values[found.layers.index(layer), found.families.index(family)]
+            ends = [100 * part for part in (mean.value, mean.low, mean.high, float(values.min()), float(values.max()))]
+            rows.append([labels[layer], layer, family, *ends])
+    columns = ("layer", "name", "family", "penalty, points", "low", "high", "least pair", "largest pair")
+    caption = "Mean penalties over pairs with 95 % intervals, and the pairs with the least and the largest."
+    return Table(columns, rows, caption)
+
+
+def _difference_table(compared: Contrasts) -> Table:
+    rows: list[list[Scalar]] = []
+    groups = {
+        "inside less outside": compared.inside,
+        "outside: G_ReLU less this family": compared.outer,
+        "inside: G_ReLU less this family": compared.inner,
+    }
+    for what, intervals in groups.items():
+        for family, one in intervals.items():
+            rows.append([what, family, 100 * one.value, 100 * one.low, 100 * one.high])
+    columns = ("difference", "family", "points", "low", "high")
+    return Table(columns, rows, "Differences of mean penalties over layers, with 95 % intervals over pairs and images.")
+
+
+def _figure(found: Penalties, places: Places) -> "Figure":
+    from coset.figures import label_panel, new_figure
+
+    figure = new_figure(8.2, 3.6)
+    panels = figure.subplots(1, 2, sharey=True)
+    titles = {"a": ("outside of blocks", places.outside), "b": ("inside of blocks", places.inside)}
+    for axes, (letter, (title, layers)) in zip(panels, titles.items(), strict=True):
+        draw_penalties(axes, found, layers, places.labels())
+        label_panel(axes, letter, title)
+    panels[0].set_ylabel("stitching penalty, points")
+    handles, names = panels[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=len(names))
+    return figure
+
+
+def draw_penalties(axes: "Axes", found: Penalties, layers: tuple[str, ...], labels: dict[str, str]) -> None:
+    """A line for each family over the layers, with bars; a little beside each other, so that bars can be told apart."""
+    from coset.figures import PALETTE
+
+    for number, (family, colour) in enumerate(zip(found.families, PALETTE, strict=False)):
+        means = [found.mean(layer, family) for layer in layers]
+        values = [100 * one.value for one in means]
+        bars = [[100 * (one.value - one.low) for one in means], [100 * (one.high - one.value) for one in means]]
+        shift = 0.1 * (number - (len(found.families) - 1) / 2)
+        at = [place + shift for place in range(len(layers))]
+        axes.errorbar(at, values, bars, color=colour, marker="osD^v<"[number % 6], lw=1.2, label=family)
+    axes.axhline(0, color="0.6", lw=0.8)
+    axes.set_xticks(range(len(layers)), [labels[layer] for layer in layers])
+    axes.set_xlabel("layer")

@@ -1,0 +1,34 @@
+"""Stitching ResNet20s inside and outside of residual blocks (Godfrey et al. 2022, fig. 6)."""
+
+from coset.studies import Context, Findings, study
+from coset.studies._godfrey_residual import PAIRS, RESNET20_PLACES, resnet20
+from coset.studies._godfrey_residual_stitching import StitchingConfig, stitching_findings
+from coset.studies._godfrey_stitching import Training
+
+TRAINING = {
+    "quick": Training(images=200, held_out=None, epochs=1, batch_size=50, learning_rate=1e-2),
+    "small": Training(images=2000, held_out=2000, epochs=3, batch_size=50, learning_rate=1e-2),
+    "paper": Training(images=None, held_out=None, start="random"),
+}
+PRESETS = {
+    preset: StitchingConfig(resnet20(preset), RESNET20_PLACES[preset], PAIRS[preset], training)
+    for preset, training in TRAINING.items()
+}
+
+
+@study(
+    name="godfrey-resnet20-stitching",
+    title="Stitching ResNet20s inside and outside of residual blocks",
+    reference="Godfrey et al. 2022, On the symmetries of deep learning models and their internal representations, "
+    "supplement D.3, fig. 6; why it fails inside of blocks: E.9.2",
+    paper="""
+    ResNet20s of different seeds (89.9 ± 0.2 % on CIFAR-10) are stitched at every layer. Layers inside of residual
+    blocks incur higher penalties, even with full 1×1 convolutions. Outside of blocks G_ReLU consistently beats rank 1,
+    and sometimes rank 2; inside it is the worst of all families. There the shortcut carries the units of the network
+    below past the map, so that even the right map is not enough.
+    """,
+    presets=PRESETS,
+)
+def run(config: StitchingConfig, context: Context) -> Findings:
+    """All families at all layers, for pairs of the zoo."""
+    return stitching_findings(config, PRESETS["paper"], context)
