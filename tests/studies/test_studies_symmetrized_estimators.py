@@ -66,3 +66,16 @@ def test_the_best_number_of_permutations_counts():
     assert best(found["uniform"], "information").K == 2
     assert ratios(found, "information") == {"sequential": pytest.approx(20.0)}
     assert ratios(found, "gradient") == {"sequential": pytest.approx(2.0)}
+    # Uniform permutations with the better of their gradients.
+    found["uniform-path"] = [made(2, 2.0, 0.25)]
+    assert ratios(found, "gradient") == {"sequential": pytest.approx(0.5)}
+
+
+def test_path_gradients_agree_with_those_of_the_bound_and_have_less_noise(problem):
+    vectors, _, _ = problem
+    bound = estimate(vectors, "exact", 1, 4000, torch.Generator().manual_seed(SEED))
+    path = estimate(vectors, "exact-path", 1, 4000, torch.Generator().manual_seed(SEED))
+    assert path.information == bound.information
+    off = float((path.gradient - bound.gradient).square().sum())
+    assert off < 4 * (path.gradient_spread + bound.gradient_spread)
+    assert path.gradient_spread < bound.gradient_spread

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +20,22 @@ _ENTRIES = 2**21
 """So many numbers are held at once."""
 PIECES = 4
 """In so many pieces at least draws are taken, for the variance between them."""
+
+
+class Estimator(NamedTuple):
+    """Where permutations come from, and what gradients follow."""
+
+    proposal: str
+    gradient: str = "bound"
+
+    def objective(self, problem: "Problem", K: int) -> SymmetrizedELBO:
+        """For one draw of ω with K permutations."""
+        return SymmetrizedELBO(problem.sym, K, proposal=self.proposal, gradient=self.gradient)
+
+
+ESTIMATORS = {name: Estimator(name) for name in ("uniform", "transpositions", "distance", "sequential", "exact")} | {
+    f"{name}-path": Estimator(name, "path") for name in ("uniform", "sequential", "exact")
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +72,7 @@ class Errors:
     ``draws`` of ω with ``K`` permutations each take ``seconds``.
     """
 
-    proposal: str
+    estimator: str
     K: int
     draws: int
     seconds: float
@@ -71,12 +88,12 @@ def problem_of(sym: Symmetry, q: MeanField) -> Problem:
     return Problem(sym, orbit(sym, over.names, over.like), torch.stack([over.mean, over.std.log()]))
 
 
-def estimate(problem: Problem, proposal: str, K: int, draws: int, generator: torch.Generator) -> Estimated:
+def estimate(problem: Problem, estimator: str, K: int, draws: int, generator: torch.Generator) -> Estimated:
     """I and its reparametrised gradient by so many draws of ω, with K permutations for each."""
-    objective = SymmetrizedELBO(problem.sym, K, proposal=proposal)
+    objective = ESTIMATORS[estimator].objective(problem, K)
     gains, gradient = [], torch.zeros_like(problem.values)
     squares = 0.0
-    size = max(1, min(-(-draws // PIECES), _ENTRIES // _entries(problem, proposal, K)))
+    size = max(1, min(-(-draws // PIECES), _ENTRIES // _entries(problem, objective.proposal, K)))
     for start in range(0, draws, size):
         count = min(size, draws - start)
         leaves = problem.values.clone().requires_grad_()
@@ -95,12 +112,12 @@ def estimate(problem: Problem, proposal: str, K: int, draws: int, generator: tor
     return Estimated(float(values.mean()), gradient / draws, spread, off)
 
 
-def seconds_per_draw(problem: Problem, proposal: str, K: int, generator: torch.Generator) -> float:
+def seconds_per_draw(problem: Problem, estimator: str, K: int, generator: torch.Generator) -> float:
     """What one draw of ω takes, by processor time: of some many at once, as they are used."""
     draws = 2
     while True:
         begun = time.process_time()
-        estimate(problem, proposal, K, draws, generator)
+        estimate(problem, estimator, K, draws, generator)
         taken = time.process_time() - begun
         if taken > 0.05 or draws >= 4096:
             return taken / draws
@@ -108,17 +125,17 @@ def seconds_per_draw(problem: Problem, proposal: str, K: int, generator: torch.G
 
 
 def errors(
-    problem: Problem, truth: Estimated, proposal: str, K: int, budget: float, repeats: int, generator: torch.Generator
+    problem: Problem, truth: Estimated, estimator: str, K: int, budget: float, repeats: int, generator: torch.Generator
 ) -> Errors:
     """Of ``repeats`` estimates that take ``budget`` seconds each."""
-    draws = max(2, round(budget / seconds_per_draw(problem, proposal, K, generator)))
+    draws = max(2, round(budget / seconds_per_draw(problem, estimator, K, generator)))
     begun = time.process_time()
-    found = [estimate(problem, proposal, K, draws, generator) for _ in range(repeats)]
+    found = [estimate(problem, estimator, K, draws, generator) for _ in range(repeats)]
     seconds = (time.process_time() - begun) / repeats
     values = torch.tensor([one.information for one in found], dtype=torch.float64)
     off = [float((one.gradient - truth.gradient).square().sum()) for one in found]
     return Errors(
-        proposal,
+        estimator,
         K,
         draws,
         seconds,
@@ -136,7 +153,7 @@ class AtSameDraws:
     Mean squared errors of the mean over the draws, of I and of its gradient; ``seconds`` for one draw.
     """
 
-    proposal: str
+    estimator: str
     K: int
     seconds: float
     information: float
@@ -144,7 +161,7 @@ class AtSameDraws:
 
 
 def at_same_draws(
-    problem: Problem, proposal: str, grid: Sequence[int], draws: int, repeats: int, seed: int
+    problem: Problem, estimator: str, grid: Sequence[int], draws: int, repeats: int, seed: int
 ) -> list[AtSameDraws]:
     """For each K, by ``repeats`` of all permutations at the same ``draws`` of ω."""
     noise = torch.randn(
@@ -155,18 +172,18 @@ def at_same_draws(
     found = []
     for K in grid:
         begun = time.process_time()
-        each = [_at(problem, proposal, K, noise, generator) for _ in range(repeats)]
+        each = [_at(problem, estimator, K, noise, generator) for _ in range(repeats)]
         seconds = (time.process_time() - begun) / repeats / draws
         off = [(value - truth) ** 2 for value, _ in each]
         along = [float((gradient - slope).square().sum()) for _, gradient in each]
-        found.append(AtSameDraws(proposal, K, seconds, sum(off) / repeats, sum(along) / repeats))
+        found.append(AtSameDraws(estimator, K, seconds, sum(off) / repeats, sum(along) / repeats))
     return found
 
 
-def _at(problem: Problem, proposal: str, K: int, noise: Tensor, generator: torch.Generator) -> tuple[float, Tensor]:
+def _at(problem: Problem, estimator: str, K: int, noise: Tensor, generator: torch.Generator) -> tuple[float, Tensor]:
     """The mean of −log z and its gradient at μ + σε for each row of ``noise``."""
-    objective = SymmetrizedELBO(problem.sym, K, proposal=proposal)
-    size = max(1, _ENTRIES // _entries(problem, proposal, K))
+    objective = ESTIMATORS[estimator].objective(problem, K)
+    size = max(1, _ENTRIES // _entries(problem, objective.proposal, K))
     total, gradient = 0.0, torch.zeros_like(problem.values)
     for some in torch.split(noise, size):
         leaves = problem.values.clone().requires_grad_()
