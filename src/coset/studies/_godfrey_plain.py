@@ -26,7 +26,7 @@ ZOOS = {
 MYRTLE_LAYERS = tuple(f"activation{number}" for number in range(1, 5))
 LAYERS = {
     "quick": ("activations.0", "activations.1"),
-    "small": ("relu2", "relu4", "relu6", "relu8"),
+    "small": ("relu3", "relu5", "relu6", "relu8"),
     "paper": MYRTLE_LAYERS,
 }
 """Where networks are stitched."""
@@ -37,7 +37,7 @@ SIX_PAIRS = ((0, 1), (2, 3), (0, 2), (1, 3), (0, 3), (1, 2))
 PAIRS: dict[str, Pairs] = {"quick": SIX_PAIRS[:3], "small": SIX_PAIRS, "paper": 32}
 TRAINING = {
     "quick": Training(200, 200, epochs=2),
-    "small": Training(1000, 4000),
+    "small": Training(1000, 3000),
     "paper": Training(None, None, start="random"),
 }
 """Of maps; studies of the same preset share them in the store."""
