@@ -5,7 +5,17 @@ import torch
 from feature_pairs import pair
 
 from coset.errors import InputError
-from coset.represent import cka, cka_interval, cka_test, hsic, procrustes, procrustes_interval, procrustes_test
+from coset.represent import (
+    Part,
+    UnitGroup,
+    cka,
+    cka_interval,
+    cka_test,
+    hsic,
+    procrustes,
+    procrustes_interval,
+    procrustes_test,
+)
 from coset.represent.resampling import _kernels, _weights, u_centred
 
 
@@ -70,14 +80,55 @@ def test_copies_of_an_example_do_not_pass_for_similar_examples():
     assert float(cka_interval(x, y, seed=0, draws=400).draws.mean()) == pytest.approx(value, abs=0.01)
 
 
-def test_procrustes_resamples_are_copies():
+BLOCKS = (Part(2, permutes=True, scales=True, inside=(Part(2),)), Part(1))
+STILL = (Part(2, scales=True, inside=(Part(2),)), Part(1))
+
+
+@pytest.mark.parametrize(
+    ("group", "still"),
+    [
+        ("orthogonal", "trivial"),
+        ("permutation", UnitGroup((Part(5, scales=True),))),
+        ("signed-permutation", UnitGroup((Part(5, scales=True),))),
+        ("rigid-signed-permutation", "trivial"),
+        (UnitGroup(BLOCKS), UnitGroup(STILL)),
+        (UnitGroup(BLOCKS, order=(4, 0, 2, 3, 1)), UnitGroup(STILL, order=(4, 0, 2, 3, 1))),
+    ],
+)
+def test_procrustes_resamples_are_copies_matched_as_all_examples_are(group, still):
     x, y = pair(0, n=10)
-    found = procrustes_interval(x, y, seed=4, draws=5)
+    found = procrustes_interval(x, y, seed=4, group=group, draws=5)
+    whole = procrustes(x, y, group=group)
+    assert found.value == whole.distance
+    if whole.rotation is not None:
+        matched = torch.einsum("dc,ndp->ncp", whole.rotation, y)
+    else:
+        matched = y[:, whole.order] * whole.signs[:, None]
     generator = torch.Generator().manual_seed(4)
     for value in found.draws:
         copies = torch.arange(10).repeat_interleave(_weights(10, 1, generator)[0].long())
-        assert float(value) == pytest.approx(procrustes(x[copies], y[copies]).distance, abs=1e-9)
-    assert found.value == procrustes(x, y).distance
+        # What is matched stands in its place, and nothing else may move.
+        assert float(value) == pytest.approx(procrustes(x[copies], matched[copies], group=still).distance, abs=1e-9)
+
+
+@pytest.mark.parametrize("group", ["orthogonal", "permutation"])
+def test_the_distance_lies_in_the_middle_of_its_interval_where_resamples_matched_anew_are_closer(group):
+    x, y = (torch.randn(60, 20, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) for seed in (0, 1))
+    found = procrustes_interval(x, x + 2 * y, seed=0, group=group, draws=200)
+    assert found.low < found.value < found.high
+    resamples = torch.randint(60, (20, 60), generator=torch.Generator().manual_seed(2))
+    anew = [procrustes(x[chosen], (x + 2 * y)[chosen], group=group).distance for chosen in resamples]
+    gap = found.value - sum(anew) / len(anew)
+    assert gap > 0.005
+    assert abs(float(found.draws.mean()) - found.value) < gap / 2
+
+
+def test_fewer_channels_have_intervals():
+    x, y = pair(0, n=30)
+    found = procrustes_interval(x, y[:, :3], seed=0, draws=50)
+    assert found.low < found.value < found.high
+    swapped = procrustes_interval(y[:, :3], x, seed=0, draws=50)
+    torch.testing.assert_close(swapped.draws, found.draws, rtol=1e-12, atol=1e-12)
 
 
 def test_related_features_are_told_from_unrelated_ones():

@@ -1,16 +1,20 @@
 """Comparing representations modulo symmetry: features, Procrustes distances and CKA, stitching, rotation penalties."""
 
+from coset.represent.advice import Advice, advice, invariant
 from coset.represent.birkhoff import nearest_permutation, to_birkhoff
 from coset.represent.capacity import CAPACITIES, Grid, excess_over_rank, log_capacity
 from coset.represent.cka import cka, cka_of_batches
 from coset.represent.cut import Cut, cut
 from coset.represent.features import feature_chunks, features
 from coset.represent.group_elements import random_element, random_rotation
+from coset.represent.heat_maps import plot_layers
 from coset.represent.hsic import ESTIMATORS, hsic
 from coset.represent.kernels import KERNELS
+from coset.represent.layer_choice import called_layers, layers_before_weights
 from coset.represent.layer_group import layer_group, layer_groups, named_group
 from coset.represent.layer_matrix import MEASURES, LayerMatrix, compare_layers
 from coset.represent.layers import layer_names, recording, replacing
+from coset.represent.network_comparison import LayerPair, NetworkComparison, compare_networks
 from coset.represent.penalties import Penalty, stitching_penalty
 from coset.represent.procrustes import Procrustes, procrustes
 from coset.represent.resampling import (
@@ -35,12 +39,15 @@ __all__ = [
     "GROUPS",
     "KERNELS",
     "MEASURES",
+    "Advice",
     "Choice",
     "Cut",
     "Grid",
     "Interval",
     "LayerMatrix",
+    "LayerPair",
     "MapFamily",
+    "NetworkComparison",
     "PairPenalties",
     "Part",
     "Penalty",
@@ -50,11 +57,14 @@ __all__ = [
     "StitchTraining",
     "Stitching",
     "UnitGroup",
+    "advice",
+    "called_layers",
     "cka",
     "cka_interval",
     "cka_of_batches",
     "cka_test",
     "compare_layers",
+    "compare_networks",
     "cross_validate",
     "cut",
     "excess_over_rank",
@@ -62,13 +72,16 @@ __all__ = [
     "features",
     "fine_tuned_above",
     "hsic",
+    "invariant",
     "layer_group",
     "layer_groups",
     "layer_names",
+    "layers_before_weights",
     "log_capacity",
     "make_family",
     "named_group",
     "nearest_permutation",
+    "plot_layers",
     "procrustes",
     "procrustes_interval",
     "procrustes_test",

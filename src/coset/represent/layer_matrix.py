@@ -1,5 +1,7 @@
 """Layer × layer comparison of two models over data, batch by batch: no features are held."""
 
+import csv
+import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +32,24 @@ class LayerMatrix:
     layers_x: tuple[str, ...]
     layers_y: tuple[str, ...]
     similarity: Tensor
+
+    def to_dict(self) -> dict[str, object]:
+        """All of it, ready for JSON; rows belong to the layers of x."""
+        return {
+            "measure": self.measure,
+            "layers_x": list(self.layers_x),
+            "layers_y": list(self.layers_y),
+            "similarity": self.similarity.tolist(),
+        }
+
+    def to_csv(self) -> str:
+        """A line for each pair of layers."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["layer of x", "layer of y", self.measure])
+        for x, row in zip(self.layers_x, self.similarity.tolist(), strict=True):
+            writer.writerows([x, y, value] for y, value in zip(self.layers_y, row, strict=True))
+        return text.getvalue()
 
 
 Chunk = tuple[dict[str, Tensor], dict[str, Tensor]]

@@ -61,7 +61,7 @@ def procrustes(x: Tensor, y: Tensor, *, group: Group = "permutation") -> Procrus
     x, y = check_pair(x, y, positions=True)
     acting = group_on_both(group, x.shape[1], y.shape[1])
     moments = cross_moments([(x, y)])
-    over_x, over_y = (_factors(acting, part) for part in (moments.squares_x, moments.squares_y))
+    over_x, over_y = (piece_factors(acting, part) for part in (moments.squares_x, moments.squares_y))
     scores = moments.cross * over_x[:, None] * over_y
     pieces = len(set(acting.scaled))
     if acting.rotates:
@@ -95,7 +95,7 @@ def cross_moments(pairs: Iterable[tuple[Tensor, Tensor]]) -> CrossMoments:
 def distance_of_moments(moments: CrossMoments, group: Group) -> float:
     """The distance from sums alone, for features that are not held; it is exact to about 1e-8, a root of rounding."""
     acting = group_on_both(group, len(moments.squares_x), len(moments.squares_y))
-    over_x, over_y = (_factors(acting, part) for part in (moments.squares_x, moments.squares_y))
+    over_x, over_y = (piece_factors(acting, part) for part in (moments.squares_x, moments.squares_y))
     scores = moments.cross * over_x[:, None] * over_y
     if acting.rotates:
         best = float(torch.linalg.svdvals(scores).sum())
@@ -118,12 +118,13 @@ def added(a: CrossMoments, b: CrossMoments) -> CrossMoments:
     return CrossMoments(a.cross + b.cross, a.squares_x + b.squares_x, a.squares_y + b.squares_y)
 
 
-def _factors(group: UnitGroup, squares: Tensor) -> Tensor:
-    """One over the norm of the piece that each channel is normalised with, 0 for dead ones; (C,)."""
+def piece_factors(group: UnitGroup, squares: Tensor) -> Tensor:
+    """One over the norm of the piece that each channel is normalised with, 0 for dead ones; both (…, C)."""
     labels = squares.new_empty(group.size, dtype=torch.long)
     labels[_places(group, squares)] = torch.tensor(group.scaled, device=squares.device)
-    labels = labels[: len(squares)]
-    norms = squares.new_zeros(group.size).index_add_(0, labels, squares).sqrt()[labels]
+    labels = labels[: squares.shape[-1]]
+    sums = squares.new_zeros(*squares.shape[:-1], group.size).index_add_(-1, labels, squares)
+    norms = sums.sqrt()[..., labels]
     return torch.where(norms > 0, 1 / torch.where(norms > 0, norms, 1.0), 0.0)
 
 

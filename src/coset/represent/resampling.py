@@ -7,10 +7,10 @@ from torch import Tensor
 
 from coset.errors import InputError
 from coset.progress import progress
-from coset.represent.channels import check_pair
+from coset.represent.channels import check_pair, wide_chunks
 from coset.represent.cka import cka, side_of
 from coset.represent.hsic import check_examples
-from coset.represent.procrustes import CrossMoments, distance_of_moments, procrustes
+from coset.represent.procrustes import Procrustes, piece_factors, procrustes
 from coset.represent.unit_groups import Group
 
 _AT_ONCE = 256
@@ -62,6 +62,21 @@ def cka_interval(
     _check(draws, level)
     value = cka(x, y, group=group, kernel=kernel, estimator=estimator)
     k, l = _kernels(x, y, group, kernel, estimator)  # noqa: E741
+    return kernel_interval(k, l, value, seed=seed, estimator=estimator, draws=draws, level=level)
+
+
+def kernel_interval(
+    k: Tensor,
+    l: Tensor,  # noqa: E741
+    value: float,
+    *,
+    seed: int,
+    estimator: str = "unbiased",
+    draws: int = 1000,
+    level: float = 0.95,
+) -> Interval:
+    """``cka_interval`` of kernel matrices (N, N) that are centred already, and their CKA."""
+    _check(draws, level)
     n = len(k)
     generator = torch.Generator().manual_seed(seed)
     products = (k * l, k * k, l * l)
@@ -105,26 +120,22 @@ def cka_test(
 
 
 def procrustes_interval(
-    x: Tensor,
-    y: Tensor,
-    *,
-    seed: int,
-    group: Group = "permutation",
-    draws: int = 200,
-    level: float = 0.95,
-    show: bool | None = None,
+    x: Tensor, y: Tensor, *, seed: int, group: Group = "permutation", draws: int = 1000, level: float = 0.95
 ) -> Interval:
-    """The distance of ``procrustes`` with a bootstrap interval over examples; each resample is matched anew."""
+    """The distance of ``procrustes`` with a bootstrap interval over examples.
+
+    The element of the group is that of all examples: at the best one the distance is stationary, so that to first
+    order nothing is lost, and matched anew every resample would look closer than the examples it is drawn from.
+    """
     _check(draws, level)
-    value = procrustes(x, y, group=group).distance
+    found = procrustes(x, y, group=group)
     x, y = check_pair(x, y, positions=True)
     generator = torch.Generator().manual_seed(seed)
-    found = []
-    with progress("bootstrap", draws, show=show) as bar:
-        for _ in range(draws):
-            found.append(_weighted_distance(x, y, _weights(len(x), 1, generator)[0].to(x.device), group))
-            bar.advance()
-    return _interval(value, torch.tensor(found, dtype=torch.float64), level)
+    products = _products_by_example(x, y, found)
+    distances = [
+        _weighted_distances(_weights(len(x), count, generator), *products, found) for count in _portions(draws)
+    ]
+    return _interval(found.distance, torch.cat(distances), level)
 
 
 def procrustes_test(
@@ -186,12 +197,36 @@ def _weighted_hsic(w: Tensor, products: Tensor, rows_k: Tensor, rows_l: Tensor, 
     return (inner + totals / ((n - 1) * (n - 2)) - 2 / (n - 2) * crossed) / (n * (n - 3))
 
 
-def _weighted_distance(x: Tensor, y: Tensor, w: Tensor, group: Group) -> float:
-    """The Procrustes distance of a resample in which example i stands w_i times."""
-    rows_x, rows_y = (part.double().transpose(0, 1).flatten(1) for part in (x, y))
-    each = w.repeat_interleave(x.shape[2])
-    moments = CrossMoments((rows_x * each) @ rows_y.mT, rows_x.square() @ each, rows_y.square() @ each)
-    return distance_of_moments(moments, group)
+def _products_by_example(x: Tensor, y: Tensor, found: Procrustes) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each example, x with what is matched to it, x with itself and y with itself, summed over positions.
+
+    (N, C), (N, C), (N, C'); the first is (N, 1) where a rotation matches all channels together.
+    """
+    parts = []
+    for a, b in wide_chunks(x, y):
+        if found.rotation is not None:
+            matched = (a * (found.rotation.mT @ b)).sum((1, 2))[:, None]
+        else:
+            assert found.order is not None
+            assert found.signs is not None
+            matched = (a * b[:, found.order]).sum(2) * torch.where(found.order >= 0, found.signs, 0.0)
+        parts.append((matched, a.square().sum(2), b.square().sum(2)))
+    cross, squares_x, squares_y = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    return cross, squares_x, squares_y
+
+
+def _weighted_distances(w: Tensor, cross: Tensor, squares_x: Tensor, squares_y: Tensor, found: Procrustes) -> Tensor:
+    """The distances of resamples w (B, N) with the element that was found; (B,)."""
+    group, w = found.group, w.to(cross)
+    products, own_x, own_y = (w @ part for part in (cross, squares_x, squares_y))
+    over_x, over_y = (piece_factors(group, squares) for squares in (own_x, own_y))
+    if found.order is None:
+        # One piece, and so one norm for all channels.
+        products = products * over_x[:, :1] * over_y[:, :1]
+    else:
+        products = products * over_x * over_y[:, found.order]
+    squares = (own_x * over_x.square()).sum(1) + (own_y * over_y.square()).sum(1)
+    return ((squares - 2 * products.sum(1)).clamp_min(0.0) / (4 * len(set(group.scaled)))).sqrt()
 
 
 def _weights(n: int, draws: int, generator: torch.Generator) -> Tensor:

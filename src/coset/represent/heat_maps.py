@@ -1,0 +1,72 @@
+"""Layer × layer similarities as a figure."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from coset.errors import InputError
+from coset.represent.layer_matrix import LayerMatrix
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+_WRITTEN = 16
+"""Up to so many layers a side, each cell tells its number."""
+
+
+def plot_layers(matrices: Mapping[str, LayerMatrix], *, x: str = "layer of x", y: str = "layer of y") -> "Figure":
+    """A panel for each label → similarities, with one scale of colours from 0 to 1; ``x``, ``y``: names of the axes.
+
+    Rows are the layers of x, columns those of y, the first layer at the lower left. Unbiased estimates below 0 have the
+    colour of 0 and tell their number.
+    """
+    if not isinstance(matrices, Mapping) or not matrices:
+        raise InputError(f"matrices is {matrices!r}; expected at least one LayerMatrix by label")
+    # matplotlib takes long to import, and only this needs it.
+    from coset.figures import label_panel, new_figure, styled
+
+    sizes = [matrix.similarity.shape for matrix in matrices.values()]
+    rows, columns = max(size[0] for size in sizes), max(size[1] for size in sizes)
+    letters = max(len(name) for matrix in matrices.values() for name in (*matrix.layers_x, *matrix.layers_y))
+    cell = 0.34 if max(rows, columns) <= _WRITTEN else 0.2
+    margin = 0.55 + 0.065 * letters
+    width, height = (max(1.5, cell * count) + margin for count in (columns, rows))
+    with styled():
+        figure = new_figure(0.7 + width * len(matrices), 0.35 + height)
+        panels = []
+        for number, (label, matrix) in enumerate(matrices.items()):
+            axes = figure.add_subplot(1, len(matrices), number + 1)
+            panels.append(axes)
+            shown = _draw(axes, matrix)
+            label_panel(axes, chr(ord("a") + number), label)
+            axes.set_xlabel(y)
+            if number == 0:
+                axes.set_ylabel(x)
+            elif matrix.layers_x == next(iter(matrices.values())).layers_x:
+                axes.tick_params(labelleft=False)
+        figure.colorbar(shown, ax=panels, shrink=0.85, label="similarity")
+    return figure
+
+
+def _draw(axes: "Axes", matrix: LayerMatrix) -> "AxesImage":
+    values = matrix.similarity
+    shown = axes.imshow(values.tolist(), cmap="cividis", vmin=0, vmax=1, origin="lower", interpolation="nearest")
+    axes.set_xticks(range(len(matrix.layers_y)), matrix.layers_y, rotation=90)
+    axes.set_yticks(range(len(matrix.layers_x)), matrix.layers_x)
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
+    if max(values.shape) <= _WRITTEN:
+        for row, line in enumerate(values.tolist()):
+            for column, value in enumerate(line):
+                ink = "white" if value < 0.5 else "black"
+                axes.text(column, row, _hundredths(value), ha="center", va="center", color=ink, fontsize=6.5)
+    return shown
+
+
+def _hundredths(value: float) -> str:
+    """0.87 as .87; nothing is shown as -0."""
+    text = f"{value:.2f}".replace("0.", ".", 1)
+    return ".00" if text == "-.00" else text
