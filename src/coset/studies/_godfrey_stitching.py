@@ -153,34 +153,39 @@ def penalties(
     how: Training,
 ) -> Penalties:
     """Penalties of all ``families`` (of ``MAPS``) at all ``layers`` for all ``pairs``."""
-    alone = answers(context, networks, how.held_out)
-    before = torch.stack([(alone[below] + alone[above]) / 2 for below, above in pairs])
-    # Pair after pair: what has been done when a run is stopped is whole pairs.
     made: dict[tuple[int, str, str], Stitched] = {}
+    # Pair after pair: what has been done when a run is stopped is whole pairs.
     with context.progress("stitching", len(pairs) * len(layers) * len(families)) as bar:
         for (number, pair), layer, family in product(enumerate(pairs), layers, families):
             made[number, layer, family] = stitched(context, networks, pair, layer, family, how)
             bar.advance(note=f"{pair[0]} and {pair[1]}, {layer}, {family}")
+    return gathered(context, made, pairs, answers(context, networks, how.held_out))
 
-    def table(read: str) -> list[list[list[Tensor]]]:
-        return [
-            [
-                [torch.as_tensor(getattr(made[number, layer, family], read)) for number in range(len(pairs))]
-                for family in families
-            ]
-            for layer in layers
+
+def gathered(
+    context: Context,
+    made: Mapping[tuple[int, str, str], Stitched],
+    pairs: Sequence[tuple[int, int]],
+    alone: Mapping[int, Tensor],
+) -> Penalties:
+    """Penalties of stitched networks by (number of the pair, layer, family), all combinations of these.
+
+    ``alone``: the right answers of each network by itself.
+    """
+    layers = tuple(dict.fromkeys(layer for _, layer, _ in made))
+    families = tuple(dict.fromkeys(family for _, _, family in made))
+    before = torch.stack([(alone[below] + alone[above]) / 2 for below, above in pairs])
+
+    def table(read: str) -> Tensor:
+        cells = [
+            torch.as_tensor(getattr(made[number, layer, family], read))
+            for layer, family, number in product(layers, families, range(len(pairs)))
         ]
+        return torch.stack(cells).reshape(len(layers), len(families), len(pairs), *cells[0].shape)
 
-    lost = before - _stacked(table("correct"))
-    return Penalties(
-        tuple(layers),
-        tuple(families),
-        tuple(pairs),
-        lost,
-        resampled(lost, context.generator("pairs and images")),
-        _stacked(table("sparsity")),
-        float(before.mean()),
-    )
+    lost = before - table("correct")
+    draws = resampled(lost, context.generator("pairs and images"))
+    return Penalties(layers, families, tuple(pairs), lost, draws, table("sparsity"), float(before.mean()))
 
 
 def resampled(values: Tensor, generator: torch.Generator, draws: int = DRAWS) -> Tensor:
@@ -203,7 +208,3 @@ def _often(n: int, draws: int, generator: torch.Generator) -> Tensor:
     chosen = torch.randint(n, (draws, n), generator=generator)
     ones = torch.ones(draws, n, dtype=torch.float64)
     return torch.zeros(draws, n, dtype=torch.float64).scatter_add_(1, chosen, ones) / n
-
-
-def _stacked(table: list[list[list[Tensor]]]) -> Tensor:
-    return torch.stack([torch.stack([torch.stack(row) for row in rows]) for rows in table])
