@@ -1,5 +1,6 @@
 """Stitching of residual networks inside and outside of their blocks (Godfrey et al. 2022, D.3): findings in words."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -61,22 +62,31 @@ def contrasts_of(found: Penalties, places: Places) -> Contrasts:
     )
 
 
-def stitching_findings(config: StitchingConfig, paper: StitchingConfig, context: Context) -> Findings:
-    """Stitch all pairs at all layers by maps of all families, and judge what the paper says of it."""
+def stitching_findings(
+    config: StitchingConfig,
+    paper: StitchingConfig,
+    context: Context,
+    extra: Callable[[Penalties, Places], tuple[str, dict[str, Scalar]]] | None = None,
+) -> Findings:
+    """Stitch all pairs at all layers by maps of all families, and judge what the paper says of it.
+
+    ``extra``: one more sentence, and its numbers.
+    """
     pairs = chosen_pairs(context, config.zoo, config.pairs)
     networks = load_networks(context, config.zoo, {number for pair in pairs for number in pair})
     labels = config.places.labels()
     found = penalties(context, networks, tuple(labels), FAMILIES, pairs, config.training)
     compared = contrasts_of(found, config.places)
+    more, more_numbers = extra(found, config.places) if extra else ("", {})
     smaller = zoo_differences(config.zoo, paper.zoo)
     if len(labels) < len(paper.places.labels()):
         smaller.append(f"{len(labels)} layers are looked at (there {len(paper.places.labels())})")
     smaller += stitching_differences(config.training, paper.training, config.pairs, paper.pairs)
     return Findings(
-        numbers=numbers_of(found, compared, config.places),
+        numbers=numbers_of(found, compared, config.places) | more_numbers,
         tables={"penalties": penalty_table(found, labels), "differences": _difference_table(compared)},
         outcome=f"{OVERVIEW}\n\n{judge_blocks(compared)}\n\n{judge_outside(compared, config.places)}\n\n"
-        f"{judge_inside(compared)}\n\n{INTERVALS} {sentence(smaller)}",
+        f"{judge_inside(compared)} {more}\n\n{INTERVALS} {sentence(smaller)}",
         figure=lambda: _figure(found, config.places),
         caption="Stitching penalties by layer, numbered by convolutions: (a) where everything passes through the "
         "layer, (b) inside of residual blocks, marked *. Means over pairs with 95 % intervals over pairs and images.",

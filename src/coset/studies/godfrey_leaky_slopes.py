@@ -1,0 +1,294 @@
+"""ResNet20s with LeakyReLU of several slopes: accuracy and G_ReLU stitching (Godfrey et al. 2022, fig. 8, table 3)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from coset.represent import Interval
+from coset.studies import Context, Findings, Scalar, Table, study
+from coset.studies._godfrey_contrasts import average, contrast, key_of, listed, minus, points, sign, told
+from coset.studies._godfrey_residual import IMAGES, PAPER_RECIPE, RECIPE, RESNET20_PLACES, Places
+from coset.studies._godfrey_residual_stitching import INTERVALS
+from coset.studies._godfrey_setting import sentence, stitching_differences, zoo_differences
+from coset.studies._godfrey_similarity import percentiles
+from coset.studies._godfrey_stitching import Penalties, Training, penalties
+from coset.studies._godfrey_zoo import Pairs, Zoo, answers, chosen_pairs, load_networks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PUBLISHED = {1e-4: 89.3, 1e-3: 89.4, 1e-2: 89.2, 0.1: 89.4, 0.5: 86.6, 0.9: 73.0, 1.0: 41.8}
+"""Table 3: the slope and the accuracy in percent."""
+FAMILY = "G_ReLU"
+BOTH: Pairs = ((0, 1), (1, 0))
+
+
+@dataclass(frozen=True)
+class Config:
+    """Two networks of each slope, each stitched to the other."""
+
+    zoo: Zoo
+    slopes: tuple[float, ...]
+    places: Places
+    pairs: Pairs
+    training: Training
+
+
+@dataclass(frozen=True, eq=False)
+class Slope:
+    """What was measured of one slope: the accuracy of each network, in percent, that by chance, and the penalties."""
+
+    accuracies: tuple[float, ...]
+    chance: float
+    found: Penalties
+
+    @property
+    def accuracy(self) -> float:
+        """The mean, in percent."""
+        return sum(self.accuracies) / len(self.accuracies)
+
+
+TINY = (("stages", (4, 8)), ("blocks", 1), ("in_channels", 1))
+PRESETS = {
+    "quick": Config(
+        Zoo("resnet", IMAGES["quick"], 2, RECIPE["quick"], TINY),
+        (0.01, 1.0),
+        RESNET20_PLACES["quick"],
+        ((0, 1),),
+        Training(images=200, held_out=None, epochs=1, batch_size=50, learning_rate=1e-2),
+    ),
+    "small": Config(
+        Zoo("resnet20", IMAGES["small"], 2, replace(RECIPE["small"], epochs=3), (("width", 0.25),)),
+        (0.01, 0.5, 0.9, 1.0),
+        Places(blocks=(0, 2)),
+        BOTH,
+        Training(images=2000, held_out=5000, epochs=3, batch_size=50, learning_rate=1e-2),
+    ),
+    "paper": Config(
+        Zoo("resnet20", IMAGES["paper"], 2, PAPER_RECIPE),
+        tuple(PUBLISHED),
+        Places(),
+        BOTH,
+        Training(images=None, held_out=None, start="random"),
+    ),
+}
+
+
+@study(
+    name="godfrey-leaky-slopes",
+    title="Stitching ResNet20s with LeakyReLU, from ReLU to the identity",
+    reference="Godfrey et al. 2022, On the symmetries of deep learning models and their internal representations, "
+    "supplement D.3, fig. 8 and table 3",
+    paper="""
+    ResNet20s with LeakyReLU of slope s below 0 have 89 % on CIFAR-10 up to s = 0.1, then 86.6 % at 0.5, 73.0 % at 0.9
+    and 41.8 % at 1, where the activation is the identity. G_ReLU stitching is hard to interpret for that decrease; but
+    at s = 1, and less so at 0.9, penalties are mostly constant throughout the layers, unlike for small slopes. This is
+    most prominent for the final two layers, where the penalty is the lowest for small slopes.
+    """,
+    presets=PRESETS,
+)
+def run(config: Config, context: Context) -> Findings:
+    """Two networks of each slope, stitched both ways by G_ReLU."""
+    paper = PRESETS["paper"]
+    slopes = {slope: _measured(config, context, slope) for slope in config.slopes}
+    labels = config.places.labels()
+    smaller = zoo_differences(config.zoo, paper.zoo)
+    if config.slopes != paper.slopes:
+        smaller.append(
+            f"slopes are {listed([f'{slope:g}' for slope in config.slopes])} (there {len(PUBLISHED)} of them)"
+        )
+    smaller += stitching_differences(config.training, paper.training, config.pairs, paper.pairs)
+    return Findings(
+        numbers=numbers_of(slopes),
+        tables={"accuracies": _accuracy_table(slopes), "penalties": _penalty_table(slopes, labels)},
+        outcome=f"{judge_accuracy(slopes)}\n\n{judge_evenness(slopes)}\n\n{judge_end(slopes)}\n\n"
+        f"{INTERVALS} {sentence(smaller)}",
+        figure=lambda: _figure(slopes, labels),
+        caption="(a) G_ReLU stitching penalties of both directions by layer, numbered by convolutions, * inside of "
+        "residual blocks, for slopes of LeakyReLU: means with 95 % intervals over pairs and images. (b) Test accuracy "
+        "of the two networks of each slope, here and published.",
+    )
+
+
+def _measured(config: Config, context: Context, slope: float) -> Slope:
+    zoo = replace(config.zoo, options=(*config.zoo.options, ("activation", f"leaky_relu:{slope:g}")))
+    pairs = chosen_pairs(context, zoo, config.pairs)
+    networks = load_networks(context, zoo, {number for pair in pairs for number in pair})
+    found = penalties(context, networks, tuple(config.places.labels()), (FAMILY,), pairs, config.training)
+    alone = answers(context, networks, None)
+    return Slope(tuple(100 * float(one.mean()) for one in alone.values()), 1 / networks.classes, found)
+
+
+def spread(found: Penalties) -> Interval:
+    """The standard deviation of the mean penalties over layers."""
+    values = found.lost.mean((-2, -1))[:, 0]
+    return percentiles(float(values.std(correction=0)), found.draws[:, 0].std(0, correction=0))
+
+
+def spread_difference(one: Penalties, other: Penalties) -> Interval:
+    """How much more the penalties of ``one`` differ over layers than those of ``other``."""
+    first, second = spread(one), spread(other)
+    return percentiles(first.value - second.value, first.draws - second.draws)
+
+
+def end_drop(found: Penalties) -> Interval:
+    """The mean penalty of all layers but the last two, less that of the last two."""
+    early, late = found.layers[:-2], found.layers[-2:]
+    return contrast(found, minus(average(early, FAMILY), average(late, FAMILY)))
+
+
+def numbers_of(slopes: Mapping[float, Slope]) -> dict[str, Scalar]:
+    """By slope: accuracy in percent; the mean penalty, its spread over layers and its drop at the end in points."""
+    numbers: dict[str, Scalar] = {}
+    for slope, one in slopes.items():
+        name = _name(slope)
+        numbers[f"{name}_accuracy"] = one.accuracy
+        mean = contrast(one.found, average(one.found.layers, FAMILY))
+        numbers |= points(f"{name}_mean", mean)
+        numbers[f"{name}_share"] = 100 * mean.value / (one.found.accuracy - one.chance)
+        numbers |= points(f"{name}_spread", spread(one.found))
+        numbers |= points(f"{name}_drop", end_drop(one.found))
+    least, most = _ends(slopes)
+    return numbers | points("spread_difference", spread_difference(slopes[least].found, slopes[most].found))
+
+
+def _name(slope: float) -> str:
+    return f"s_{key_of(f'{slope:g}')}"
+
+
+def _ends(slopes: Mapping[float, Slope]) -> tuple[float, float]:
+    return min(slopes), max(slopes)
+
+
+def judge_accuracy(slopes: Mapping[float, Slope]) -> str:
+    """Whether accuracy falls towards the identity."""
+    told_all = ", ".join(f"{{{_name(slope)}_accuracy:.1f}} % at {slope:g}" for slope in slopes)
+    least, most = _ends(slopes)
+    first, last = slopes[least].accuracies, slopes[most].accuracies
+    if min(first) > max(last):
+        verdict = (
+            f"As in the paper it falls towards the identity: every network of slope {least:g} is better than every one"
+        )
+        return f"The mean test accuracy is {told_all}. {verdict} of slope {most:g}."
+    return f"The mean test accuracy is {told_all}. Unlike in the paper, the two ends are not told apart."
+
+
+def judge_evenness(slopes: Mapping[float, Slope]) -> str:
+    """Whether penalties are more constant over layers at slope 1."""
+    least, most = _ends(slopes)
+    spoken = {
+        1: f"As in the paper, penalties are more constant over the layers at slope {most:g} than at {least:g}",
+        0: f"Whether penalties are more constant over the layers at slope {most:g} than at {least:g}, as in the paper, "
+        f"is within the uncertainty",
+        -1: f"Unlike in the paper, penalties are less constant over the layers at slope {most:g} than at {least:g}",
+    }[sign(spread_difference(slopes[least].found, slopes[most].found))]
+    each = "; ".join(
+        f"{told(f'{_name(slope)}_spread')} around a mean of {{{_name(slope)}_mean:.1f}}, which is "
+        f"{{{_name(slope)}_share:.0f}} % of the accuracy above chance, at {slope:g}"
+        for slope in slopes
+    )
+    return (
+        f"{spoken}. Their standard deviation over layers, in points, is {each}. Between {least:g} and {most:g} it "
+        f"differs by {told('spread_difference')}."
+    )
+
+
+def judge_end(slopes: Mapping[float, Slope]) -> str:
+    """Whether the last two layers have the lowest penalties for small slopes, and not at slope 1."""
+    least, most = _ends(slopes)
+    drops = {slope: sign(end_drop(slopes[slope].found)) for slope in (least, most)}
+    words = {1: "lower than before them", 0: "not told apart from those before them", -1: "higher than before them"}
+    verdict = "as in the paper" if drops[least] == 1 else "unlike in the paper"
+    return (
+        f"At slope {least:g} the penalties of the last two layers are {words[drops[least]]}, {verdict}: the mean of "
+        f"the earlier ones is higher by {told(f'{_name(least)}_drop')} points. At slope {most:g} they are "
+        f"{words[drops[most]]} ({told(f'{_name(most)}_drop')})."
+    )
+
+
+def _accuracy_table(slopes: Mapping[float, Slope]) -> Table:
+    rows: list[list[Scalar]] = []
+    for slope, one in slopes.items():
+        mean, even, drop = (
+            100 * part.value
+            for part in (
+                contrast(one.found, average(one.found.layers, FAMILY)),
+                spread(one.found),
+                end_drop(one.found),
+            )
+        )
+        published = PUBLISHED.get(slope)
+        rows.append([slope, one.accuracy, min(one.accuracies), max(one.accuracies), published, mean, even, drop])
+    columns = (
+        "slope",
+        "accuracy, %",
+        "worst network",
+        "best network",
+        "published, %",
+        "mean penalty, points",
+        "its deviation over layers",
+        "drop at the last two layers",
+    )
+    return Table(
+        columns, rows, "Test accuracies, beside table 3 of the paper, and what the penalties do over the layers."
+    )
+
+
+def _penalty_table(slopes: Mapping[float, Slope], labels: Mapping[str, str]) -> Table:
+    rows: list[list[Scalar]] = []
+    for slope, one in slopes.items():
+        for layer in one.found.layers:
+            mean = one.found.mean(layer, FAMILY)
+            rows.append([slope, labels[layer], layer, 100 * mean.value, 100 * mean.low, 100 * mean.high])
+    columns = ("slope", "layer", "name", "penalty, points", "low", "high")
+    return Table(
+        columns, rows, "G_ReLU stitching penalties, means over pairs with 95 % intervals over pairs and images."
+    )
+
+
+def _figure(slopes: Mapping[float, Slope], labels: Mapping[str, str]) -> "Figure":
+    from coset.figures import label_panel, new_figure
+
+    figure = new_figure(8.4, 3.6)
+    left, right = figure.subplots(1, 2, width_ratios=(2.2, 1.0))
+    _draw_penalties(left, slopes, labels)
+    label_panel(left, "a", "G_ReLU stitching")
+    _draw_accuracies(right, slopes)
+    label_panel(right, "b", "accuracy")
+    return figure
+
+
+def _draw_penalties(axes: "Axes", slopes: Mapping[float, Slope], labels: Mapping[str, str]) -> None:
+    import matplotlib
+
+    layers = next(iter(slopes.values())).found.layers
+    colours = matplotlib.colormaps["cividis"](torch.linspace(0, 0.9, len(slopes)).tolist())
+    for number, ((slope, one), colour) in enumerate(zip(slopes.items(), colours, strict=True)):
+        means = [one.found.mean(layer, FAMILY) for layer in layers]
+        values = [100 * mean.value for mean in means]
+        bars = [[100 * (mean.value - mean.low) for mean in means], [100 * (mean.high - mean.value) for mean in means]]
+        at = [place + 0.08 * (number - (len(slopes) - 1) / 2) for place in range(len(layers))]
+        axes.errorbar(at, values, bars, color=colour, marker="osD^v<>"[number % 7], lw=1.2, label=f"{slope:g}")
+    axes.set_xticks(range(len(layers)), [labels[layer] for layer in layers])
+    axes.set_xlabel("layer")
+    axes.set_ylabel("stitching penalty, points")
+    axes.legend(title="slope", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def _draw_accuracies(axes: "Axes", slopes: Mapping[float, Slope]) -> None:
+    from coset.figures import BLUE, GREY
+
+    places = range(len(slopes))
+    for place, one in zip(places, slopes.values(), strict=True):
+        label = "here" if place == 0 else None
+        axes.plot([place] * len(one.accuracies), one.accuracies, "o", color=BLUE, label=label)
+    known = [(place, PUBLISHED[slope]) for place, slope in zip(places, slopes, strict=True) if slope in PUBLISHED]
+    axes.plot([place for place, _ in known], [value for _, value in known], "x", color=GREY, label="published")
+    axes.set_xticks(list(places), [f"{slope:g}" for slope in slopes])
+    axes.set_ylim(0, 100)
+    axes.set_xlabel("slope of LeakyReLU")
+    axes.set_ylabel("test accuracy, %")
+    axes.legend(loc="lower left")

@@ -1,0 +1,187 @@
+"""Stitching compact transformers behind encoder blocks, where no activation follows (Godfrey et al. 2022, D.4)."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from coset.represent import Interval
+from coset.studies import Context, Findings, Scalar, study
+from coset.studies._godfrey_contrasts import average, contrast, key_of, minus, points, sign, told
+from coset.studies._godfrey_residual import IMAGES
+from coset.studies._godfrey_residual_stitching import INTERVALS, draw_penalties, penalty_table
+from coset.studies._godfrey_setting import sentence, stitching_differences, zoo_differences
+from coset.studies._godfrey_similarity import percentiles
+from coset.studies._godfrey_stitching import Penalties, Training, penalties
+from coset.studies._godfrey_zoo import Pairs, Zoo, chosen_pairs, load_networks
+from coset.train import RECIPES, Recipe
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FAMILIES = ("full", "orthogonal", "G_ReLU")
+"""The paper has the first and the last."""
+LARGE = 0.5
+"""The share of the accuracy above chance from which on a penalty counts as large."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Transformers of ``depth`` encoder blocks, stitched behind each of them."""
+
+    zoo: Zoo
+    depth: int
+    pairs: Pairs
+    training: Training
+
+
+def _narrow(dim: int, heads: int, depth: int, size: int, **more: Any) -> tuple[tuple[str, Any], ...]:
+    still = {"renormalize_stream": True, "attention_dropout": 0.0, "stochastic_depth": 0.0}
+    return tuple({"dim": dim, "depth": depth, "heads": heads, "image_size": size, **more, **still}.items())
+
+
+PRESETS = {
+    "quick": Config(
+        Zoo(
+            "cct",
+            IMAGES["quick"],
+            2,
+            Recipe(epochs=6, batch_size=50, optimizer="adamw", learning_rate=5e-3, schedule="cosine"),
+            _narrow(16, 2, 2, 8, in_channels=1),
+        ),
+        2,
+        ((0, 1),),
+        Training(images=200, held_out=None, epochs=2, batch_size=50, learning_rate=1e-2),
+    ),
+    "small": Config(
+        Zoo(
+            "cct",
+            IMAGES["small"],
+            2,
+            Recipe(
+                epochs=5,
+                batch_size=250,
+                optimizer="adamw",
+                learning_rate=2e-3,
+                weight_decay=6e-2,
+                schedule="cosine",
+                warmup_epochs=1,
+                augmentation="shift-flip",
+                shift=1,
+            ),
+            _narrow(48, 3, 6, 16, convolutions=2),
+        ),
+        6,
+        ((0, 1), (1, 0)),
+        Training(images=2000, held_out=5000, epochs=4, batch_size=50, learning_rate=1e-2),
+    ),
+    "paper": Config(
+        Zoo("cct", IMAGES["paper"], 10, RECIPES["godfrey-cct"], (("renormalize_stream", True),)),
+        6,
+        5,
+        Training(images=None, held_out=None, start="random"),
+    ),
+}
+
+
+@study(
+    name="godfrey-transformer",
+    title="Stitching compact transformers behind their encoder blocks",
+    reference="Godfrey et al. 2022, On the symmetries of deep learning models and their internal representations, "
+    "supplement D.4, fig. 12",
+    paper="""
+    Compact Convolutional Transformers with six encoder blocks (98 % on CIFAR-10) are stitched behind every block by
+    linear maps and by maps of G_ReLU. The penalties of G_ReLU are large, which is expected, since no
+    activation follows the linear layers at the end of a block.
+    """,
+    presets=PRESETS,
+)
+def run(config: Config, context: Context) -> Findings:
+    """Both families of the paper, and rotations, behind every block."""
+    paper = PRESETS["paper"]
+    pairs = chosen_pairs(context, config.zoo, config.pairs)
+    networks = load_networks(context, config.zoo, {number for pair in pairs for number in pair})
+    labels = {f"blocks.{number}": str(number + 1) for number in range(config.depth)}
+    found = penalties(context, networks, tuple(labels), FAMILIES, pairs, config.training)
+    share = share_lost(found, networks.classes)
+    smaller = zoo_differences(config.zoo, paper.zoo)
+    smaller += stitching_differences(config.training, paper.training, config.pairs, paper.pairs)
+    return Findings(
+        numbers=numbers_of(found, share),
+        tables={"penalties": penalty_table(found, labels)},
+        outcome=f"{OVERVIEW}\n\n{judge(found, share)} {judge_rotations(found)}\n\n{INTERVALS} {sentence(smaller)}",
+        figure=lambda: _figure(found, labels, 1 / networks.classes),
+        caption="Stitching penalties behind each encoder block: means over pairs with 95 % intervals over pairs and "
+        "images. Dotted: the accuracy above chance, which is all there is to lose.",
+    )
+
+
+def share_lost(found: Penalties, classes: int) -> Interval:
+    """G_ReLU's mean penalty over the blocks as a share of the accuracy above chance."""
+    one = contrast(found, average(found.layers, "G_ReLU"))
+    room = found.accuracy - 1 / classes
+    return percentiles(one.value / room, one.draws / room)
+
+
+def numbers_of(found: Penalties, share: Interval) -> dict[str, Scalar]:
+    """Accuracies and penalties in percent and points."""
+    numbers: dict[str, Scalar] = {"accuracy": 100 * found.accuracy, "pairs": len(found.pairs), **points("share", share)}
+    for family in FAMILIES:
+        numbers |= points(key_of(family), contrast(found, average(found.layers, family)))
+        for number, layer in enumerate(found.layers, 1):
+            numbers[f"{key_of(family)}_{number}"] = 100 * found.mean(layer, family).value
+    for family in FAMILIES[:-1]:
+        numbers |= points(f"less_{key_of(family)}", _less(found, family))
+    return numbers
+
+
+def _less(found: Penalties, family: str) -> Interval:
+    return contrast(found, minus(average(found.layers, "G_ReLU"), average(found.layers, family)))
+
+
+OVERVIEW = f"""
+The transformers have a test accuracy of {{accuracy:.1f}} %. Averaged over the blocks the penalty is {told("full")}
+points for linear maps and {told("g_relu")} for G_ReLU, which is {told("share")} % of the accuracy above chance.
+"""
+
+
+def judge(found: Penalties, share: Interval) -> str:
+    """Whether G_ReLU costs more than linear maps, and whether that is much."""
+    above = {
+        1: f"As in the paper, G_ReLU costs more than linear maps, by {told('less_full')} points on average",
+        0: f"Unlike in the paper, G_ReLU and linear maps are not told apart: {told('less_full')} points on average",
+        -1: f"Unlike in the paper, G_ReLU costs less than linear maps: {told('less_full')} points on average",
+    }[sign(_less(found, "full"))]
+    layers = sum(sign(found.difference(layer, "G_ReLU", "full")) > 0 for layer in found.layers)
+    if share.low > LARGE:
+        size = f"Its penalty is large, as there: more than {100 * LARGE:.0f} % of what there is to lose."
+    elif share.high < LARGE:
+        size = f"Its penalty is not as large as there: less than {100 * LARGE:.0f} % of what there is to lose."
+    else:
+        size = f"Whether it is large, above {100 * LARGE:.0f} % of what there is to lose, is within the uncertainty."
+    where = f"Behind {layers} of {len(found.layers)} blocks its penalty is higher by more than the uncertainty."
+    return f"{above}. {where} {size}"
+
+
+def judge_rotations(found: Penalties) -> str:
+    """Beyond the paper: whether rotations, which know no coordinates, do better."""
+    spoken = {
+        1: "rotations cost less than G_ReLU, as the paper's explanation lets expect",
+        0: "rotations are not told apart from G_ReLU, which the paper's explanation does not let expect",
+        -1: "rotations cost more than G_ReLU, which the paper's explanation does not let expect",
+    }[sign(_less(found, "orthogonal"))]
+    return (
+        f"Beyond the paper: {spoken}; their penalty is {told('orthogonal')} points, and G_ReLU loses "
+        f"{told('less_orthogonal')} points to them."
+    )
+
+
+def _figure(found: Penalties, labels: dict[str, str], chance: float) -> "Figure":
+    from coset.figures import GREY, new_figure
+
+    figure = new_figure(5.0, 3.4)
+    axes = figure.subplots()
+    draw_penalties(axes, found, found.layers, labels)
+    axes.axhline(100 * (found.accuracy - chance), color=GREY, ls=":")
+    axes.set_xlabel("encoder block")
+    axes.set_ylabel("stitching penalty, points")
+    figure.legend(loc="outside lower center", ncols=len(found.families))
+    return figure
