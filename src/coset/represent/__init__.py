@@ -1,10 +1,28 @@
-"""Comparing representations modulo symmetry: features, Procrustes distances and CKA, stitching, rotation penalties."""
+"""Comparing representations modulo symmetry: features, Procrustes, CKA, stitching, rotations, dissection."""
 
 from coset.represent.advice import Advice, advice, invariant
 from coset.represent.birkhoff import nearest_permutation, to_birkhoff
 from coset.represent.capacity import CAPACITIES, Grid, excess_over_rank, log_capacity
 from coset.represent.cka import cka, cka_of_batches
 from coset.represent.cut import Cut, cut
+from coset.represent.dissection import dissect
+from coset.represent.dissection_bases import rotation_powers, special_rotation
+from coset.represent.dissection_colours import COLOURS, with_colours
+from coset.represent.dissection_images import (
+    AnnotatedImages,
+    Concept,
+    joined_images,
+    masks_of_labels,
+    plain_images,
+    present_concepts,
+    transformed_images,
+)
+from coset.represent.dissection_placement import Placement, receptive_placement
+from coset.represent.dissection_plot import plot_concepts, plot_dissections
+from coset.represent.dissection_quantiles import TailThreshold
+from coset.represent.dissection_result import Dissection
+from coset.represent.dissection_rotations import RotatedDissections, dissect_rotations
+from coset.represent.dissection_shapes import shape_images
 from coset.represent.features import feature_chunks, features
 from coset.represent.group_elements import random_element, random_rotation
 from coset.represent.heat_maps import plot_layers
@@ -34,14 +52,18 @@ from coset.represent.unit_groups import GROUPS, Part, UnitGroup
 __all__ = [
     "ALPHAS",
     "CAPACITIES",
+    "COLOURS",
     "ESTIMATORS",
     "FAMILIES",
     "GROUPS",
     "KERNELS",
     "MEASURES",
     "Advice",
+    "AnnotatedImages",
     "Choice",
+    "Concept",
     "Cut",
+    "Dissection",
     "Grid",
     "Interval",
     "LayerMatrix",
@@ -52,10 +74,13 @@ __all__ = [
     "Part",
     "Penalty",
     "PermutationTest",
+    "Placement",
     "Procrustes",
+    "RotatedDissections",
     "Rotation",
     "StitchTraining",
     "Stitching",
+    "TailThreshold",
     "UnitGroup",
     "advice",
     "called_layers",
@@ -67,33 +92,47 @@ __all__ = [
     "compare_networks",
     "cross_validate",
     "cut",
+    "dissect",
+    "dissect_rotations",
     "excess_over_rank",
     "feature_chunks",
     "features",
     "fine_tuned_above",
     "hsic",
     "invariant",
+    "joined_images",
     "layer_group",
     "layer_groups",
     "layer_names",
     "layers_before_weights",
     "log_capacity",
     "make_family",
+    "masks_of_labels",
     "named_group",
     "nearest_permutation",
+    "plain_images",
+    "plot_concepts",
+    "plot_dissections",
     "plot_layers",
+    "present_concepts",
     "procrustes",
     "procrustes_interval",
     "procrustes_test",
     "random_element",
     "random_rotation",
+    "receptive_placement",
     "recording",
     "replacing",
     "rotation_penalties",
+    "rotation_powers",
     "sample_pairs",
+    "shape_images",
     "sparsity",
+    "special_rotation",
     "stitch",
     "stitch_pairs",
     "stitching_penalty",
     "to_birkhoff",
+    "transformed_images",
+    "with_colours",
 ]
