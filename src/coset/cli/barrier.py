@@ -15,6 +15,7 @@ import coset.cli.options as given
 from coset.cli.between import Asked, Found, check_asked, joinable, measure
 from coset.cli.ends import NETWORK, Ends, read_ends
 from coset.cli.examples import Choice, choose
+from coset.cli.figure_files import reserve_figure
 from coset.cli.models import gathered
 from coset.cli.networks import Source
 from coset.cli.printing import print_json, show_table
@@ -22,8 +23,6 @@ from coset.errors import InputError
 
 if TYPE_CHECKING:
     from coset.landscape import Profile, Profiles
-
-SUFFIXES = (".png", ".svg", ".json", ".csv")
 
 
 def barrier(
@@ -93,7 +92,7 @@ def barrier(
     known = check_asked(asked, choice)
     with ExitStack() as stack:
         inputs = [start, end, *([symmetry] if symmetry else [])]
-        _check_out(out, inputs, stack)
+        reserve_figure(out, inputs, stack)
         source = Source(model, option, shapes, symmetry, key, strip_prefix)
         symmetric = asked.aligned or renormalize != "none"
         ends = read_ends((start, end), source, choice, likelihood, joinable(asked), symmetric=symmetric)
@@ -110,17 +109,6 @@ def _check_counts(counts: Mapping[str, tuple[int, int]]) -> None:
     for option, (count, least) in counts.items():
         if count < least:
             raise InputError(f"{option} is {count}; expected a whole number of at least {least}")
-
-
-def _check_out(out: Path | None, inputs: list[Path], stack: ExitStack) -> None:
-    from coset.checkpoints import output_file
-
-    if out is None:
-        return
-    if out.suffix in SUFFIXES or not out.name:
-        raise InputError(f"--out is {out}; expected a stem, to which {', '.join(SUFFIXES)} are added")
-    for suffix in SUFFIXES:
-        stack.enter_context(output_file(out.with_name(out.name + suffix), inputs))
 
 
 def _told(found: Found, ends: Ends, asked: Asked, choice: Choice, source: Source) -> dict[str, Any]:

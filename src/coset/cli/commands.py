@@ -8,6 +8,7 @@ import typer
 
 from coset.cli.align import align
 from coset.cli.barrier import barrier
+from coset.cli.compare import compare
 from coset.cli.data import data_app
 from coset.cli.discover import discover
 from coset.cli.merge import merge
@@ -23,7 +24,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (version, demo, discover, align, merge, barrier):
+for command in (version, demo, discover, align, merge, barrier, compare):
     app.command()(command)
 app.add_typer(study_app, name="study")
 app.add_typer(store_app, name="store")

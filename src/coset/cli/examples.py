@@ -55,7 +55,7 @@ def choose(
             raise InputError("--split, --limit, --mean and --std say which data are used; they need --data")
         return None
     choice = Choice(name, part, limit, mean, std, seed)
-    _normalization(choice)
+    normalization(choice)
     return choice
 
 
@@ -73,7 +73,7 @@ def load_examples(choice: Choice, inputs: Sequence["Tensor"], dtype: "torch.dtyp
     flatten = wanted == (math.prod(shape),)
     if wanted != shape and not flatten:
         raise InputError(f"--data {choice.name} has inputs of shape {shape}; the model takes {wanted}")
-    given = _normalization(choice)
+    given = normalization(choice)
     if given is not None and len(given.mean) != shape[0]:
         raise InputError(f"--mean has {len(given.mean)} numbers; {choice.name} has {shape[0]} channels")
     data = load(choice.name, normalize=given is None, flatten=flatten, dtype=dtype)
@@ -87,7 +87,8 @@ def load_examples(choice: Choice, inputs: Sequence["Tensor"], dtype: "torch.dtyp
     return x, split.y
 
 
-def _normalization(choice: Choice) -> "Normalization | None":
+def normalization(choice: Choice) -> "Normalization | None":
+    """What ``mean`` and ``std`` say; None where they say nothing."""
     from coset.data import Normalization
 
     if choice.mean is None and choice.std is None:

@@ -46,8 +46,29 @@ class Networks:
     examples: tuple["Tensor", "Tensor"] | None
 
 
-def read_networks(files: Sequence[Path], source: Source, choice: Choice | None) -> Networks:
-    """Read and check everything before anything long is computed; the symmetry is discovered last.
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """Files that fit one architecture, before anything long is computed: see ``Networks``.
+
+    ``inputs``: what the model is run on to find its symmetry, unless that is ``known``.
+    """
+
+    checkpoints: tuple["Checkpoint", ...]
+    params: tuple[dict[str, "Tensor"], ...]
+    model: "nn.Module"
+    dtype: "torch.dtype"
+    inputs: tuple["Tensor", ...]
+    known: "Symmetry | None"
+
+    def symmetry(self) -> "Symmetry":
+        """The symmetry that is known, or the one of the model, which takes a while."""
+        from coset.symmetry import discover
+
+        return discover(self.model, self.inputs) if self.known is None else self.known
+
+
+def read_weights(files: Sequence[Path], source: Source) -> Weights:
+    """Read files and match them to a model.
 
     Computed with float64 if one of the files has it, else with float32: half precision is for storing.
     """
@@ -55,7 +76,7 @@ def read_networks(files: Sequence[Path], source: Source, choice: Choice | None) 
 
     from coset.alignment.inputs import check_network
     from coset.checkpoints import match_checkpoint, read_checkpoint
-    from coset.symmetry import Symmetry, discover
+    from coset.symmetry import Symmetry
 
     known = None if source.symmetry is None else Symmetry.load(source.symmetry)
     checkpoints = tuple(read_checkpoint(file, key=source.key, strip_prefix=source.strip_prefix) for file in files)
@@ -70,9 +91,15 @@ def read_networks(files: Sequence[Path], source: Source, choice: Choice | None) 
             check_network(known, params[0], f"the model {source.model}")
         except InputError as error:
             raise InputError(f"{source.symmetry} does not fit: {error}") from error
-    examples = None if choice is None else load_examples(choice, inputs, dtype)
-    sym = discover(model, inputs) if known is None else known
-    return Networks(checkpoints, params, model.to(dtype), sym, examples)
+    return Weights(checkpoints, params, model, dtype, inputs, known)
+
+
+def read_networks(files: Sequence[Path], source: Source, choice: Choice | None) -> Networks:
+    """Read and check everything before anything long is computed; the symmetry is discovered last."""
+    read = read_weights(files, source)
+    examples = None if choice is None else load_examples(choice, read.inputs, read.dtype)
+    sym = read.symmetry()
+    return Networks(read.checkpoints, read.params, read.model.to(read.dtype), sym, examples)
 
 
 def converted(params: Mapping[str, "Tensor"], dtype: "torch.dtype") -> dict[str, "Tensor"]:

@@ -63,6 +63,7 @@ def compare_networks(
     groups_y: Mapping[str, UnitGroup] | None = None,
     *,
     seed: int,
+    inputs_y: Tensor | None = None,
     params_x: Mapping[str, Tensor] | None = None,
     params_y: Mapping[str, Tensor] | None = None,
     channel_axis: ChannelAxis = None,
@@ -74,13 +75,17 @@ def compare_networks(
     """Compare two networks on ``inputs``: CKA and Procrustes similarity modulo each layer's own group and modulo O(C).
 
     ``groups_x``, ``groups_y``: name of the layer → its group, as ``layer_groups`` finds them; the k-th layers of both
-    are a pair, by default the same of both networks. ``params_x``, ``params_y``: weights in place of the models' own.
-    Kernels have the unbiased HSIC; all of them are held, four (N, N) matrices for every pair of layers.
+    are a pair, by default the same of both networks. ``inputs_y``: the same examples as y takes them, where that is
+    not as x does. ``params_x``, ``params_y``: weights in place of the models' own. Kernels have the unbiased HSIC; all
+    of them are held, four (N, N) matrices for every pair of layers.
     """
     others = groups_x if groups_y is None else groups_y
     layers = check_layers(model_x, tuple(groups_x)), check_layers(model_y, tuple(others))
     if len(groups_x) != len(others):
         raise InputError(f"groups_x has {len(groups_x)} layers and groups_y {len(others)}; expected pairs of layers")
+    both = inputs, inputs if inputs_y is None else inputs_y
+    if len(both[0]) != len(both[1]):
+        raise InputError(f"inputs has {len(both[0])} examples and inputs_y {len(both[1])}; expected the same examples")
     check_examples("unbiased", len(inputs), "inputs")
     runs = tuple(
         partial(features, model, params=params, channel_axis=channel_axis, batch_size=batch_size, show=False)
@@ -89,7 +94,7 @@ def compare_networks(
     kernels: dict[str, tuple[list[Tensor], list[Tensor]]] = {way: ([], []) for way in WAYS}
     similar = []
     with progress("comparing layers", len(groups_x), show=show) as bar:
-        for names, pair in _features(runs, layers, inputs):
+        for names, pair in _features(runs, layers, both):
             acting = groups_x[names[0]], others[names[1]]
             for side, (name, whole, group) in enumerate(zip(names, pair, acting, strict=True)):
                 what = f"layer '{name}' of {'xy'[side]}"
@@ -114,13 +119,16 @@ def compare_networks(
 
 
 def _features(
-    runs: tuple[Callable[..., dict[str, Tensor]], ...], layers: tuple[tuple[str, ...], tuple[str, ...]], inputs: Tensor
+    runs: tuple[Callable[..., dict[str, Tensor]], ...],
+    layers: tuple[tuple[str, ...], tuple[str, ...]],
+    inputs: tuple[Tensor, Tensor],
 ) -> Iterator[tuple[tuple[str, str], tuple[Tensor, Tensor]]]:
     """The names and features of one pair of layers after the other; as many are computed at once as can be held."""
-    few = [run(inputs[:1], own) for run, own in zip(runs, layers, strict=True)]
+    sides = tuple(zip(runs, inputs, layers, strict=True))
+    few = [run(x[:1], own) for run, x, own in sides]
     pairs = tuple(zip(*layers, strict=True))
-    for portion in _portions([(few[0][x].numel() + few[1][y].numel()) * len(inputs) for x, y in pairs]):
-        found = [run(inputs, own[portion]) for run, own in zip(runs, layers, strict=True)]
+    for portion in _portions([(few[0][x].numel() + few[1][y].numel()) * len(inputs[0]) for x, y in pairs]):
+        found = [run(x, own[portion]) for run, x, own in sides]
         for x, y in pairs[portion]:
             yield (x, y), (found[0].pop(x), found[1].pop(y))
 

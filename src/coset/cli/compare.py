@@ -1,0 +1,206 @@
+"""``coset compare``."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import coset.cli.options as given
+from coset.cli.compared import Compared, Sides, find_layers, read_sides
+from coset.cli.examples import Choice, choose
+from coset.cli.figure_files import reserve_figure
+from coset.cli.input_files import SUFFIXES
+from coset.cli.networks import Source
+from coset.cli.printing import print_json, show_table
+from coset.errors import InputError
+
+if TYPE_CHECKING:
+    from coset.represent import Interval, LayerPair, NetworkComparison
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A", help="Weights: safetensors or PyTorch.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Other weights, of the same model or of --model-b.")],
+    model: given.Model,
+    data: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="A name from `coset data list`, or a NumPy file of inputs, .npy or .npz."),
+    ],
+    option: given.FactoryOptions = None,
+    shapes: given.InputShapes = None,
+    symmetry: given.SymmetryFile = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Layers as in named_modules(), separated by commas; * and ? match [default: those before weights].",
+        ),
+    ] = None,
+    model_b: Annotated[
+        str | None, typer.Option("--model-b", metavar="MODEL", help="The model of B [default: that of A].")
+    ] = None,
+    option_b: Annotated[
+        list[str] | None,
+        typer.Option("--option-b", metavar="NAME=VALUE", help="An option of B's factory; may be repeated."),
+    ] = None,
+    layers_b: Annotated[
+        str | None, typer.Option("--layers-b", metavar="NAMES", help="Layers of B, as many [default: --layers].")
+    ] = None,
+    split: given.DataPart = "test",
+    limit: Annotated[
+        int, typer.Option(min=4, metavar="N", help="Take at most so many examples, chosen by the seed.")
+    ] = 256,
+    mean: given.Mean = None,
+    std: given.Std = None,
+    draws: Annotated[int, typer.Option(min=1, metavar="N", help="Resamples of the examples for the intervals.")] = 1000,
+    seed: given.Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="STEM", help="Write STEM.png, .svg, .json and .csv.")
+    ] = None,
+    key: given.Key = None,
+    strip_prefix: Annotated[
+        str, typer.Option(metavar="PREFIX", help="Take this off the names in the files, e.g. 'module.'.")
+    ] = "",
+    as_json: given.Json = False,
+) -> None:
+    """How similar the layers of A and B are, modulo the group that acts on each layer and modulo rotations.
+
+    For each layer: its group, found by discovery; which measures are invariant under it; CKA and Procrustes similarity
+    modulo the group and modulo O(C), with 95 % bootstrap intervals over examples. --out draws CKA of every layer of A
+    with every layer of B. Nothing is written without it.
+
+    \b
+    coset compare a.safetensors b.safetensors --model resnet20 --data cifar10 --out layers
+    coset compare a.pt b.pt --model mlp --option widths=[64,64] --data inputs.npy --layers 'activations.*'
+    """
+    choice = choose(data, split, limit, mean, std, seed)
+    assert choice is not None
+    if model_b is None and (option_b or layers_b):
+        raise InputError("--option-b and --layers-b say what is different in B; they need --model-b")
+    with ExitStack() as stack:
+        files = [Path(data)] if Path(data).suffix in SUFFIXES else []
+        reserve_figure(out, [first, second, *files, *([symmetry] if symmetry else [])], stack)
+        source = Source(model, option, shapes, symmetry, key, strip_prefix)
+        other = None if model_b is None else Source(model_b, option_b, shapes, None, key, strip_prefix)
+        sides = read_sides((first, second), source, other, choice)
+        compared = find_layers(sides, layers, layers_b)
+        found = compared.measure(seed=seed, draws=draws)
+        told = _told(found, compared, sides, choice, (source, other or source), seed, draws)
+        told["files"] = [str(file) for file in _written(out, found, told)]
+    if as_json:
+        print_json(told)
+    else:
+        _show(found, told)
+
+
+def _told(
+    found: "NetworkComparison",
+    compared: Compared,
+    sides: Sides,
+    choice: Choice,
+    sources: tuple[Source, Source],
+    seed: int,
+    draws: int,
+) -> dict[str, Any]:
+    """How the numbers came about, and all of them: for machines, and the file of numbers."""
+    return {
+        "coset": version("coset"),
+        "inputs": [{"file": str(file.where), "sha256": file.sha256} for file in sides.checkpoints],
+        "models": [{"model": source.model, "options": list(source.options or ())} for source in sources],
+        "data": {
+            "name": choice.name,
+            "part": choice.part,
+            "examples": found.examples,
+            "mean": choice.mean,
+            "std": choice.std,
+        },
+        "seed": seed,
+        "draws": draws,
+        "layers": [_layer(pair) for pair in found.pairs],
+        "cka": {way: matrix.to_dict() for way, matrix in found.matrices.items()},
+        "notes": list(compared.notes),
+    }
+
+
+def _layer(pair: "LayerPair") -> dict[str, Any]:
+    def numbers(intervals: "Mapping[str, Interval | None]") -> dict[str, Any]:
+        return {
+            way: None if one is None else {"value": one.value, "low": one.low, "high": one.high, "level": one.level}
+            for way, one in intervals.items()
+        }
+
+    return {
+        "layer": [pair.layer_x, pair.layer_y],
+        "group": [str(pair.advice_x.group), str(pair.advice_y.group)],
+        "contained in": [pair.advice_x.named, pair.advice_y.named],
+        "invariant": [pair.advice_x.invariant, pair.advice_y.invariant],
+        "orthogonal measures invariant": pair.advice_x.orthogonal and pair.advice_y.orthogonal,
+        "cka": numbers(pair.cka),
+        "procrustes": numbers(pair.procrustes),
+        "note": pair.note,
+    }
+
+
+def _written(out: Path | None, found: "NetworkComparison", told: dict[str, Any]) -> tuple[Path, ...]:
+    if out is None:
+        return ()
+    from coset.cli.compared import Numbers
+    from coset.figures import save_figure
+    from coset.represent import plot_layers
+
+    panels = {
+        "CKA modulo each layer's group": found.matrices["own"],
+        "CKA modulo rotations": found.matrices["orthogonal"],
+    }
+    return save_figure(plot_layers(panels, x="layer of A", y="layer of B"), out, Numbers(found, told))
+
+
+def _show(found: "NetworkComparison", told: dict[str, Any]) -> None:
+    names = " and ".join(dict.fromkeys(item["model"] for item in told["models"]))
+    data = told["data"]
+    print(f"A and B: {names}; {data['name']}: {data['examples']:,} {data['part']} examples; 95 % bootstrap intervals")
+    columns = [
+        "layer",
+        "group",
+        "invariant",
+        "CKA, own group",
+        "CKA, O(C)",
+        "Procrustes, own group",
+        "Procrustes, O(C)",
+    ]
+    rows = []
+    for pair in found.pairs:
+        mark = "" if pair.advice_x.orthogonal and pair.advice_y.orthogonal else " *"
+        rows.append(
+            [
+                _both(pair.layer_x, pair.layer_y),
+                _both(str(pair.advice_x.group), str(pair.advice_y.group)),
+                _both(pair.advice_x.invariant, pair.advice_y.invariant),
+                _interval(pair.cka["own"]),
+                _interval(pair.cka["orthogonal"]) + mark,
+                _interval(pair.procrustes["own"]),
+                _interval(pair.procrustes["orthogonal"]) + (mark if pair.procrustes["orthogonal"] else ""),
+            ]
+        )
+    show_table(columns, rows, "Similarity of layers, 1 for equal ones, modulo what acts on their units")
+    told_once = {side.invariant: side.sentence for pair in found.pairs for side in (pair.advice_x, pair.advice_y)}
+    for words, sentence in told_once.items():
+        print(f"{words}: {sentence}")
+    if any(not side.orthogonal for pair in found.pairs for side in (pair.advice_x, pair.advice_y)):
+        print("*: different for networks with the same function")
+    for note in told["notes"]:
+        print(f"note: {note}")
+    if told["files"]:
+        print(f"written: {', '.join(told['files'])}")
+
+
+def _both(a: str, b: str) -> str:
+    return a if a == b else f"{a} | {b}"
+
+
+def _interval(one: "Interval | None") -> str:
+    # Nothing is shown as -0.
+    return "–" if one is None else f"{one.value + 0.0:.3f} [{one.low + 0.0:.3f}, {one.high + 0.0:.3f}]"
