@@ -11,6 +11,7 @@ from coset.studies._godfrey_stitching import Penalties
 
 Weighted = Mapping[tuple[str, str], float]
 """Weights of the penalties by layer and family."""
+_ROUNDING = 1e-12
 
 
 def average(layers: Sequence[str], family: str) -> dict[tuple[str, str], float]:
@@ -34,7 +35,7 @@ def contrast(found: Penalties, weights: Weighted) -> Interval:
 
 def sign(interval: Interval) -> int:
     """1 if the whole interval is above 0, −1 if it is below, else 0: not told apart."""
-    return (interval.low > 0) - (interval.high < 0)
+    return (interval.low > _ROUNDING) - (interval.high < -_ROUNDING)
 
 
 def points(name: str, interval: Interval) -> dict[str, Scalar]:

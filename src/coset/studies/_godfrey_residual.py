@@ -65,7 +65,7 @@ def resnet20(preset: str) -> Zoo:
     tiny = (("stages", (4, 8)), ("blocks", 1), ("in_channels", 1))
     return {
         "quick": Zoo("resnet", IMAGES["quick"], 2, RECIPE["quick"], tiny),
-        "small": Zoo("resnet20", IMAGES["small"], 3, RECIPE["small"], (("width", 0.5),)),
+        "small": Zoo("resnet20", IMAGES["small"], 2, RECIPE["small"], (("width", 0.5),)),
         "paper": Zoo("resnet20", IMAGES["paper"], 100, PAPER_RECIPE),
     }[preset]
 
@@ -75,7 +75,7 @@ def resnet18(preset: str) -> Zoo:
     tiny = (("stages", (6, 12)), ("in_channels", 1))
     return {
         "quick": Zoo("resnet18", IMAGES["quick"], 2, RECIPE["quick"], tiny),
-        "small": Zoo("resnet18", IMAGES["small"], 3, RECIPE["small"], (("width", 0.125),)),
+        "small": Zoo("resnet18", IMAGES["small"], 2, RECIPE["small"], (("width", 0.125),)),
         "paper": Zoo("resnet18", IMAGES["paper"], 100, PAPER_RECIPE),
     }[preset]
 
@@ -90,6 +90,5 @@ RESNET18_PLACES = {
     "small": Places(depth=2, blocks=(0, 1)),
     "paper": Places(depth=2, blocks=(0, 1)),
 }
-SMALL_PAIRS: Pairs = ((0, 1), (1, 2), (2, 0))
-"""Every network once below and once above."""
-PAIRS: dict[str, Pairs] = {"quick": ((0, 1),), "small": SMALL_PAIRS, "paper": 16}
+PAIRS: dict[str, Pairs] = {"quick": ((0, 1),), "small": ((0, 1), (1, 0)), "paper": 16}
+"""(below, above); in the preset small either of two networks is once below."""

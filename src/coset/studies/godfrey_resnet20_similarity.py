@@ -8,11 +8,11 @@ from coset.studies._godfrey_zoo import Pairs
 
 MEASURING = {
     "quick": Measuring(None, 20, draws=50),
-    "small": Measuring(5000, 250, draws=400),
+    "small": Measuring(2000, 100, draws=400),
     "paper": Measuring(None, 500),
 }
 PLACES = {**RESNET20_PLACES, "small": Places()}
-FIGURE_PAIRS: dict[str, Pairs] = {**PAIRS, "paper": 32}
+FIGURE_PAIRS: dict[str, Pairs] = {**PAIRS, "small": ((0, 1),), "paper": 32}
 PRESETS = {
     preset: SimilarityConfig(resnet20(preset), PLACES[preset], FIGURE_PAIRS[preset], measuring)
     for preset, measuring in MEASURING.items()
