@@ -91,9 +91,15 @@ class Normalization:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalised features in float64, contiguous (N, C, P)."""
+        return self.of_channels(x, 0, self.group.size)
+
+    def of_channels(self, x: Tensor, start: int, stop: int) -> Tensor:
+        """The same for the channels from ``start`` to ``stop`` in the order of the parts, (N, stop − start, P)."""
+        order = self.group.order
+        chosen = x[:, start:stop] if order is None else x[:, torch.tensor(order[start:stop], device=x.device)]
         # A difference from float64 is in float64.
-        wide = self.group.arranged(x) - self.mean[:, None]
-        return wide.mul_(self.factor[:, None]).contiguous()
+        wide = chosen - self.mean[start:stop, None]
+        return wide.mul_(self.factor[start:stop, None]).contiguous()
 
 
 def normalization(statistics: ChannelStatistics, group: UnitGroup, *, centred: bool) -> Normalization:

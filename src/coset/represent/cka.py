@@ -13,7 +13,7 @@ from torch import Tensor
 from coset.errors import InputError
 from coset.represent.channels import ChannelStatistics, Normalization, channel_statistics, check_pair, normalization
 from coset.represent.hsic import HsicTerms, PairSums, check_examples, hsic_terms
-from coset.represent.kernels import centred, check_kernel, kernel_matrix, kernel_sums, linear_sums
+from coset.represent.kernels import UnitFeatures, centred, check_kernel, kernel_matrix, kernel_sums, linear_sums
 from coset.represent.unit_groups import Group, UnitGroup, group_on
 
 FORMS = ("auto", "features", "gram")
@@ -78,11 +78,10 @@ def _of_checked(
     for number, (x, y) in enumerate(pairs):
         check_examples(estimator, len(x), f"batch {number}" if number else "x and y")
         counts.append(len(x))
-        x, y = left.ready(x), right.ready(y)
         if left.kernel == "sum":
-            sums = _linear(x, y, form)
+            sums = _linear(left.ready(x), right.ready(y), form)
         else:
-            sums = kernel_sums(x, left.group.units, y, right.group.units, left.kernel)
+            sums = kernel_sums(left.by_unit(x), right.by_unit(y), left.kernel)
         terms.append(hsic_terms(sums, estimator))
     return mean_terms(terms, counts).ratio()
 
@@ -136,12 +135,15 @@ class Side:
         """Features (N, C, P) normalised."""
         return x if self.normalized is None else self.normalized(x)
 
+    def by_unit(self, x: Tensor) -> UnitFeatures:
+        """Features (N, C, P) that are normalised unit by unit as they are needed."""
+        return UnitFeatures(x, self.group.units, self.normalized)
+
     def matrix(self, x: Tensor) -> Tensor:
         """The whole kernel matrix (N, N) of features (N, C, P)."""
-        ready = self.ready(x)
         if self.kernel != "sum":
-            return kernel_matrix(ready, self.group.units, self.kernel)
-        flat = centred(ready.flatten(1))
+            return kernel_matrix(self.by_unit(x), self.kernel)
+        flat = centred(self.ready(x).flatten(1))
         return flat @ flat.mT
 
 
@@ -171,8 +173,8 @@ def _linear(x: Tensor, y: Tensor, form: str) -> PairSums:
     x, y = x.flatten(1), y.flatten(1)
     if form == "features" or (form == "auto" and features_are_cheaper(len(x), x.shape[1], y.shape[1])):
         return linear_sums(x, y)
-    x, y = centred(x)[:, :, None], centred(y)[:, :, None]
-    return kernel_sums(x, ((0, x.shape[1]),), y, ((0, y.shape[1]),), "sum")
+    whole = [UnitFeatures(centred(z)[:, :, None], ((0, z.shape[1]),)) for z in (x, y)]
+    return kernel_sums(whole[0], whole[1], "sum")
 
 
 def features_are_cheaper(n: int, d: int, e: int) -> bool:

@@ -12,11 +12,31 @@ import torch
 from torch import Tensor
 
 from coset.errors import InputError
-from coset.represent.channels import DEAD
+from coset.represent.channels import DEAD, Normalization
 from coset.represent.hsic import PairSums
 
 Units = tuple[tuple[int, int], ...]
 """The first channel and the one behind the last of every unit."""
+
+
+@dataclass(frozen=True)
+class UnitFeatures:
+    """Features x (N, C, P) of any type that are made ready, in float64, one unit of a few examples at a time.
+
+    ``normalized``: what is done to them; None for nothing. So no second copy of all features is ever held.
+    """
+
+    x: Tensor
+    units: Units
+    normalized: Normalization | None = None
+
+    def rows(self, examples: slice, unit: tuple[int, int]) -> Tensor:
+        """The channels of one unit for some examples, (n, width·P)."""
+        x = self.x[examples]
+        if self.normalized is None:
+            return x[:, unit[0] : unit[1]].flatten(1).double()
+        return self.normalized.of_channels(x, *unit).flatten(1)
+
 
 _EDGE = 512
 """The edge of a tile: its products stay in the cache of a processor."""
@@ -91,22 +111,21 @@ def check_kernel(kernel: str) -> None:
         raise InputError(f"kernel is {kernel!r}; expected one of {', '.join(repr(name) for name in KERNELS)}")
 
 
-def kernel_matrix(x: Tensor, units: Units, kernel: str) -> Tensor:
-    """K_mn of normalised features x (N, C, P) in float64: (N, N)."""
-    n = len(x)
-    matrix = x.new_empty(n, n)
-    for rows, columns, tile in _tiles([(x, units)], kernel):
+def kernel_matrix(features: UnitFeatures, kernel: str) -> Tensor:
+    """K_mn of features of N examples in float64: (N, N)."""
+    n = len(features.x)
+    matrix = features.x.new_empty(n, n, dtype=torch.float64)
+    for rows, columns, tile in _tiles([features], kernel):
         matrix[rows, columns] = tile[0]
         matrix[columns, rows] = tile[0].mT
     return matrix
 
 
-def kernel_sums(x: Tensor, units_x: Units, y: Tensor, units_y: Units, kernel: str) -> PairSums:
-    """The sums that HSIC needs of the kernels of x (N, C, P) and y (N, C', P'), which are never held: tiles alone."""
-    n = len(x)
-    rows_k, rows_l, diagonal_k, diagonal_l = (x.new_zeros(n) for _ in range(4))
-    products = x.new_zeros(3)
-    for rows, columns, (k, l) in _tiles([(x, units_x), (y, units_y)], kernel):  # noqa: E741
+def kernel_sums(x: UnitFeatures, y: UnitFeatures, kernel: str) -> PairSums:
+    """The sums that HSIC needs of the kernels of x and y, of the same N examples: tiles alone are held."""
+    rows_k, rows_l, diagonal_k, diagonal_l = (x.x.new_zeros(len(x.x), dtype=torch.float64) for _ in range(4))
+    products = rows_k.new_zeros(3)
+    for rows, columns, (k, l) in _tiles([x, y], kernel):  # noqa: E741
         if rows == columns:
             diagonal_k[rows], diagonal_l[rows] = k.diagonal(), l.diagonal()
             k.fill_diagonal_(0)
@@ -190,23 +209,25 @@ def varies(squares: Tensor, mean: Tensor) -> bool:
     return bool(squares.sum() > DEAD**2 * len(squares) * mean.square().sum())
 
 
-def _tiles(sides: list[tuple[Tensor, Units]], kernel: str) -> Iterator[tuple[slice, slice, list[Tensor]]]:
+def _tiles(sides: list[UnitFeatures], kernel: str) -> Iterator[tuple[slice, slice, list[Tensor]]]:
     """Tiles on and above the diagonal, of the kernels of all sides: rows, columns, (rows, columns) each."""
     combine = KERNELS[kernel]
-    n, edge = len(sides[0][0]), _EDGE
+    n, edge = len(sides[0].x), _EDGE
     if combine.holds_all:
-        edge = max(1, min(edge, int((_HELD / max(len(units) for _, units in sides)) ** 0.5)))
-    scratch = sides[0][0].new_empty(min(edge, n) ** 2)
+        edge = max(1, min(edge, int((_HELD / max(len(side.units) for side in sides)) ** 0.5)))
+    scratch = sides[0].x.new_empty(min(edge, n) ** 2, dtype=torch.float64)
     cuts = [slice(start, min(start + edge, n)) for start in range(0, n, edge)]
     for number, rows in enumerate(cuts):
         for columns in cuts[number:]:
-            yield rows, columns, [combine.combine(_products(x, units, rows, columns, scratch)) for x, units in sides]
+            yield rows, columns, [combine.combine(_products(side, rows, columns, scratch)) for side in sides]
 
 
-def _products(x: Tensor, units: Units, rows: slice, columns: slice, scratch: Tensor) -> Iterator[Tensor]:
+def _products(side: UnitFeatures, rows: slice, columns: slice, scratch: Tensor) -> Iterator[Tensor]:
     """s_u(m, n) for the examples in ``rows`` and ``columns``, unit after unit, in the memory of ``scratch``."""
-    left, right = x[rows], x[columns]
-    product = scratch[: len(left) * len(right)].view(len(left), len(right))
-    for start, stop in units:
-        torch.mm(left[:, start:stop].flatten(1), right[:, start:stop].flatten(1).mT, out=product)
+    shape = rows.stop - rows.start, columns.stop - columns.start
+    product = scratch[: shape[0] * shape[1]].view(shape)
+    for unit in side.units:
+        left = side.rows(rows, unit)
+        right = left if rows == columns else side.rows(columns, unit)
+        torch.mm(left, right.mT, out=product)
         yield product
