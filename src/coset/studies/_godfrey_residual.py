@@ -11,6 +11,8 @@ IMAGES = {
     "small": Images("cifar10", pool=2),
     "paper": Images("cifar10"),
 }
+FEWER_IMAGES = replace(IMAGES["small"], train=25_000)
+"""Of the preset small, for studies of several zoos."""
 PAPER_RECIPE = replace(RECIPES["godfrey-cifar"], keep="last")
 """The paper keeps the best epoch, judged by the images on which it then measures; here it is the last."""
 RECIPE = {
@@ -72,7 +74,7 @@ def resnet20(preset: str) -> Zoo:
 
 def resnet18(preset: str) -> Zoo:
     """The zoo of ResNet18s, wider than ResNet20 and of two blocks a stage."""
-    tiny = (("stages", (6, 12)), ("in_channels", 1))
+    tiny = (("stages", (6,)), ("in_channels", 1))
     return {
         "quick": Zoo("resnet18", IMAGES["quick"], 2, RECIPE["quick"], tiny),
         "small": Zoo("resnet18", IMAGES["small"], 2, RECIPE["small"], (("width", 0.125),)),
@@ -86,7 +88,7 @@ RESNET20_PLACES = {
     "paper": Places(),
 }
 RESNET18_PLACES = {
-    "quick": Places(stages=2, depth=2, blocks=(0, 1)),
+    "quick": Places(stages=1, depth=2, blocks=(0, 1)),
     "small": Places(depth=2, blocks=(0, 1)),
     "paper": Places(depth=2, blocks=(0, 1)),
 }

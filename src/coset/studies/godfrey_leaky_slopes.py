@@ -9,7 +9,7 @@ import torch
 from coset.represent import Interval
 from coset.studies import Context, Findings, Scalar, Table, study
 from coset.studies._godfrey_contrasts import average, contrast, key_of, listed, minus, points, sign, told
-from coset.studies._godfrey_residual import IMAGES, PAPER_RECIPE, RECIPE, RESNET20_PLACES, Places
+from coset.studies._godfrey_residual import FEWER_IMAGES, IMAGES, PAPER_RECIPE, RECIPE, RESNET20_PLACES, Places
 from coset.studies._godfrey_residual_stitching import INTERVALS
 from coset.studies._godfrey_setting import sentence, stitching_differences, zoo_differences
 from coset.studies._godfrey_similarity import percentiles
@@ -61,7 +61,7 @@ PRESETS = {
         Training(images=200, held_out=None, epochs=1, batch_size=50, learning_rate=1e-2),
     ),
     "small": Config(
-        Zoo("resnet20", IMAGES["small"], 2, replace(RECIPE["small"], epochs=2), (("width", 0.25),)),
+        Zoo("resnet20", FEWER_IMAGES, 2, replace(RECIPE["small"], epochs=2, batch_size=125), (("width", 0.25),)),
         (0.01, 0.5, 1.0),
         Places(blocks=(0, 2)),
         BOTH,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from coset.represent import Interval
 from coset.studies import Context, Findings, Scalar, study
 from coset.studies._godfrey_contrasts import average, contrast, key_of, minus, points, sign, told
-from coset.studies._godfrey_residual import IMAGES
+from coset.studies._godfrey_residual import FEWER_IMAGES, IMAGES
 from coset.studies._godfrey_residual_stitching import INTERVALS, draw_penalties, penalty_table
 from coset.studies._godfrey_setting import sentence, stitching_differences, zoo_differences
 from coset.studies._godfrey_similarity import percentiles
@@ -54,11 +54,11 @@ PRESETS = {
     "small": Config(
         Zoo(
             "cct",
-            IMAGES["small"],
+            FEWER_IMAGES,
             2,
             Recipe(
-                epochs=3,
-                batch_size=250,
+                epochs=4,
+                batch_size=125,
                 optimizer="adamw",
                 learning_rate=2e-3,
                 weight_decay=6e-2,
