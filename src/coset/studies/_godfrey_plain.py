@@ -34,10 +34,13 @@ ALL_LAYERS = {**LAYERS, "small": tuple(f"relu{number}" for number in range(1, 9)
 """Where features are compared."""
 SIX_PAIRS = ((0, 1), (2, 3), (0, 2), (1, 3), (0, 3), (1, 2))
 """Of four networks; the first two have no network in common."""
-PAIRS: dict[str, Pairs] = {"quick": SIX_PAIRS[:3], "small": SIX_PAIRS, "paper": 32}
+PAIRS: dict[str, Pairs] = {"quick": SIX_PAIRS[:2], "small": SIX_PAIRS, "paper": 32}
+"""Whose features are compared."""
+STITCHED: dict[str, Pairs] = {**PAIRS, "small": SIX_PAIRS[:3]}
+"""Which are stitched."""
 TRAINING = {
     "quick": Training(200, 200, epochs=2),
-    "small": Training(1000, 3000),
+    "small": Training(1000, 2000),
     "paper": Training(None, None, start="random"),
 }
 """Of maps; studies of the same preset share them in the store."""
@@ -58,4 +61,4 @@ def networks_sentence(zoo: Zoo) -> str:
 
 def maps_sentence(training: Training, pairs: Pairs) -> str:
     """In what the training of maps differs from the paper's."""
-    return sentence(stitching_differences(training, TRAINING["paper"], pairs, PAIRS["paper"]))
+    return sentence(stitching_differences(training, TRAINING["paper"], pairs, STITCHED["paper"]))

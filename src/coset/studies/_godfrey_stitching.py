@@ -77,7 +77,7 @@ class Penalties:
 
     ``lost`` (layers, families, pairs, N): what each held-out image adds. ``draws`` (layers, families, B): means over
     resamples of pairs and of images at once, the same for all layers and families. ``sparsity`` (layers, families,
-    pairs). ``accuracy``: the mean of the networks of all pairs.
+    pairs), None where maps are not trained. ``accuracy``: the mean of the networks of all pairs.
     """
 
     layers: tuple[str, ...]
@@ -85,7 +85,7 @@ class Penalties:
     pairs: tuple[tuple[int, int], ...]
     lost: Tensor
     draws: Tensor
-    sparsity: Tensor
+    sparsity: Tensor | None
     accuracy: float
 
     @property

@@ -77,23 +77,29 @@ def penalty_table(found: Penalties) -> Table:
         for j, family in enumerate(found.families):
             mean, each = found.mean(layer, family), found.values[i, j]
             cells = [mean.value, mean.low, mean.high, float(each.min()), float(each.max())]
-            rows.append([layer, family, *(100 * cell for cell in cells), float(found.sparsity[i, j].mean())])
-    columns = ("layer", "family", "penalty", "low", "high", "lowest pair", "highest pair", "sparsity")
+            zeros = [] if found.sparsity is None else [float(found.sparsity[i, j].mean())]
+            rows.append([layer, family, *(100 * cell for cell in cells), *zeros])
+    columns = ["layer", "family", "penalty", "low", "high", "lowest", "highest"]
     caption = (
-        "Accuracy that is lost, in percentage points, mean over pairs with 95 % intervals over pairs and images; "
-        "sparsity is the share of the map's entries that are at most 0.001."
+        "Accuracy that is lost, in percentage points: means with 95 % intervals, and the range of what is averaged."
     )
-    return Table(columns, rows, caption)
+    if found.sparsity is None:
+        return Table(columns, rows, caption)
+    return Table([*columns, "sparsity"], rows, f"{caption} Sparsity: the share of a map's entries that are ≤ 0.001.")
 
 
 def pair_table(found: Penalties) -> Table:
-    """A row for each pair (below, above) and layer, a column for each family."""
+    """A row for each pair (below, above), or network, and layer; a column for each family."""
     rows: list[list[Scalar]] = []
     for number, (below, above) in enumerate(found.pairs):
         for i, layer in enumerate(found.layers):
             values = 100 * found.values[i, :, number]
-            rows.append([f"{below} below {above}", layer, *values.tolist()])
-    return Table(("pair", "layer", *found.families), rows, "Penalties of every pair, in percentage points.")
+            rows.append([_named(below, above), layer, *values.tolist()])
+    return Table(("networks", "layer", *found.families), rows, "Penalties one by one, in percentage points.")
+
+
+def _named(below: int, above: int) -> str:
+    return f"{below} below {above}" if below != above else f"{below}"
 
 
 def difference_table(found: Penalties, family: str, others: Sequence[str]) -> Table:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from coset.studies import Context, Findings, study
 from coset.studies._godfrey_contrasts import listed
-from coset.studies._godfrey_plain import LAYERS, PAIRS, SIX_PAIRS, TRAINING, ZOOS, maps_sentence, networks_sentence
+from coset.studies._godfrey_plain import LAYERS, SIX_PAIRS, STITCHED, TRAINING, ZOOS, maps_sentence, networks_sentence
 from coset.studies._godfrey_stitching import Penalties, Training, penalties
 from coset.studies._godfrey_stitching_report import (
     INTERVALS,
@@ -28,7 +28,7 @@ FAMILIES = ("full", "rank 1", "rank 2", "rank 4", "G_ReLU")
 RANKS = ("rank 1", "rank 2", "rank 4")
 FURTHER = ("G_ReLU", "SoftSort", "orthogonal")
 """Another way to the same maps (D.2.2), and the maps that CKA does not notice."""
-FURTHER_PAIRS: dict[str, Pairs] = {"quick": SIX_PAIRS[:1], "small": SIX_PAIRS[:2], "paper": 32}
+FURTHER_PAIRS: dict[str, Pairs] = {"quick": SIX_PAIRS[:1], "small": SIX_PAIRS[:1], "paper": 32}
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Config:
     62: permutations with scales do better than maps of low rank. SoftSort gives results comparable to G_ReLU's.
     """,
     presets={
-        preset: Config(ZOOS[preset], layers, PAIRS[preset], FURTHER_PAIRS[preset], TRAINING[preset])
+        preset: Config(ZOOS[preset], layers, STITCHED[preset], FURTHER_PAIRS[preset], TRAINING[preset])
         for preset, layers in LAYERS.items()
     },
 )

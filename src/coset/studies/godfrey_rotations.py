@@ -1,0 +1,223 @@
+"""What a fixed random map behind a layer costs when only what is above may adapt: group elements and rotations."""
+
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from coset.represent import features, fine_tuned_above, random_element
+from coset.represent.penalties import correct
+from coset.represent.unit_groups import group_on
+from coset.studies import Context, Findings, Scalar, study
+from coset.studies._godfrey_contrasts import key_of, listed, points, told
+from coset.studies._godfrey_plain import LAYERS, MYRTLE, MYRTLE_LAYERS, PAPER_RECIPE, ZOOS, networks_sentence
+from coset.studies._godfrey_setting import sentence
+from coset.studies._godfrey_stitching import Penalties, resampled
+from coset.studies._godfrey_stitching_report import (
+    beats,
+    beats_sentence,
+    difference_table,
+    draw_penalties,
+    pair_table,
+    penalty_numbers,
+    penalty_table,
+)
+from coset.studies._godfrey_zoo import Networks, Zoo, drawn, load_networks
+from coset.train import Recipe
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MAPS = {"permutation": "rigid-permutation", "G_ReLU": "permutation", "orthogonal": "orthogonal"}
+"""Random maps by name, and the group that each is drawn from."""
+GROUP_ELEMENTS = ("permutation", "G_ReLU")
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Config:
+    """``networks`` of a zoo, fine-tuned by ``recipe`` on ``images``; ``spread``: of the logarithms of scales."""
+
+    zoo: Zoo
+    layers: tuple[str, ...]
+    networks: int
+    recipe: Recipe
+    images: int | None
+    held_out: int | None
+    spread: float = 1.0
+
+
+PLAIN_MYRTLE = replace(MYRTLE, options=(("norm", "none"),))
+"""Without batch normalisation (footnote 6)."""
+PAPER = Config(PLAIN_MYRTLE, MYRTLE_LAYERS[:3], 32, PAPER_RECIPE, None, None)
+
+
+@study(
+    name="godfrey-rotations",
+    title="Rotation penalties: the basis of units matters",
+    reference="Godfrey et al. 2022, section 3.3, fig. 4 (Myrtle CNNs without batch normalisation), appendix D.1",
+    paper="""
+    A random map is inserted behind a layer, what is below is frozen, and what is above is fine-tuned. Elements of
+    G_ReLU cost about 0, 1.7 and 1.3 points of accuracy at three layers, rotations 0.7, 4.6 and 8.3: what is above can
+    undo the former and not the latter.
+    """,
+    presets={
+        "quick": Config(
+            ZOOS["quick"], LAYERS["quick"][:1], 2,
+            Recipe(epochs=3, batch_size=50, optimizer="adam", learning_rate=1e-2), None, None,
+        ),
+        "small": Config(
+            ZOOS["small"], LAYERS["small"][:3], 3,
+            Recipe(epochs=4, batch_size=50, optimizer="adam", learning_rate=1e-3, schedule="linear"), 1000, 2000,
+        ),
+        "paper": PAPER,
+    },
+)  # fmt: skip
+def run(config: Config, context: Context) -> Findings:
+    """Fine-tune every network with every map at every layer, and without one."""
+    networks = load_networks(context, config.zoo, range(config.networks))
+    kinds: tuple[str | None, ...] = (None, *MAPS)
+    right: dict[tuple[str, str | None, int], Tensor] = {}
+    with context.progress("fine-tuning", config.networks * len(config.layers) * len(kinds)) as bar:
+        for number, layer, kind in product(range(config.networks), config.layers, kinds):
+            right[layer, kind, number] = _fine_tuned(context, networks, number, layer, kind, config)
+            bar.advance(note=f"{number}, {layer}, {kind or 'no map'}")
+    found = _gathered(context, config, right)
+    numbers = penalty_numbers(found) | _differences(found)
+    del numbers["pairs"]
+    return Findings(
+        numbers=numbers | {"networks": config.networks},
+        tables={
+            "penalties": penalty_table(found),
+            "differences": difference_table(found, "orthogonal", GROUP_ELEMENTS),
+            "networks": pair_table(found),
+        },
+        outcome=f"""
+        {OUTCOME} {" ".join(_layer_sentence(layer) for layer in config.layers)}
+
+        {judge(found)}
+
+        {networks_sentence(config.zoo)} {sentence(_smaller(config))} {INTERVALS}
+        """,
+        figure=lambda: _figure(found),
+        caption="Accuracy lost by a random map behind a layer after fine-tuning above it, against the same fine-tuning "
+        "without a map: means over networks with 95 % intervals over networks and images.",
+    )
+
+
+def _fine_tuned(
+    context: Context, networks: Networks, number: int, layer: str, kind: str | None, config: Config
+) -> Tensor:
+    """The right answers on held-out images of a network fine-tuned behind a map of that kind; stored."""
+    address = {
+        "kind": "fine-tuning above a map",
+        "schema": SCHEMA,
+        "network": networks.names[number],
+        "fingerprint": networks.fingerprint,
+        "layer": layer,
+        "map": kind and MAPS[kind],
+        "spread": config.spread if kind == "G_ReLU" else None,
+        "recipe": config.recipe.to_dict(),
+        "images": [config.images, config.held_out],
+        "seed": context.seed,
+    }
+
+    def make() -> dict[str, Tensor]:
+        train, held_out = drawn(networks.train, config.images), drawn(networks.test, config.held_out)
+        model = networks.modules[number]
+        matrix = None
+        if kind is not None:
+            channels = features(model, train.x[:2], [layer], show=False)[layer].shape[1]
+            group = group_on(MAPS[kind], channels, f"layer '{layer}'")
+            generator = context.generator(f"{kind} at {layer} of {number}")
+            matrix = random_element(group, generator, spread=config.spread).to(train.x)
+        tuned = fine_tuned_above(
+            model, layer, (train.x, train.y), config.recipe, matrix=matrix, seed=context.seed, show=False
+        )
+        return {"correct": correct(tuned, (held_out.x, held_out.y))}
+
+    return context.store.get_or_make(address, make).params["correct"]
+
+
+def _gathered(context: Context, config: Config, right: dict[tuple[str, str | None, int], Tensor]) -> Penalties:
+    """Penalties against fine-tuning without a map; a pair here is a network below and, fine-tuned, above."""
+    numbers = range(config.networks)
+    rows = [
+        torch.stack([torch.stack([right[layer, None, n] - right[layer, kind, n] for n in numbers]) for kind in MAPS])
+        for layer in config.layers
+    ]
+    lost = torch.stack(rows)
+    before = torch.stack([right[layer, None, n] for layer in config.layers for n in numbers])
+    draws = resampled(lost, context.generator("networks and images"))
+    pairs = tuple((n, n) for n in numbers)
+    return Penalties(config.layers, tuple(MAPS), pairs, lost, draws, None, float(before.mean()))
+
+
+def judge(found: Penalties) -> str:
+    """Whether rotations cost more than group elements."""
+    told_apart = " ".join(_capital(beats_sentence(found, kind, "orthogonal")) for kind in GROUP_ELEMENTS)
+    wins = {kind: len(beats(found, kind, "orthogonal")[-1]) == len(found.layers) for kind in GROUP_ELEMENTS}
+    cheaper = [kind for kind, won in wins.items() if won]
+    if len(cheaper) == len(GROUP_ELEMENTS):
+        return f"{told_apart} So rotations cost more than group elements, as in the paper."
+    if cheaper:
+        return (
+            f"{told_apart} So rotations cost more than {listed(cheaper)} at every layer; in the paper also than others."
+        )
+    return (
+        f"{told_apart} So it is not shown at every layer that rotations cost more than group elements, as in the paper."
+    )
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _differences(found: Penalties) -> dict[str, Scalar]:
+    numbers: dict[str, Scalar] = {}
+    for layer, kind in product(found.layers, GROUP_ELEMENTS):
+        name = f"orthogonal_less_{key_of(kind)}_{key_of(layer)}"
+        numbers |= points(name, found.difference(layer, "orthogonal", kind))
+    return numbers
+
+
+def _layer_sentence(layer: str) -> str:
+    parts = [f"{told(f'{key_of(kind)}_{key_of(layer)}')} points for {kind}" for kind in MAPS]
+    return f"At {layer} the penalty is {', '.join(parts)}."
+
+
+def _smaller(config: Config) -> list[str]:
+    """In what the fine-tuning is smaller than the paper's, which is that of the first training."""
+    if config == PAPER:
+        return []
+    recipe, images = config.recipe, config.images
+    return [
+        f"fine-tuning takes {recipe.epochs} epochs on {'all' if images is None else f'{images:,}'} train images (there "
+        f"{PAPER_RECIPE.epochs} on all, as in the first training)",
+        f"{config.networks} networks, with a map of each kind for each layer",
+        "networks have the batch normalisation that they were trained with (there they have none)"
+        if config.zoo.recipe is None
+        else f"the networks are {config.zoo.model}s",
+    ]
+
+
+OUTCOME = """
+Fine-tuned without a map the networks have an accuracy of {accuracy:.1f} % on held-out images. Penalties are means over
+{networks} networks; scales of G_ReLU's elements have logarithms of deviation 1.
+"""
+
+INTERVALS = """
+Intervals are of 95 %, over resamples of networks and of test images at once; so few networks tell little about others.
+"""
+
+
+def _figure(found: Penalties) -> "Figure":
+    from coset.figures import new_figure
+
+    figure = new_figure(5.4, 3.6)
+    axes = figure.subplots()
+    draw_penalties(axes, found, found.families, found.layers)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3)
+    return figure
