@@ -65,7 +65,7 @@ PRESETS = {
         (0.01, 0.5, 1.0),
         Places(blocks=(0, 2)),
         BOTH,
-        Training(images=1500, held_out=2000, epochs=2, batch_size=50, learning_rate=1e-2),
+        Training(images=1500, held_out=2000, epochs=3, batch_size=50, learning_rate=3e-2),
     ),
     "paper": Config(
         Zoo("resnet20", IMAGES["paper"], 2, PAPER_RECIPE),

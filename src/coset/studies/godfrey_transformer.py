@@ -71,7 +71,7 @@ PRESETS = {
         ),
         6,
         ((0, 1), (1, 0)),
-        Training(images=1500, held_out=2000, epochs=2, batch_size=50, learning_rate=1e-2),
+        Training(images=1500, held_out=2000, epochs=3, batch_size=50, learning_rate=3e-2),
     ),
     "paper": Config(
         Zoo("cct", IMAGES["paper"], 10, RECIPES["godfrey-cct"], (("renormalize_stream", True),)),
