@@ -1,0 +1,129 @@
+"""Similarities of networks whose layers all have as many channels: is the decay of G_ReLU CKA one of the maximum?"""
+
+from dataclasses import dataclass, replace
+
+from coset.studies import Context, Findings, Scalar, Table, study
+from coset.studies._godfrey_plain import LAYERS, MYRTLE, MYRTLE_LAYERS, PAIRS, ZOOS, networks_sentence
+from coset.studies._godfrey_similarity import Measuring, Similarities, similarities
+from coset.studies._godfrey_similarity_report import (
+    excess_fall,
+    fall_sentence,
+    how_sentence,
+    layer_table,
+    numbers_of,
+    similarity_figure,
+    tables_of,
+)
+from coset.studies._godfrey_zoo import Pairs, Zoo, accuracy_of, chosen_pairs, drawn, load_networks
+from coset.studies._rossi_images import Images
+from coset.train import Recipe
+
+PUBLISHED = {
+    "activation1": (0.8176, 0.8460),
+    "activation2": (0.7602, 0.6735),
+    "activation3": (0.5691, 0.5409),
+    "activation4": (0.4971, 0.6050),
+}
+"""Table 4: Procrustes similarities modulo G_ReLU and modulo rotations."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A zoo of networks whose width grows with depth, and one of networks whose width does not."""
+
+    growing: Zoo
+    constant: Zoo
+    layers: tuple[str, ...]
+    pairs: Pairs
+    measuring: Measuring
+
+
+_FEW = Zoo(
+    "myrtle",
+    Images("cifar10", train=5000, test=2000),
+    3,
+    Recipe(epochs=6, batch_size=100, optimizer="adam", learning_rate=2e-3, schedule="cosine"),
+    (("width", 8),),
+)
+_MLP = {"in_features": 64, "out_features": 10}
+
+
+@study(
+    name="godfrey-constant-width",
+    title="Similarity of layers of networks of constant width",
+    reference="Godfrey et al. 2022, appendix D.8, table 4 and fig. 16 (Myrtle CNNs with 512 channels in all layers)",
+    paper="""
+    A maximum over more channels is larger, so that the decay of G_ReLU CKA with depth might be one of the growing
+    width. In networks with 512 channels throughout, the four measures look much as in those whose width grows: G_ReLU
+    CKA decays there, too. Procrustes similarities fall from .818 to .497 modulo G_ReLU and from .846 to .605 modulo
+    rotations.
+    """,
+    presets={
+        "quick": Config(
+            replace(ZOOS["quick"], options=tuple({**_MLP, "widths": (6, 12)}.items())),
+            ZOOS["quick"], LAYERS["quick"], PAIRS["quick"], Measuring(None, 20, draws=50),
+        ),
+        "small": Config(
+            _FEW, replace(_FEW, options=(("width", 32), ("constant", True))),
+            MYRTLE_LAYERS, ((0, 1), (1, 2), (0, 2)), Measuring(None, 100, draws=400),
+        ),
+        "paper": Config(
+            MYRTLE, replace(MYRTLE, networks=8, options=(("constant", True),)), MYRTLE_LAYERS, 4, Measuring(None, 500)
+        ),
+    },
+)  # fmt: skip
+def run(config: Config, context: Context) -> Findings:
+    """Measure the pairs of both zoos."""
+    found: dict[str, Similarities] = {}
+    accuracies: dict[str, Scalar] = {}
+    for name, zoo in (("constant", config.constant), ("growing", config.growing)):
+        pairs = chosen_pairs(context, zoo, config.pairs)
+        networks = load_networks(context, zoo, (number for pair in pairs for number in pair))
+        found[name] = similarities(context, networks, config.layers, pairs, config.measuring)
+        accuracies[f"{name}_accuracy"] = accuracy_of(context, networks)
+        images = len(drawn(networks.test, config.measuring.images))
+    constant, growing = found["constant"], found["growing"]
+    others = {f"growing_{name}": value for name, value in numbers_of(growing).items()}
+    return Findings(
+        numbers=numbers_of(constant) | others | accuracies,
+        tables={**tables_of(constant), "published": _published_table(constant), "growing-width": layer_table(growing)},
+        outcome=f"""
+        With constant width ({{constant_accuracy:.1f}} % of test images right): {fall_sentence(constant, "CKA")}
+        {fall_sentence(constant, "Procrustes")}
+
+        {GROWING} {judge(constant, growing)}
+
+        {networks_sentence(config.constant)} {how_sentence(constant, config.measuring, images)}
+        """,
+        figure=lambda: similarity_figure(constant),
+        caption="Similarities of the layers of networks of constant width and different seeds: means over pairs with "
+        "95 % intervals over images (thin lines: every pair), and CKA of all layers with all others.",
+    )
+
+
+def judge(constant: Similarities, growing: Similarities) -> str:
+    """Whether G_ReLU CKA decays without growing width as it does with it."""
+    one, other = (excess_fall(found, "CKA").low > 0 for found in (constant, growing))
+    if one:
+        return "So the decay of G_ReLU CKA is not one of the growing width, as in the paper."
+    if other:
+        return "So a decay of G_ReLU CKA is shown with growing width only; in the paper it is there with both."
+    return "So a decay of G_ReLU CKA beyond that of orthogonal CKA is shown with neither, which leaves it open."
+
+
+def _published_table(found: Similarities) -> Table:
+    """Procrustes similarities beside those of table 4, where layers have the names of the paper's network."""
+    rows: list[list[Scalar]] = []
+    for number, layer in enumerate(found.layers):
+        ours = [found.mean(f"{group} Procrustes", number).value for group in ("G_ReLU", "orthogonal")]
+        theirs: tuple[Scalar, Scalar] = PUBLISHED.get(layer, (None, None))
+        rows.append([layer, ours[0], theirs[0], ours[1], theirs[1]])
+    columns = ("layer", "G_ReLU", "G_ReLU, published", "orthogonal", "orthogonal, published")
+    return Table(columns, rows, "Procrustes similarities beside those of table 4.")
+
+
+GROWING = """
+With growing width ({growing_accuracy:.1f} % right) CKA falls by {growing_g_relu_cka_fall:.3f} modulo G_ReLU and by
+{growing_orthogonal_cka_fall:.3f} modulo rotations; the difference is {growing_cka_excess:.3f}
+({growing_cka_excess_low:.3f} to {growing_cka_excess_high:.3f}).
+"""
