@@ -11,7 +11,14 @@ from coset.represent import Interval, layer_names
 from coset.studies._godfrey_contrasts import average, contrast, listed, minus, points, sign, told
 from coset.studies._godfrey_residual import RESNET18_PLACES, RESNET20_PLACES, Places, resnet18, resnet20
 from coset.studies._godfrey_residual_similarity import correlation, inside_less_outside, judge_blocks, judge_procrustes
-from coset.studies._godfrey_residual_stitching import FAMILIES, contrasts_of, judge_inside, judge_outside, numbers_of
+from coset.studies._godfrey_residual_stitching import (
+    FAMILIES,
+    at_layers,
+    contrasts_of,
+    judge_inside,
+    judge_outside,
+    numbers_of,
+)
 from coset.studies._godfrey_residual_stitching import judge_blocks as judge_penalties
 from coset.studies._godfrey_setting import sentence, stitching_differences, zoo_differences
 from coset.studies._godfrey_similarity import MEASURES, Similarities
@@ -38,9 +45,9 @@ def _penalties(table: Tensor, layers: tuple[str, ...], families: tuple[str, ...]
 
 def _residual(outside: list[float], inside: list[float]) -> Penalties:
     """Penalties of each family outside and inside of blocks, the same at all such layers."""
-    labels = PLACES.labels()
-    rows = [inside if label.endswith("*") else outside for label in labels.values()]
-    return _penalties(torch.tensor(rows, dtype=torch.float64), tuple(labels), FAMILIES)
+    labels = tuple(PLACES.labels().values())
+    rows = [inside if label.endswith("*") else outside for label in labels]
+    return _penalties(torch.tensor(rows, dtype=torch.float64), labels, FAMILIES)
 
 
 @pytest.mark.parametrize(("zoo", "places"), [(resnet20, RESNET20_PLACES), (resnet18, RESNET18_PLACES)])
@@ -115,6 +122,14 @@ def test_verdicts_of_stitching_follow_the_penalties() -> None:
     assert "at none of the 3" in judge_outside(compared, places).format(**numbers)
     inside = judge_inside(compared).format(**numbers)
     assert "worse than full and rank 4, not told apart from rank 2, better than rank 1" in inside
+
+
+def test_some_layers_are_taken_out() -> None:
+    found = _residual(outside=[0.1] * 5, inside=[0.2] * 5)
+    part = at_layers(found, PLACES.inside)
+    assert part.layers == ("2*", "4*")
+    assert torch.equal(part.mean("4*", "full").draws, found.mean("4*", "full").draws)
+    assert contrast(part, average(part.layers, "rank 2")).value == pytest.approx(0.2)
 
 
 def test_the_last_layer_inside_is_compared_with_the_others_inside() -> None:

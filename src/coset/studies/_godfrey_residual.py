@@ -53,13 +53,13 @@ class Places:
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """Layers inside of blocks."""
-        return tuple(layer for layer, label in self.labels().items() if label.endswith("*"))
+        """The labels of layers inside of blocks."""
+        return tuple(label for label in self.labels().values() if label.endswith("*"))
 
     @property
     def outside(self) -> tuple[str, ...]:
-        """Layers through which everything passes."""
-        return tuple(layer for layer, label in self.labels().items() if not label.endswith("*"))
+        """The labels of layers through which everything passes."""
+        return tuple(label for label in self.labels().values() if not label.endswith("*"))
 
 
 def resnet20(preset: str) -> Zoo:

@@ -1,7 +1,7 @@
 """Stitching of residual networks inside and outside of their blocks (Godfrey et al. 2022, D.3): findings in words."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from coset.represent import Interval
@@ -10,10 +10,10 @@ from coset.studies._godfrey_contrasts import average, contrast, key_of, listed, 
 from coset.studies._godfrey_residual import Places
 from coset.studies._godfrey_setting import sentence, stitching_differences, zoo_differences
 from coset.studies._godfrey_stitching import Penalties, Training, penalties
+from coset.studies._godfrey_stitching_report import INTERVALS, draw_penalties, penalty_table
 from coset.studies._godfrey_zoo import Pairs, Zoo, chosen_pairs, load_networks
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FAMILIES = ("full", "rank 4", "rank 2", "rank 1", "G_ReLU")
@@ -75,7 +75,8 @@ def stitching_findings(
     pairs = chosen_pairs(context, config.zoo, config.pairs)
     networks = load_networks(context, config.zoo, {number for pair in pairs for number in pair})
     labels = config.places.labels()
-    found = penalties(context, networks, tuple(labels), FAMILIES, pairs, config.training)
+    named = penalties(context, networks, tuple(labels), FAMILIES, pairs, config.training)
+    found = replace(named, layers=tuple(labels.values()))
     compared = contrasts_of(found, config.places)
     more, more_numbers = extra(found, config.places) if extra else ("", {})
     smaller = zoo_differences(config.zoo, paper.zoo)
@@ -84,7 +85,7 @@ def stitching_findings(
     smaller += stitching_differences(config.training, paper.training, config.pairs, paper.pairs)
     return Findings(
         numbers=numbers_of(found, compared, config.places) | more_numbers,
-        tables={"penalties": penalty_table(found, labels), "differences": _difference_table(compared)},
+        tables={"penalties": penalty_table(found), "differences": _difference_table(compared)},
         outcome=f"{OVERVIEW}\n\n{judge_blocks(compared)}\n\n{judge_outside(compared, config.places)}\n\n"
         f"{judge_inside(compared)} {more}\n\n{INTERVALS} {sentence(smaller)}",
         figure=lambda: _figure(found, config.places),
@@ -113,11 +114,6 @@ The networks have a test accuracy of {{accuracy:.1f}} %. Averaged over layers ou
 {told("rank_1_outside")} for rank 4, 2 and 1, and {told("g_relu_outside")} for G_ReLU; over layers inside of them
 {told("full_inside")}, {told("rank_4_inside")}, {told("rank_2_inside")}, {told("rank_1_inside")} and
 {told("g_relu_inside")}.
-"""
-
-INTERVALS = """
-Intervals are of 95 %, over resamples of pairs and of test images at once; pairs share networks, so that they are
-somewhat too narrow.
 """
 
 
@@ -187,20 +183,6 @@ def judge_inside(compared: Contrasts) -> str:
     )
 
 
-def penalty_table(found: Penalties, labels: dict[str, str]) -> Table:
-    """A row for each layer and family."""
-    rows: list[list[Scalar]] = []
-    for layer in found.layers:
-        for family in found.families:
-            mean = found.mean(layer, family)
-            values = found.values[found.layers.index(layer), found.families.index(family)]
-            ends = [100 * part for part in (mean.value, mean.low, mean.high, float(values.min()), float(values.max()))]
-            rows.append([labels[layer], layer, family, *ends])
-    columns = ("layer", "name", "family", "penalty, points", "low", "high", "least pair", "largest pair")
-    caption = "Mean penalties over pairs with 95 % intervals, and the pairs with the least and the largest."
-    return Table(columns, rows, caption)
-
-
 def _difference_table(compared: Contrasts) -> Table:
     rows: list[list[Scalar]] = []
     groups = {
@@ -222,25 +204,17 @@ def _figure(found: Penalties, places: Places) -> "Figure":
     panels = figure.subplots(1, 2, sharey=True)
     titles = {"a": ("outside of blocks", places.outside), "b": ("inside of blocks", places.inside)}
     for axes, (letter, (title, layers)) in zip(panels, titles.items(), strict=True):
-        draw_penalties(axes, found, layers, places.labels())
+        draw_penalties(axes, at_layers(found, layers), FAMILIES, layers)
+        axes.set_xlabel("layer")
         label_panel(axes, letter, title)
-    panels[0].set_ylabel("stitching penalty, points")
+    panels[1].set_ylabel("")
     handles, names = panels[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=len(names))
     return figure
 
 
-def draw_penalties(axes: "Axes", found: Penalties, layers: tuple[str, ...], labels: dict[str, str]) -> None:
-    """A line for each family over the layers, with bars; a little beside each other, so that bars can be told apart."""
-    from coset.figures import PALETTE
-
-    for number, (family, colour) in enumerate(zip(found.families, PALETTE, strict=False)):
-        means = [found.mean(layer, family) for layer in layers]
-        values = [100 * one.value for one in means]
-        bars = [[100 * (one.value - one.low) for one in means], [100 * (one.high - one.value) for one in means]]
-        shift = 0.1 * (number - (len(found.families) - 1) / 2)
-        at = [place + shift for place in range(len(layers))]
-        axes.errorbar(at, values, bars, color=colour, marker="osD^v<"[number % 6], lw=1.2, label=family)
-    axes.axhline(0, color="0.6", lw=0.8)
-    axes.set_xticks(range(len(layers)), [labels[layer] for layer in layers])
-    axes.set_xlabel("layer")
+def at_layers(found: Penalties, layers: Sequence[str]) -> Penalties:
+    """Of some layers only."""
+    rows = [found.layers.index(layer) for layer in layers]
+    zeros = None if found.sparsity is None else found.sparsity[rows]
+    return replace(found, layers=tuple(layers), lost=found.lost[rows], draws=found.draws[rows], sparsity=zeros)

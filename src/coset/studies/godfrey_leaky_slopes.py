@@ -10,10 +10,10 @@ from coset.represent import Interval
 from coset.studies import Context, Findings, Scalar, Table, study
 from coset.studies._godfrey_contrasts import average, contrast, key_of, listed, minus, points, sign, told
 from coset.studies._godfrey_residual import FEWER_IMAGES, IMAGES, PAPER_RECIPE, RECIPE, RESNET20_PLACES, Places
-from coset.studies._godfrey_residual_stitching import INTERVALS
 from coset.studies._godfrey_setting import sentence, stitching_differences, zoo_differences
 from coset.studies._godfrey_similarity import percentiles
 from coset.studies._godfrey_stitching import Penalties, Training, penalties
+from coset.studies._godfrey_stitching_report import INTERVALS
 from coset.studies._godfrey_zoo import Pairs, Zoo, answers, chosen_pairs, load_networks
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ def _draw_penalties(axes: "Axes", slopes: Mapping[float, Slope], labels: Mapping
         axes.errorbar(at, values, bars, color=colour, marker="osD^v<>"[number % 7], lw=1.2, label=f"{slope:g}")
     axes.set_xticks(range(len(layers)), [labels[layer] for layer in layers])
     axes.set_xlabel("layer")
-    axes.set_ylabel("stitching penalty, points")
+    axes.set_ylabel("penalty, percentage points")
     axes.legend(title="slope", loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 

@@ -1,16 +1,16 @@
 """Stitching compact transformers behind encoder blocks, where no activation follows (Godfrey et al. 2022, D.4)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from coset.represent import Interval
 from coset.studies import Context, Findings, Scalar, study
 from coset.studies._godfrey_contrasts import average, contrast, key_of, minus, points, sign, told
 from coset.studies._godfrey_residual import FEWER_IMAGES, IMAGES
-from coset.studies._godfrey_residual_stitching import INTERVALS, draw_penalties, penalty_table
 from coset.studies._godfrey_setting import sentence, stitching_differences, zoo_differences
 from coset.studies._godfrey_similarity import percentiles
 from coset.studies._godfrey_stitching import Penalties, Training, penalties
+from coset.studies._godfrey_stitching_report import INTERVALS, draw_penalties, penalty_table
 from coset.studies._godfrey_zoo import Pairs, Zoo, chosen_pairs, load_networks
 from coset.train import RECIPES, Recipe
 
@@ -99,16 +99,17 @@ def run(config: Config, context: Context) -> Findings:
     paper = PRESETS["paper"]
     pairs = chosen_pairs(context, config.zoo, config.pairs)
     networks = load_networks(context, config.zoo, {number for pair in pairs for number in pair})
-    labels = {f"blocks.{number}": str(number + 1) for number in range(config.depth)}
-    found = penalties(context, networks, tuple(labels), FAMILIES, pairs, config.training)
+    layers = [f"blocks.{number}" for number in range(config.depth)]
+    named = penalties(context, networks, layers, FAMILIES, pairs, config.training)
+    found = replace(named, layers=tuple(f"block {number}" for number in range(1, config.depth + 1)))
     share = share_lost(found, networks.classes)
     smaller = zoo_differences(config.zoo, paper.zoo)
     smaller += stitching_differences(config.training, paper.training, config.pairs, paper.pairs)
     return Findings(
         numbers=numbers_of(found, share),
-        tables={"penalties": penalty_table(found, labels)},
+        tables={"penalties": penalty_table(found)},
         outcome=f"{OVERVIEW}\n\n{judge(found, share)} {judge_rotations(found)}\n\n{INTERVALS} {sentence(smaller)}",
-        figure=lambda: _figure(found, labels, 1 / networks.classes),
+        figure=lambda: _figure(found, 1 / networks.classes),
         caption="Stitching penalties behind each encoder block: means over pairs with 95 % intervals over pairs and "
         "images. Dotted: the accuracy above chance, which is all there is to lose.",
     )
@@ -174,14 +175,13 @@ def judge_rotations(found: Penalties) -> str:
     )
 
 
-def _figure(found: Penalties, labels: dict[str, str], chance: float) -> "Figure":
+def _figure(found: Penalties, chance: float) -> "Figure":
     from coset.figures import GREY, new_figure
 
     figure = new_figure(5.0, 3.4)
     axes = figure.subplots()
-    draw_penalties(axes, found, found.layers, labels)
+    draw_penalties(axes, found, FAMILIES, [str(number + 1) for number in range(len(found.layers))])
     axes.axhline(100 * (found.accuracy - chance), color=GREY, ls=":")
     axes.set_xlabel("encoder block")
-    axes.set_ylabel("stitching penalty, points")
     figure.legend(loc="outside lower center", ncols=len(found.families))
     return figure
