@@ -1,0 +1,141 @@
+"""Similarities of pairs: against the library's measures, resamples of batches by hand, and what is said of them."""
+
+import pytest
+import torch
+from torch import nn
+
+from coset.data import Split
+from coset.errors import InputError
+from coset.represent import cka, features, procrustes
+from coset.represent.cka import mean_terms, side_of
+from coset.represent.hsic import hsic_terms, sums_of_matrices
+from coset.store import Store
+from coset.studies import Context
+from coset.studies import _godfrey_similarity as module
+from coset.studies._godfrey_similarity import CKA, PROCRUSTES, Measuring, Similarities, similarities
+from coset.studies._godfrey_similarity_report import excess_fall, fall_sentence, matched, numbers_of
+from coset.studies._godfrey_zoo import Networks
+
+LAYERS = ("1", "3")
+N, BATCH = 40, 8
+
+
+def _network(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Conv2d(2, 5, 3), nn.ReLU(), nn.Conv2d(5, 4, 3), nn.ReLU()).double().eval()
+
+
+@pytest.fixture(scope="module")
+def networks() -> Networks:
+    x = torch.randn(N, 2, 7, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    split = Split(x, torch.arange(N) % 3)
+    modules = {number: _network(number) for number in range(3)}
+    return Networks(modules, {number: f"network {number}" for number in modules}, split, split, 3, "random images")
+
+
+@pytest.fixture
+def context(tmp_path) -> Context:
+    return Context(0, torch.device("cpu"), Store(tmp_path), False)
+
+
+def test_values_are_those_of_the_library(networks, context):
+    pairs = ((0, 1), (2, 0))
+    found = similarities(context, networks, LAYERS, pairs, Measuring(None, BATCH, draws=3))
+    for number, pair in enumerate(pairs):
+        both = [features(networks.modules[one], networks.test.x, LAYERS) for one in pair]
+        for place, layer in enumerate(LAYERS):
+            x, y = (one[layer] for one in both)
+            for measure, group in CKA.items():
+                value = cka(x, y, group=group, batches=N // BATCH)
+                assert found.values[measure][number, place] == pytest.approx(value, abs=1e-12)
+                assert found.matrices[measure][number, place, place] == pytest.approx(value, abs=1e-12)
+            for measure, group in PROCRUSTES.items():
+                value = procrustes(x, y, group=group).similarity
+                assert found.values[measure][number, place] == pytest.approx(value, abs=1e-7)
+        # Off the diagonal: one layer with another.
+        value = cka(both[0]["1"], both[1]["3"], group="permutation", batches=N // BATCH)
+        assert found.matrices["G_ReLU CKA"][number, 0, 1] == pytest.approx(value, abs=1e-12)
+
+
+def test_a_resample_is_one_of_batches(networks, context):
+    found = similarities(context, networks, LAYERS, ((0, 1),), Measuring(None, BATCH, draws=2))
+    count = N // BATCH
+    chosen = torch.randint(count, (2, count), generator=context.generator("batches"))
+    both = [features(networks.modules[one], networks.test.x, ["3"])["3"] for one in (0, 1)]
+    for draw, batches in enumerate(chosen.tolist()):
+        x, y = (torch.cat([one.split(BATCH)[batch] for batch in batches]) for one in both)
+        for measure, group in PROCRUSTES.items():
+            value = procrustes(x, y, group=group).similarity
+            assert found.draws[measure][0, 1, draw] == pytest.approx(value, abs=1e-7)
+        for measure, group in CKA.items():
+            terms = []
+            sides = [side_of([one.flatten(2)], group, None, "x") for one in both]
+            for batch in batches:
+                k, l = (side.matrix(one.flatten(2).split(BATCH)[batch]) for side, one in zip(sides, both, strict=True))  # noqa: E741
+                terms.append(hsic_terms(sums_of_matrices(k, l), "unbiased"))
+            value = mean_terms(terms, [BATCH] * count).ratio()
+            assert found.draws[measure][0, 1, draw] == pytest.approx(value, abs=1e-12)
+
+
+def test_what_is_stored_is_not_measured_again(networks, context, monkeypatch):
+    how = Measuring(None, BATCH, draws=2)
+    first = similarities(context, networks, LAYERS, ((0, 1),), how)
+    monkeypatch.setattr(module, "_measured", None)
+    second = similarities(context, networks, LAYERS, ((0, 1),), how)
+    for measure in module.MEASURES:
+        assert torch.equal(first.draws[measure], second.draws[measure])
+
+
+def test_too_few_images_for_batches(networks, context):
+    with pytest.raises(InputError, match="40 images in batches of 40 leave 1 batches"):
+        similarities(context, networks, LAYERS, ((0, 1),), Measuring(None, 40, draws=2))
+
+
+def _made(ours: list[list[float]], other: list[list[float]], noise: float = 0.0) -> Similarities:
+    """Similarities of pairs (pairs, layers), the same for CKA and Procrustes, with resamples ± noise."""
+    tables = {"G_ReLU": torch.tensor(ours).double(), "orthogonal": torch.tensor(other).double()}
+    shifts = noise * torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
+    values, draws = {}, {}
+    for measure in module.MEASURES:
+        table = tables[measure.rsplit(" ", 1)[0]]
+        values[measure] = table
+        draws[measure] = table[..., None] + shifts * torch.tensor([0.0] * (table.shape[1] - 1) + [1.0])[:, None]
+    matrices = {measure: torch.eye(len(ours[0])).expand(len(ours), -1, -1).double() for measure in CKA}
+    layers = tuple(f"layer{number}" for number in range(len(ours[0])))
+    return Similarities(layers, tuple((0, n + 1) for n in range(len(ours))), values, draws, matrices)
+
+
+def test_the_excess_of_the_fall():
+    found = _made([[0.9, 0.5], [0.8, 0.5]], [[0.9, 0.8], [0.9, 0.8]])
+    assert excess_fall(found, "CKA").value == pytest.approx((0.4 + 0.3) / 2 - 0.1)
+    assert numbers_of(found)["cka_excess_pairs"] == 2
+    assert "decays more with depth" in fall_sentence(found, "CKA")
+
+
+@pytest.mark.parametrize(
+    ("ours", "noise", "said"),
+    [
+        ([[0.9, 0.5], [0.8, 0.5]], 0.0, "decays more with depth"),
+        ([[0.9, 0.9], [0.8, 0.79]], 0.0, "decays less with depth"),
+        ([[0.9, 0.5], [0.8, 0.75]], 0.0, "does not tell"),  # more in the mean, but not in every pair
+    ],
+)
+def test_the_sentence_follows_the_numbers(ours, noise, said):
+    found = _made(ours, [[0.9, 0.8], [0.9, 0.8]], noise)
+    text = fall_sentence(found, "Procrustes")
+    assert said in text
+    assert text.format(**numbers_of(found)).count("{") == 0
+
+
+def test_noise_that_hides_the_difference_is_told():
+    values = {**_made([[0.9, 0.75]], [[0.9, 0.8]]).values}
+    found = _made([[0.9, 0.75]], [[0.9, 0.8]])
+    shift = torch.tensor([[[0.0, 0.0, 0.0], [-0.1, 0.0, 0.1]]], dtype=torch.float64)
+    draws = {name: table[..., None] + (shift if name.startswith("G_ReLU") else 0) for name, table in values.items()}
+    noisy = Similarities(found.layers, found.pairs, values, draws, found.matrices)
+    assert "decays more" in fall_sentence(found, "CKA")
+    assert "does not tell" in fall_sentence(noisy, "CKA")
+
+
+def test_layers_that_know_each_other_again():
+    assert matched(torch.tensor([[0.9, 0.1, 0.2], [0.3, 0.2, 0.8], [0.1, 0.2, 0.3]])) == 2

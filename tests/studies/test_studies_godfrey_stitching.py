@@ -1,0 +1,183 @@
+"""Stitching penalties of pairs: planted symmetries, what is resampled, what is stored, and which family beats which."""
+
+import pytest
+import torch
+
+import coset
+from coset.data import Split
+from coset.errors import InputError
+from coset.models import MLP
+from coset.represent import stitching_penalty
+from coset.represent.stitching import stitch
+from coset.store import Store
+from coset.studies import Context
+from coset.studies import _godfrey_stitching as module
+from coset.studies._godfrey_stitching import Penalties, Training, penalties, resampled
+from coset.studies._godfrey_stitching_report import beats, beats_sentence, penalty_table
+from coset.studies._godfrey_zoo import Networks, Zoo, chosen_pairs, drawn, load_networks
+from coset.studies._rossi_images import Images
+from coset.studies.godfrey_lasso import judge as judge_sparse
+from coset.studies.godfrey_stitching import judge
+
+LAYER = "activations.0"
+N = 60
+
+
+@pytest.fixture(scope="module")
+def networks() -> Networks:
+    """Two networks that differ by a symmetry, and one that has nothing to do with them; labels are the first's."""
+    torch.manual_seed(0)
+    first, moved, other = (MLP(6, [7], 3).double().eval() for _ in range(3))
+    for network in (first, other):
+        # As they are made, networks give nearly all examples one label.
+        network.load_state_dict({name: torch.randn_like(value) for name, value in network.state_dict().items()})
+    sym = coset.discover(first, torch.zeros(2, 6, dtype=torch.float64))
+    moved.load_state_dict(sym.act(sym.random(torch.Generator().manual_seed(1)), dict(first.state_dict())))
+    x = torch.randn(N, 6, dtype=torch.float64)
+    split = Split(x, first(x).argmax(1))
+    modules = dict(enumerate((first, moved, other)))
+    return Networks(modules, {number: f"network {number}" for number in modules}, split, split, 3, "random vectors")
+
+
+@pytest.fixture
+def context(tmp_path) -> Context:
+    return Context(0, torch.device("cpu"), Store(tmp_path), False)
+
+
+def test_a_planted_symmetry_costs_nothing(networks, context):
+    found = penalties(
+        context, networks, [LAYER], ["G_ReLU", "rank 1"], ((0, 1), (1, 0)), Training(None, None, epochs=0)
+    )
+    assert found.values[0, 0].tolist() == [0.0, 0.0]
+    assert found.values[0, 1].min() > 0
+    assert found.mean(LAYER, "G_ReLU").high == 0
+    assert found.difference(LAYER, "G_ReLU", "rank 1").value == pytest.approx(-float(found.values[0, 1].mean()))
+    # A permutation with positive scales has n of n² entries.
+    assert found.sparsity[0, 0].tolist() == pytest.approx([1 - 1 / 7] * 2)
+
+
+def test_the_penalty_is_the_librarys(networks, context):
+    how = Training(None, None, epochs=1)
+    found = penalties(context, networks, [LAYER], ["full"], ((0, 2),), how)
+    below, above = networks.modules[0], networks.modules[2]
+    data = (networks.train.x, networks.train.y)
+    one = stitching_penalty(
+        stitch(below, above, LAYER, data, family="full", training=how.sgd, seed=0, show=False), data
+    )
+    assert found.values[0, 0, 0] == pytest.approx(one.value)
+    assert found.accuracy == pytest.approx(one.before)
+
+
+def test_an_interrupted_run_goes_on(networks, context, monkeypatch):
+    how = Training(None, None, epochs=1)
+    pairs = ((0, 2), (2, 0))
+    whole = penalties(context, networks, [LAYER], ["full"], pairs[:1], how)
+    calls = []
+
+    def counted(*args, **kwargs):
+        calls.append(args)
+        return stitch(*args, **kwargs)
+
+    monkeypatch.setattr(module, "stitch", counted)
+    both = penalties(context, networks, [LAYER], ["full"], pairs, how)
+    assert len(calls) == 1
+    assert torch.equal(both.lost[:, :, :1], whole.lost)
+
+
+def test_resamples_are_of_pairs_and_of_examples():
+    generator = torch.Generator().manual_seed(0)
+    by_pair = torch.tensor([0.0, 1.0, 4.0, 5.0])[:, None].expand(4, 50)
+    by_example = torch.randn(50, generator=generator).expand(4, 50)
+    draws = resampled(torch.stack([by_pair, by_example]), generator, draws=4000)
+    # The variance of a variance of 4,000 normal draws is 2/4,000 of its square; five deviations are allowed.
+    for row, values, count in ((0, by_pair[:, 0], 4), (1, by_example[0], 50)):
+        expected = float(values.double().var(correction=0)) / count
+        assert float(draws[row].var()) == pytest.approx(expected, rel=5 * (2 / 4000) ** 0.5)
+    # All rows see the same resample.
+    twice = resampled(torch.stack([by_pair, by_pair + 1]), torch.Generator().manual_seed(1), draws=7)
+    assert torch.allclose(twice[1] - twice[0], torch.ones(7, dtype=torch.float64))
+
+
+def _made(families: dict[str, list[float]], noise: float = 0.0, sparsity: dict[str, float] | None = None) -> Penalties:
+    """Penalties by layer for each family, resamples of the first of them ± noise."""
+    names = tuple(families)
+    values = torch.tensor([families[name] for name in names], dtype=torch.float64).T
+    shifts = noise * torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
+    signs = torch.tensor([1.0] + [0.0] * (len(names) - 1), dtype=torch.float64)[:, None]
+    zeros = torch.tensor([(sparsity or {}).get(name, 0.5) for name in names]).expand(len(values), -1)[..., None]
+    layers = tuple(f"layer{number}" for number in range(len(values)))
+    return Penalties(layers, names, ((0, 1),), values[..., None, None], values[..., None] + shifts * signs, zeros, 0.9)
+
+
+def test_who_beats_whom():
+    found = _made({"G_ReLU": [0.1, 0.3], "rank 1": [0.5, 0.2]})
+    assert beats(found, "G_ReLU", "rank 1") == {-1: ["layer0"], 0: [], 1: ["layer1"]}
+    text = beats_sentence(found, "G_ReLU", "rank 1")
+    assert text == "G_ReLU costs less than rank 1 at layer0; it costs more than rank 1 at layer1."
+    noisy = _made({"G_ReLU": [0.1, 0.3], "rank 1": [0.5, 0.2]}, noise=1.0)
+    assert beats(noisy, "G_ReLU", "rank 1")[0] == ["layer0", "layer1"]
+
+
+@pytest.mark.parametrize(
+    ("second", "noise", "said"),
+    [
+        (0.4, 0.0, "beats rank 1 and rank 2 everywhere, as in the paper"),
+        (0.05, 0.0, "beats rank 1 everywhere, as in the paper, but not the other"),
+        (0.4, 1.0, "beats neither rank 1 nor rank 2 everywhere"),
+    ],
+)
+def test_the_verdict_on_ranks(second, noise, said):
+    found = _made({"G_ReLU": [0.1], "rank 1": [0.5], "rank 2": [second], "rank 4": [0.05]}, noise)
+    assert said in judge(found)
+
+
+def test_the_verdict_on_sparse_maps():
+    penalty = {"G_ReLU": [0.2], "λ = 0.001": [0.01], "λ = 0.01": [0.1], "λ = 0.1": [0.4]}
+    dense = {"G_ReLU": 0.9, "λ = 0.001": 0.1, "λ = 0.01": 0.5, "λ = 0.1": 0.8}
+    text = judge_sparse(_made(penalty, sparsity=dense))
+    assert "as in the paper" in text
+    assert "Less sparse and yet dearer than G_ReLU: λ = 0.1 at layer0" in text
+    assert "cheaper by more than the uncertainty: λ = 0.01 at layer0" in judge_sparse(
+        _made(penalty, sparsity={**dense, "λ = 0.01": 0.95})
+    )
+
+
+def test_the_table_has_sparsities_of_trained_maps_only():
+    found = _made({"full": [0.1]})
+    assert penalty_table(found).columns[-1] == "sparsity"
+    bare = Penalties(found.layers, found.families, found.pairs, found.lost, found.draws, None, 0.9)
+    assert penalty_table(bare).rows[0][2] == pytest.approx(10.0)
+    assert penalty_table(bare).columns[-1] == "highest"
+
+
+def test_pairs_of_a_zoo(context):
+    zoo = Zoo("mlp", Images("digits"), 3, None)
+    assert chosen_pairs(context, zoo, ((0, 2),)) == ((0, 2),)
+    drawn_pairs = chosen_pairs(context, zoo, 20)
+    assert len(drawn_pairs) == 20
+    assert all(a != b and {a, b} <= {0, 1, 2} for a, b in drawn_pairs)
+    with pytest.raises(InputError, match="expected pairs of different numbers below 3"):
+        chosen_pairs(context, zoo, ((0, 3),))
+    with pytest.raises(InputError, match="expected pairs of different numbers"):
+        chosen_pairs(context, zoo, ((1, 1),))
+
+
+def test_published_networks_need_their_folder(context, data_folder, monkeypatch):
+    monkeypatch.delenv("COSET_CHECKPOINTS", raising=False)
+    with pytest.raises(InputError, match=r"COSET_CHECKPOINTS is not set; expected a folder with tiny10-seed0"):
+        load_networks(context, Zoo("tiny10", Images("cifar10-slice", train=20, test=20), 1, None), [0])
+
+
+def test_published_networks_see_their_pixels(context, data_folder, checkpoint_folder):
+    zoo = Zoo("tiny10", Images("cifar10-slice", train=20, test=200), 4, None)
+    networks = load_networks(context, zoo, [0])
+    right = (networks.modules[0](networks.test.x).argmax(1) == networks.test.y).double().mean()
+    # 86.5 % on all test images; 200 of them have a deviation of 2.4 points.
+    assert abs(float(right) - 0.865) < 4 * 0.024
+
+
+def test_a_part_keeps_the_share_of_classes():
+    part = Split(torch.arange(40.0)[:, None], torch.arange(40) % 4)
+    assert torch.bincount(drawn(part, 12).y).tolist() == [3, 3, 3, 3]
+    assert drawn(part, None) is part
+    assert drawn(part, 40) is part
