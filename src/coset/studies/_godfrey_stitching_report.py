@@ -130,4 +130,5 @@ def draw_penalties(axes: "Axes", found: Penalties, families: Sequence[str], labe
         axes.errorbar(places, heights, bars, ls="none", marker=mark, ms=5, color=PALETTE[colour], label=label)
     axes.axhline(0, color="black", lw=0.6)
     axes.set_xticks(range(len(labels)), labels)
+    axes.set_xlim(-0.5, len(labels) - 0.5)
     axes.set_ylabel("penalty, percentage points")

@@ -69,7 +69,7 @@ PAPER = Config(PLAIN_MYRTLE, MYRTLE_LAYERS[:3], 32, PAPER_RECIPE, None, None)
             Recipe(epochs=3, batch_size=50, optimizer="adam", learning_rate=1e-2), None, None,
         ),
         "small": Config(
-            ZOOS["small"], LAYERS["small"][:3], 3,
+            ZOOS["small"], LAYERS["small"][::2], 3,
             Recipe(epochs=4, batch_size=50, optimizer="adam", learning_rate=1e-3, schedule="linear"), 1000, 2000,
         ),
         "paper": PAPER,

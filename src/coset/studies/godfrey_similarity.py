@@ -55,7 +55,7 @@ def run(config: Config, context: Context) -> Findings:
         numbers=numbers_of(found) | {"accuracy": accuracy_of(context, networks)},
         tables=tables_of(found),
         outcome=f"""
-        {OUTCOME} {fall_sentence(found, "CKA")} In the paper it does.
+        {OUTCOME} {fall_sentence(found, "CKA")} In the paper it decays more modulo G_ReLU.
 
         {PROCRUSTES} {fall_sentence(found, "Procrustes")}
 
