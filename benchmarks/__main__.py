@@ -7,7 +7,18 @@ from dataclasses import asdict
 
 import torch
 
-from benchmarks import act, align, chains, discovery, landscape, predictive, symmetrized, train_step, variational
+from benchmarks import (
+    act,
+    align,
+    chains,
+    discovery,
+    landscape,
+    predictive,
+    represent,
+    symmetrized,
+    train_step,
+    variational,
+)
 from benchmarks.measure import Ratio
 from coset.tables import text_table
 
@@ -18,6 +29,7 @@ BENCHMARKS: dict[str, Callable[[bool], list[Ratio]]] = {
     "discovery": discovery.run,
     "landscape": landscape.run,
     "predictive": predictive.run,
+    "represent": represent.run,
     "train_step": train_step.run,
     "variational": variational.run,
     "symmetrized": symmetrized.run,

@@ -42,11 +42,11 @@ def _aligned(model: nn.Module, x: Tensor) -> dict[str, float]:
     sym = discover(model.eval(), x, verify=False)
     reference = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     other = _permuted(sym, reference)
-    before, since = _start_of_peak(), time.perf_counter()
+    before, since = start_of_peak(), time.perf_counter()
     result = align(sym, reference, other)
     seconds = time.perf_counter() - since
     return {
-        "extra": _bytes("VmHWM") - before,
+        "extra": current_peak() - before,
         "parameters": sum(tensor.numel() * tensor.element_size() for tensor in reference.values()),
         "count": sum(tensor.numel() for tensor in reference.values()),
         "seconds": seconds,
@@ -67,10 +67,15 @@ def _permuted(sym: Symmetry, params: dict[str, Tensor]) -> dict[str, Tensor]:
     return finite.act(finite.random(generator), noisy)
 
 
-def _start_of_peak() -> int:
+def start_of_peak() -> int:
     """Let the system forget the highest memory so far (Linux); the memory in use now."""
     Path("/proc/self/clear_refs").write_text("5")
     return _bytes("VmRSS")
+
+
+def current_peak() -> int:
+    """The most memory in use since ``start_of_peak``."""
+    return _bytes("VmHWM")
 
 
 def _bytes(what: str) -> int:

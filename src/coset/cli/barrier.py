@@ -19,7 +19,6 @@ from coset.cli.figure_files import reserve_figure
 from coset.cli.models import gathered
 from coset.cli.networks import Source
 from coset.cli.printing import print_json, show_table
-from coset.errors import InputError
 
 if TYPE_CHECKING:
     from coset.landscape import Profile, Profiles
@@ -86,7 +85,7 @@ def barrier(
     """
     settings = gathered(setting, gauge=gauge, scales=scales, objective=objective)
     asked = Asked(path, points, tolerance, samples, method, renormalize, align, settings, seed)
-    _check_counts({"--points": (points, 2), "--samples": (samples, 1), "--limit": (limit, 1)})
+    given.check_counts({"--points": (points, 2), "--samples": (samples, 1), "--limit": (limit, 1)})
     choice = choose(data, "train", limit, mean, std, seed)
     assert choice is not None
     known = check_asked(asked, choice)
@@ -103,12 +102,6 @@ def barrier(
         print_json(told)
     else:
         _show(found, told, asked)
-
-
-def _check_counts(counts: Mapping[str, tuple[int, int]]) -> None:
-    for option, (count, least) in counts.items():
-        if count < least:
-            raise InputError(f"{option} is {count}; expected a whole number of at least {least}")
 
 
 def _told(found: Found, ends: Ends, asked: Asked, choice: Choice, source: Source) -> dict[str, Any]:

@@ -50,12 +50,10 @@ def compare(
         str | None, typer.Option("--layers-b", metavar="NAMES", help="Layers of B, as many [default: --layers].")
     ] = None,
     split: given.DataPart = "test",
-    limit: Annotated[
-        int, typer.Option(min=4, metavar="N", help="Take at most so many examples, chosen by the seed.")
-    ] = 256,
+    limit: Annotated[int, typer.Option(metavar="N", help="Take at most so many examples, chosen by the seed.")] = 256,
     mean: given.Mean = None,
     std: given.Std = None,
-    draws: Annotated[int, typer.Option(min=1, metavar="N", help="Resamples of the examples for the intervals.")] = 1000,
+    draws: Annotated[int, typer.Option(metavar="N", help="Resamples of the examples for the intervals.")] = 1000,
     seed: given.Seed = 0,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="STEM", help="Write STEM.png, .svg, .json and .csv.")
@@ -76,6 +74,7 @@ def compare(
     coset compare a.safetensors b.safetensors --model resnet20 --data cifar10 --out layers
     coset compare a.pt b.pt --model mlp --option widths=[64,64] --data inputs.npy --layers 'activations.*'
     """
+    given.check_counts({"--limit": (limit, 4), "--draws": (draws, 1)})
     choice = choose(data, split, limit, mean, std, seed)
     assert choice is not None
     if model_b is None and (option_b or layers_b):

@@ -74,6 +74,7 @@ class Compared:
             params_y=second.params[-1],
             seed=seed,
             draws=draws,
+            called=("A", "B"),
         )
 
 
@@ -120,7 +121,10 @@ def _chosen(side: Weights, text: str | None, inputs: "Tensor") -> tuple[str, ...
 
     if text is None:
         return layers_before_weights(side.model, side.inputs[0])
-    names = matching_layers(side.model, [word.strip() for word in text.split(",")], side.inputs[0])
+    words = [word.strip() for word in text.split(",")]
+    if not all(words):
+        raise InputError(f"--layers is '{text}'; expected names of layers separated by commas")
+    names = matching_layers(side.model, words, side.inputs[0])
     features(side.model, inputs[:2], names, params=side.params[0], show=False)
     return names
 

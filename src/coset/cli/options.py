@@ -1,9 +1,12 @@
 """Options that several commands have, each described once."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from coset.errors import InputError
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 Seed = Annotated[int, typer.Option(help="Seed of all randomness: same seed, same result.")]
@@ -82,3 +85,10 @@ Settings = Annotated[
         "--setting", metavar="NAME=VALUE", help="Any other option of the method, as in Python; may be repeated."
     ),
 ]
+
+
+def check_counts(counts: Mapping[str, tuple[int, int]]) -> None:
+    """Raise unless each option's number is at least as large as the one beside it."""
+    for option, (count, least) in counts.items():
+        if count < least:
+            raise InputError(f"{option} is {count}; expected a whole number of at least {least}")

@@ -52,6 +52,11 @@ class HsicTerms:
         ``x``, ``y``: what the sides are called then.
         """
         for what, own, size in ((x, self.kk, self.size_k), (y, self.ll, self.size_l)):
+            if not math.isfinite(own):
+                raise InputError(
+                    f"{what} has features so large that its HSIC is no number; expected features of another scale, "
+                    f"which changes nothing else"
+                )
             if own <= _ROUNDING * size:
                 raise InputError(
                     f"{what} has features that do not tell the examples apart (its HSIC with itself is 0); expected "

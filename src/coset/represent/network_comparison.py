@@ -70,6 +70,7 @@ def compare_networks(
     draws: int = 1000,
     level: float = 0.95,
     batch_size: int = BATCH_SIZE,
+    called: tuple[str, str] = ("x", "y"),
     show: bool | None = None,
 ) -> NetworkComparison:
     """Compare two networks on ``inputs``: CKA and Procrustes similarity modulo each layer's own group and modulo O(C).
@@ -77,7 +78,7 @@ def compare_networks(
     ``groups_x``, ``groups_y``: name of the layer → its group, as ``layer_groups`` finds them; the k-th layers of both
     are a pair, by default the same of both networks. ``inputs_y``: the same examples as y takes them, where that is
     not as x does. ``params_x``, ``params_y``: weights in place of the models' own. Kernels have the unbiased HSIC; all
-    of them are held, four (N, N) matrices for every pair of layers.
+    of them are held, four (N, N) matrices for every pair of layers. ``called``: the networks' names in complaints.
     """
     others = groups_x if groups_y is None else groups_y
     layers = check_layers(model_x, tuple(groups_x)), check_layers(model_y, tuple(others))
@@ -97,7 +98,7 @@ def compare_networks(
         for names, pair in _features(runs, layers, both):
             acting = groups_x[names[0]], others[names[1]]
             for side, (name, whole, group) in enumerate(zip(names, pair, acting, strict=True)):
-                what = f"layer '{name}' of {'xy'[side]}"
+                what = f"layer '{name}' of {called[side]}"
                 kernels["own"][side].append(_kernel(whole, group, what))
                 kernels["orthogonal"][side].append(_kernel(whole, "orthogonal", what))
             similar.append(_procrustes(*pair, acting, draws, level, seed))
