@@ -8,6 +8,7 @@ from coset.represent.cut import Cut, cut
 from coset.represent.dissection import dissect
 from coset.represent.dissection_bases import rotation_powers, special_rotation
 from coset.represent.dissection_colours import COLOURS, with_colours
+from coset.represent.dissection_examples import Example, plot_examples, top_examples
 from coset.represent.dissection_images import (
     AnnotatedImages,
     Concept,
@@ -64,6 +65,7 @@ __all__ = [
     "Concept",
     "Cut",
     "Dissection",
+    "Example",
     "Grid",
     "Interval",
     "LayerMatrix",
@@ -113,6 +115,7 @@ __all__ = [
     "plain_images",
     "plot_concepts",
     "plot_dissections",
+    "plot_examples",
     "plot_layers",
     "present_concepts",
     "procrustes",
@@ -133,6 +136,7 @@ __all__ = [
     "stitch_pairs",
     "stitching_penalty",
     "to_birkhoff",
+    "top_examples",
     "transformed_images",
     "with_colours",
 ]

@@ -67,32 +67,46 @@ def dissect(
         raise InputError("bases is empty; expected at least one matrix by name")
 
     def maps() -> Iterator[tuple[Tensor, Tensor]]:
-        shape: tuple[int, ...] | None = None
-        for inputs, masks in checked_batches(data):
-            chunks = feature_chunks(
-                model, inputs, [layer], params=params, channel_axis=channel_axis, batch_size=len(inputs)
-            )
-            features = positions_of(next(chunks)[layer], layer, grid)
-            shape = _check_maps(features, layer, shape)
+        for features, _, masks in feature_maps(model, layer, data, params=params, channel_axis=channel_axis, grid=grid):
             yield features, masks
 
     with progress(f"dissection of {layer}", 2 * counted.batches, show=show) as bar:
         thresholds: dict[str, TailThreshold] = {}
         for features, _ in maps():
             for name, matrix in matrices.items():
-                values = _units(features, matrix, name, layer).transpose(0, 1).flatten(1)
+                values = unit_maps(features, matrix, name, layer).transpose(0, 1).flatten(1)
                 total = counted.images * features[0, 0].numel()
                 thresholds.setdefault(name, TailThreshold(share, total, kept=kept)).add(values)
             bar.advance()
         found = {name: _Counts(item.threshold(), len(data.concepts)) for name, item in thresholds.items()}
         for features, masks in maps():
             for name, matrix in matrices.items():
-                found[name].add(_units(features, matrix, name, layer), masks.to(features.device), placement)
+                found[name].add(unit_maps(features, matrix, name, layer), masks.to(features.device), placement)
             bar.advance()
     return {
         name: counts.result(layer, data, counted, thresholds[name].error, share, least_iou)
         for name, counts in found.items()
     }
+
+
+def feature_maps(
+    model: nn.Module,
+    layer: str,
+    data: AnnotatedImages,
+    *,
+    params: Mapping[str, Tensor] | None = None,
+    channel_axis: ChannelAxis = None,
+    grid: tuple[int, int] | None = None,
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """The features (n, C, h, w) of ``layer`` with inputs and masks, batch by batch; finite, and of one shape."""
+    shape: tuple[int, ...] | None = None
+    for inputs, masks in checked_batches(data):
+        chunks = feature_chunks(
+            model, inputs, [layer], params=params, channel_axis=channel_axis, batch_size=len(inputs)
+        )
+        features = positions_of(next(chunks)[layer], layer, grid)
+        shape = _check_maps(features, layer, shape)
+        yield features, inputs, masks
 
 
 class _Counts:
@@ -160,7 +174,7 @@ def _counted(data: AnnotatedImages) -> Census:
     return counted
 
 
-def _units(features: Tensor, matrix: Tensor | None, basis: str, layer: str) -> Tensor:
+def unit_maps(features: Tensor, matrix: Tensor | None, basis: str, layer: str) -> Tensor:
     """Maps of the units of a basis: (n, C, h, w) to (n, D, h, w)."""
     if matrix is None:
         return features

@@ -28,7 +28,9 @@ def plot_concepts(dissections: Mapping[str, Dissection]) -> "Figure":
 
     from coset.figures import label_panel, new_figure, styled
 
-    concepts = list(dict.fromkeys(c for item in dissections.values() for c, count in item.detectors.items() if count))
+    counts = [item.detectors for item in dissections.values()]
+    every = dict.fromkeys(concept for each in counts for concept in each)
+    concepts = [concept for concept in every if any(each.get(concept) for each in counts)]
     categories = list(dict.fromkeys(concept.category for concept in concepts))
     looks = {category: _look(number) for number, category in enumerate(categories)}
     with styled():
