@@ -131,7 +131,7 @@ def test_the_gradient_is_that_of_finite_differences(network, points, proposal):
         return float(term._by_matrices(at, noise, 1)[0])
 
     term.begin(0, 0)
-    gradient = term.gradient(values, noise, 1)
+    gradient = term.gradient(values, noise, 1).clone()
     for row, place in [(0, 0), (0, 13), (1, 5), (1, 20), (0, 28)]:
         step = torch.zeros_like(values)
         step[row, place] = 1e-5
@@ -157,8 +157,9 @@ def test_the_term_counts_in_a_step_as_the_entropy_does(network, points, kl, samp
             self.given = []
 
         def gradient(self, *arguments):
-            self.given.append(term.gradient(*arguments))
-            return self.given[-1]
+            found = term.gradient(*arguments)
+            self.given.append(found.clone())
+            return found
 
     found, plain, kept = torch.empty_like(values), torch.empty_like(values), Kept()
     term.begin(0, 0)

@@ -24,7 +24,10 @@ class EntropyTerm(Protocol):
         ...
 
     def gradient(self, values: Tensor, noise: Tensor, sign: int) -> Tensor | None:
-        """Of the value at θ = μ ± e^ρ·ε, with respect to ``values`` = (μ, ρ), (2, D); None if it is zero."""
+        """Of the value at θ = μ ± e^ρ·ε, with respect to ``values`` = (μ, ρ), (2, D); None if it is zero.
+
+        It may be memory that the next call writes to.
+        """
         ...
 
     def mean(self) -> float:
@@ -86,12 +89,12 @@ class NegativeELBO:
             torch.exp(values[1], out=self.sigma)
         scale = weight / self.problem.count
         losses = []
-        added: list[Tensor] = []
+        added: Tensor | None = None
         for number in range(self.samples):
             sign = self._draw(values, generator)
             part = None if self.term is None else self.term.gradient(values, self.noise, sign)
             if part is not None:
-                added.append(part)
+                added = part.clone() if added is None else added.add_(part)
             own = self.own if number else gradient[0]
             loss, parts = self.loss_gradients(x, y)
             torch.cat(parts, out=own)
@@ -108,8 +111,8 @@ class NegativeELBO:
                     gradient[1].addcmul_(own, self.noise, value=sign)
         with torch.no_grad():
             self._finish(values, gradient, scale)
-            for part in added:
-                gradient.add_(part, alpha=-scale * self.problem.temperature / self.samples)
+            if added is not None:
+                gradient.add_(added, alpha=-scale * self.problem.temperature / self.samples)
         return losses[0] if self.samples == 1 else torch.stack(losses).mean()
 
     def step(

@@ -45,6 +45,7 @@ class Gain:
         several = proposal_named(objective.proposal).sums and len(self._orbit.classes) > 1
         alone = {} if len(self._orbit.shared) or several else self._orbit.alone
         self._compared = {name: NoiseComparison(owned, problem.start) for name, owned in alone.items()}
+        self._gradient = torch.zeros_like(problem.start).repeat(2, 1)
 
     def begin(self, seed: int, epoch: int) -> None:
         """Permutations have a stream of their own: the noise of the weights is that of plain inference."""
@@ -54,7 +55,8 @@ class Gain:
     def gradient(self, values: Tensor, noise: Tensor, sign: int) -> Tensor | None:
         """With respect to (μ, ρ), (2, D), along ω = μ ± e^ρ·ε and, for the gradient of the bound, in q itself.
 
-        None where no permutation but the identity weighs anything: the term is a constant there.
+        None where no permutation but the identity weighs anything: the term is a constant there. What it returns is
+        good until the next call.
         """
         by = self._by_matrices if self._compared else self._by_graph
         value, gradient = by(values, noise, sign)
@@ -78,13 +80,12 @@ class Gain:
     def _by_matrices(self, values: Tensor, noise: Tensor, sign: int) -> tuple[Tensor, Tensor | None]:
         matrices = {name: part.matrix(values, noise, sign) for name, part in self._compared.items()}
         value, along = self._along(values[0], matrices)
-        weighing = {name: part for name, part in along.items() if bool(part.any())}
-        if not weighing:
+        if not any(bool(part.any()) for part in along.values()):
             return value, None
-        gradient = torch.zeros_like(values)
-        for name, part in weighing.items():
-            self._compared[name].pull_back(part, gradient, in_densities=self._objective.gradient == "bound")
-        return value, gradient
+        # Each class always writes to the same places: what is 0 elsewhere stays so.
+        for name, part in along.items():
+            self._compared[name].pull_back(part, self._gradient, in_densities=self._objective.gradient == "bound")
+        return value, self._gradient
 
     def _along(self, mean: Tensor, matrices: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """The value and its gradient with respect to each A."""
@@ -113,12 +114,10 @@ def _identity_less(shares: Tensor, order: Tensor) -> Tensor:
     What stays in place does not enter: rounding leaves nothing where no unit moves.
     """
     n = order.shape[-1]
-    rows = torch.arange(n, device=order.device)
-    weights = shares[:, None] * (order != rows)
-    total = torch.zeros(n * n, dtype=shares.dtype, device=shares.device)
-    total.index_add_(0, (rows * n + order).reshape(-1), weights.reshape(-1), alpha=-1)
-    total[:: n + 1] = weights.sum(0)
-    return total.view(n, n)
+    total = shares.new_zeros(n, n).scatter_add_(1, order.mT, shares.expand(n, -1)).fill_diagonal_(0)
+    moved = total.sum(1)
+    total.neg_().diagonal().copy_(moved)
+    return total
 
 
 def fit_symmetrized(

@@ -21,8 +21,9 @@ class NoiseComparison:
     """A (n, n) of the units whose weights are at the places ``owned`` (n, k) in vectors (D,) of the type of ``like``.
 
     With c the centre of the means, m = μ − c, ν = m + e^ρ·ε and W = e^{−2ρ},
-    A = [ν, ν²]·[mW, −½W]ᵀ − ½Σ(m²W + 2ρ + log 2π). For M = ∂/∂A with the column sums b:
-    ∂ν = M·mW − ν⊙(M·W), ∂μ = ∂ν + W⊙(Mᵀν − b m), ∂ρ = ∂ν⊙e^ρ·ε + W⊙(Mᵀν² − 2m⊙Mᵀν + b m²) − b.
+    A = [ν, ν²]·[mW, −½W]ᵀ − ½Σ(m²W + 2ρ + log 2π). A function of the log-ratios Σ_i A[i, p[i]] − Σ_i A[i, i] takes each
+    column once and once away, so that the columns of M = ∂/∂A sum to 0:
+    ∂ν = M·mW − ν⊙(M·W), ∂μ = ∂ν + W⊙Mᵀν, ∂ρ = ∂ν⊙e^ρ·ε + W⊙(Mᵀν² − 2m⊙Mᵀν).
 
     The square that is taken apart loses digits where units are far from their centre, in deviations, and yet near each
     other. So what single precision gives is kept if that is ``HARMLESS`` or all units are ``APART``, and else made
@@ -58,7 +59,7 @@ class NoiseComparison:
     def pull_back(self, along: Tensor, gradient: Tensor, *, in_densities: bool = True) -> None:
         """The gradient in (μ, ρ) for ∂/∂A = ``along`` (n, n), at the last ``matrix``, to its places in (2, D).
 
-        Without ``in_densities`` along ν alone: ∂μ = ∂ν and ∂ρ = ∂ν⊙e^ρ·ε.
+        The columns of ``along`` sum to 0. Without ``in_densities`` along ν alone: ∂μ = ∂ν and ∂ρ = ∂ν⊙e^ρ·ε.
         """
         self._places.put(self._last.pulled(along, in_densities).to(gradient), gradient)
 
@@ -110,11 +111,9 @@ class _Workspace:
             torch.mul(to_near, self.away, out=self._result[1])
             return self._result
         to_near = by_weights[:, :k].addcmul_(self._units[:, :k], by_weights[:, k:], value=2)
-        sums = along.sum(0)[:, None]
         by_units = along.mT @ self._units
         first, second = by_units[:, :k], by_units[:, k:]
-        scaled = sums * mean
-        torch.addcmul(to_near, precision, first - scaled, out=self._result[0])
-        second.addcmul_(mean, first.sub_(scaled, alpha=0.5), value=-2)
-        torch.addcmul(to_near.mul_(self.away), precision, second, out=self._result[1]).sub_(sums)
+        torch.addcmul(to_near, precision, first, out=self._result[0])
+        second.addcmul_(mean, first, value=-2)
+        torch.addcmul(to_near.mul_(self.away), precision, second, out=self._result[1])
         return self._result
