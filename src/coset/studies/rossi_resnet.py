@@ -1,15 +1,10 @@
 """ResNet20 with FRN on CIFAR-10: the barrier between two mean-field posteriors, with and without alignment."""
 
-from dataclasses import replace
-
 from coset.landscape import Profiles
 from coset.studies import Context, Findings, study
 from coset.studies._rossi_pair import PairConfig, pair_findings
-from coset.studies._rossi_presets import IMAGES, INFERENCE, MEASURE, NETWORK, WIDTHS
+from coset.studies._rossi_presets import IMAGES, INFERENCE, MEASURE, NETWORK
 from coset.studies._rossi_report import SPLITS, Compared, verdict
-
-# In small the widest of those that the study of SGD infers, for it is nearest to the paper's.
-NETWORKS = {**NETWORK, "small": replace(NETWORK["small"], width=WIDTHS["small"][-1])}
 
 
 @study(
@@ -22,7 +17,7 @@ NETWORKS = {**NETWORK, "small": replace(NETWORK["small"], width=WIDTHS["small"][
     """,
     presets={
         preset: PairConfig(IMAGES[preset], network, INFERENCE[preset], MEASURE[preset])
-        for preset, network in NETWORKS.items()
+        for preset, network in NETWORK.items()
     },
 )
 def run(config: PairConfig, context: Context) -> Findings:
