@@ -241,6 +241,8 @@ def test_what_cannot_be_dissected() -> None:
         dissect(model, "2", uneven)
     with pytest.raises(InputError, match=r"the basis 'q' is \(3, 3\); expected a matrix \(units, 4\)"):
         dissect(model, "2", data, bases={"q": torch.eye(3)})
+    with pytest.raises(InputError, match="the basis 'q' holds NaN or infinite values"):
+        dissect(model, "2", data, bases={"q": torch.full((2, 4), torch.nan)})
     with pytest.raises(InputError, match="bases is empty"):
         dissect(model, "2", data, bases={})
     with pytest.raises(InputError, match="share is 0; expected"):

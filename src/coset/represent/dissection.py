@@ -55,13 +55,13 @@ def dissect(
     over all images before they are divided. ``grid``: height and width that the positions of a layer of tokens stand
     for; ``params``, ``channel_axis``: as of ``features``.
 
-    The data are read three times, once to count and to check them, and the model runs twice.
+    The data are read three times, once to count and to check them, and the model runs twice. Held are the features of
+    one batch and, for each unit of each basis, 2·``kept`` activations.
     """
     check_layers(model, [layer])
     if not 0 <= least_iou < 1:
         raise InputError(f"least_iou is {least_iou!r}; expected a number from 0 to 1")
     counted = _counted(data)
-
     matrices: dict[str, Tensor | None] = {NEURONS: None} if bases is None else dict(bases)
     if not matrices:
         raise InputError("bases is empty; expected at least one matrix by name")
@@ -184,6 +184,8 @@ def unit_maps(features: Tensor, matrix: Tensor | None, basis: str, layer: str) -
             f"the basis '{basis}' is {found}; expected a matrix (units, {features.shape[1]}), for so many channels has "
             f"layer '{layer}'"
         )
+    if not bool(torch.isfinite(matrix).all()):
+        raise InputError(f"the basis '{basis}' holds NaN or infinite values; expected finite ones")
     return on_channels(matrix, features, axis=1)
 
 

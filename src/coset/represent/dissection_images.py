@@ -29,7 +29,7 @@ class AnnotatedImages:
     ``batches`` gives pairs (inputs, masks): inputs (n, …) as the model takes them, masks (n, K, H, W) of type bool,
     K the number of ``concepts``, in their order. Pixels may have several concepts or none; H and W are the resolution
     of the annotation, and may differ from that of the inputs. Data are read several times: a list, a ``DataLoader``,
-    any object with ``__iter__``, but not an iterator, which ends; and every time in the same order.
+    any object with ``__iter__``, but not an iterator, which ends; the same images every time, in whatever order.
     """
 
     concepts: tuple[Concept, ...]
