@@ -24,7 +24,8 @@ def word(text: str) -> str:
 
 def numbers_of(found: Similarities) -> dict[str, Scalar]:
     """Means over pairs as ``<measure>_<layer>``, and how much more CKA and Procrustes fall modulo G_ReLU."""
-    numbers: dict[str, Scalar] = {"pairs": len(found.pairs), "first": found.layers[0], "last": found.layers[-1]}
+    numbers: dict[str, Scalar] = {"pairs": len(found.pairs), "layers": len(found.layers)}
+    numbers |= {"first": found.layers[0], "last": found.layers[-1]}
     for measure in MEASURES:
         for number, layer in enumerate(found.layers):
             numbers[f"{word(measure)}_{word(layer)}"] = found.mean(measure, number).value
@@ -91,7 +92,8 @@ def matrix_sentence() -> str:
     """Whether layers know each other again; a template for ``numbers_of``."""
     return (
         "In the mean of the pairs, the layer of the second network that is most similar to one of the first is the "
-        "same for {g_relu_cka_matched} layers by G_ReLU CKA and for {orthogonal_cka_matched} by orthogonal CKA."
+        "same for {g_relu_cka_matched} of {layers} layers by G_ReLU CKA and for {orthogonal_cka_matched} by orthogonal "
+        "CKA."
     )
 
 
