@@ -22,7 +22,7 @@ def test_the_commands_run_as_printed(here):
         assert program == "coset"
         code, _, err = here(*arguments)
         assert (code, err) == (0, ""), command
-        if arguments[0] == "barrier":
+        if arguments[0] in ("barrier", "compare"):
             assert all(Path(f"{arguments[-1]}.{kind}").stat().st_size for kind in ("png", "svg", "json", "csv"))
         else:
             assert load_file(arguments[-1])
