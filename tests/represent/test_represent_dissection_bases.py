@@ -86,6 +86,15 @@ def test_special_rotations_are_uniform() -> None:
     assert torch.equal(special_rotation(4, generator(0)), special_rotation(4, generator(0)))
 
 
+def test_rotations_in_single_precision() -> None:
+    q = special_rotation(20, generator(0)).float()
+    half, last = rotation_powers(q, [0.5, 1])
+    close(half @ half, q.double(), 1e-5)
+    assert torch.equal(last, q.double())
+    with pytest.raises(InputError, match="rotation is not orthogonal"):
+        rotation_powers(q.double(), [0.5])
+
+
 def test_bad_input() -> None:
     swap = torch.eye(3)[[1, 0, 2]]
     with pytest.raises(InputError, match="determinant −1"):

@@ -12,9 +12,6 @@ from torch import Tensor
 from coset.errors import InputError
 from coset.represent.group_elements import random_rotation
 
-_ORTHOGONAL = 1e-8
-"""QQᵀ may differ from 1 by so much."""
-
 
 def special_rotation(channels: int, generator: torch.Generator) -> Tensor:
     """A uniform rotation of determinant 1, (C, C) in float64: of an element of O(C) with −1, one row is turned over."""
@@ -55,8 +52,9 @@ def _check_rotation(rotation: Tensor) -> Tensor:
         raise InputError(f"rotation is {found}; expected a square matrix")
     wide = rotation.detach().to("cpu", torch.float64)
     gap = float((wide @ wide.mT - torch.eye(len(wide), dtype=torch.float64)).abs().max())
-    # NaN is not orthogonal, either.
-    if not gap <= _ORTHOGONAL:
+    # What rounding leaves depends on the type that Q was computed in; NaN is not orthogonal, either.
+    allowed = math.sqrt(torch.finfo(rotation.dtype if rotation.is_floating_point() else wide.dtype).eps)
+    if not gap <= allowed:
         raise InputError(f"rotation is not orthogonal: QQᵀ differs from 1 by {gap:.1e}; expected an orthogonal matrix")
     if torch.linalg.det(wide) < 0:
         raise InputError("rotation has determinant −1: no way leads to it from the identity; expected determinant 1")
