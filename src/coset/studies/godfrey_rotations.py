@@ -163,12 +163,8 @@ def judge(found: Penalties) -> str:
     if len(cheaper) == len(GROUP_ELEMENTS):
         return f"{told_apart} So rotations cost more than group elements, as in the paper."
     if cheaper:
-        return (
-            f"{told_apart} So rotations cost more than {listed(cheaper)} at every layer; in the paper also than others."
-        )
-    return (
-        f"{told_apart} So it is not shown at every layer that rotations cost more than group elements, as in the paper."
-    )
+        return f"{told_apart} So rotations cost more than {listed(cheaper)} at every layer; in the paper than both."
+    return f"{told_apart} So it is not shown at every layer that rotations cost more; in the paper they do."
 
 
 def _capital(text: str) -> str:
@@ -196,7 +192,7 @@ def _smaller(config: Config) -> list[str]:
     return [
         f"fine-tuning takes {recipe.epochs} epochs on {'all' if images is None else f'{images:,}'} train images (there "
         f"{PAPER_RECIPE.epochs} on all, as in the first training)",
-        f"{config.networks} networks, with a map of each kind for each layer",
+        f"there are {config.networks} networks, with one map of each kind at each layer",
         "networks have the batch normalisation that they were trained with (there they have none)"
         if config.zoo.recipe is None
         else f"the networks are {config.zoo.model}s",
