@@ -20,7 +20,7 @@ from coset.studies._godfrey_residual_stitching import (
     numbers_of,
 )
 from coset.studies._godfrey_residual_stitching import judge_blocks as judge_penalties
-from coset.studies._godfrey_setting import sentence, stitching_differences, zoo_differences
+from coset.studies._godfrey_setting import interval_sentence, sentence, stitching_differences, zoo_differences
 from coset.studies._godfrey_similarity import MEASURES, Similarities
 from coset.studies._godfrey_stitching import Penalties, resampled
 from coset.studies.godfrey_leaky_slopes import Slope, end_drop, judge_accuracy, judge_end, judge_evenness, spread
@@ -108,8 +108,8 @@ def test_verdicts_of_stitching_follow_the_penalties() -> None:
     )
     assert "As in the paper, full maps cost more inside" in blocks
     assert "rank 1 costs as much" in blocks
-    assert "As in the paper, G_ReLU beats rank 1" in outside
-    assert "at 3 of 3 layers" in outside
+    assert "As in the paper, G_ReLU beats rank 1 outside of blocks on average, and consistently" in outside
+    assert "of 3 layers G_ReLU's is lower at 3 and higher at 0" in outside
     assert "all 3 layers" in outside
     assert "worst of all families" in inside
     assert "As in the paper" in inside
@@ -122,6 +122,8 @@ def test_verdicts_of_stitching_follow_the_penalties() -> None:
     assert "at none of the 3" in judge_outside(compared, places).format(**numbers)
     inside = judge_inside(compared).format(**numbers)
     assert "worse than full and rank 4, not told apart from rank 2, better than rank 1" in inside
+    assert numbers["shift"] == pytest.approx(-70)
+    assert "does better inside than outside" in inside
 
 
 def test_some_layers_are_taken_out() -> None:
@@ -150,9 +152,12 @@ def test_differences_to_the_paper_are_told_where_there_are_some() -> None:
     for part in ("squares of 2×2", "width 0.5", "(there 100)", "6 epochs"):
         assert part in text
     maps = sentence(stitching_differences(small.training, paper.training, small.pairs, paper.pairs))
-    for part in ("2 ordered pairs", "(there 16)", "least-squares"):
+    for part in ("1 ordered pair is stitched (there 16)", "least-squares"):
         assert part in maps
     assert sentence([]) == ""
+    found = _residual(outside=[0.1] * 5, inside=[0.2] * 5)
+    assert "of pairs" in interval_sentence(found)
+    assert "of one pair" in interval_sentence(replace(found, pairs=((0, 1),)))
 
 
 def _slope(penalties: list[float], accuracies: tuple[float, float]) -> Slope:

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from coset.studies._godfrey_stitching import Training
+from coset.studies._godfrey_stitching import Penalties, Training
+from coset.studies._godfrey_stitching_report import INTERVALS
 from coset.studies._godfrey_zoo import Pairs, Zoo
 
 
@@ -39,7 +40,9 @@ def stitching_differences(training: Training, paper: Training, pairs: Pairs, pap
     """Pairs, and the training of maps."""
     parts = []
     if pairs != paper_pairs:
-        parts.append(f"{_count(pairs)} ordered pairs are stitched (there {_count(paper_pairs)})")
+        count = _count(pairs)
+        stitched = "1 ordered pair is stitched" if count == 1 else f"{count} ordered pairs are stitched"
+        parts.append(f"{stitched} (there {_count(paper_pairs)})")
     if training != paper:
         parts.append(
             f"maps train on {_images(training.images)} images for {training.epochs} epochs in batches of "
@@ -59,6 +62,13 @@ def _count(pairs: Pairs) -> int:
 
 def _images(count: int | None) -> str:
     return "all" if count is None else f"{count:,}"
+
+
+def interval_sentence(found: Penalties) -> str:
+    """Over what intervals are."""
+    if len(found.pairs) > 1:
+        return INTERVALS
+    return "Intervals are of 95 %, over resamples of test images; of one pair they say nothing about other networks."
 
 
 def sentence(parts: list[str]) -> str:
