@@ -178,7 +178,7 @@ def test_the_figure_shows_every_number_with_its_layers(compared):
     matrices = compared[-1].matrices
     figure = plot_layers(matrices, x="first", y="second")
     panels, bar = figure.axes[:2], figure.axes[2]
-    assert bar.get_ylabel() == "similarity"
+    assert bar.get_ylabel() == "CKA"
     for panel, matrix in zip(panels, matrices.values(), strict=True):
         image = torch.tensor(panel.images[0].get_array().tolist(), dtype=torch.float64)
         assert torch.equal(image, matrix.similarity)

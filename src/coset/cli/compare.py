@@ -151,8 +151,8 @@ def _written(out: Path | None, found: "NetworkComparison", told: dict[str, Any])
     from coset.represent import plot_layers
 
     panels = {
-        "CKA modulo each layer's group": found.matrices["own"],
-        "CKA modulo rotations": found.matrices["orthogonal"],
+        "modulo the layer's group": found.matrices["own"],
+        "modulo rotations": found.matrices["orthogonal"],
     }
     return save_figure(plot_layers(panels, x="layer of A", y="layer of B"), out, Numbers(found, told))
 

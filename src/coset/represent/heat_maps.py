@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 _WRITTEN = 16
 """Up to so many layers a side, each cell tells its number."""
 
+_LABELS = {"cka": "CKA", "procrustes": "Procrustes similarity"}
+"""What the colours mean, by measure."""
+
 
 def plot_layers(matrices: Mapping[str, LayerMatrix], *, x: str = "layer of x", y: str = "layer of y") -> "Figure":
     """A panel for each label → similarities, with one scale of colours from 0 to 1; ``x``, ``y``: names of the axes.
@@ -26,14 +29,19 @@ def plot_layers(matrices: Mapping[str, LayerMatrix], *, x: str = "layer of x", y
     # matplotlib takes long to import, and only this needs it.
     from coset.figures import label_panel, new_figure, styled
 
-    sizes = [matrix.similarity.shape for matrix in matrices.values()]
-    rows, columns = max(size[0] for size in sizes), max(size[1] for size in sizes)
+    first = next(iter(matrices.values()))
+    rows, columns = (max(matrix.similarity.shape[axis] for matrix in matrices.values()) for axis in (0, 1))
     letters = max(len(name) for matrix in matrices.values() for name in (*matrix.layers_x, *matrix.layers_y))
     cell = 0.34 if max(rows, columns) <= _WRITTEN else 0.2
-    margin = 0.55 + 0.065 * letters
-    width, height = (max(1.5, cell * count) + margin for count in (columns, rows))
+    labels = 0.2 + 0.07 * letters
+    named = sum(matrix is first or matrix.layers_x != first.layers_x for matrix in matrices.values())
+    # Few cells are larger, so that titles have room.
+    cell = max(cell, min(0.9, (0.4 + 0.08 * max(map(len, matrices))) / columns))
+    width, height = cell * columns, cell * rows
     with styled():
-        figure = new_figure(0.7 + width * len(matrices), 0.35 + height)
+        figure = new_figure(1.3 + named * labels + (0.15 + width) * len(matrices), 0.7 + labels + height)
+        # Panels of squares: what they leave of their places is taken away.
+        figure.set_layout_engine("compressed")
         panels = []
         for number, (label, matrix) in enumerate(matrices.items()):
             axes = figure.add_subplot(1, len(matrices), number + 1)
@@ -43,9 +51,9 @@ def plot_layers(matrices: Mapping[str, LayerMatrix], *, x: str = "layer of x", y
             axes.set_xlabel(y)
             if number == 0:
                 axes.set_ylabel(x)
-            elif matrix.layers_x == next(iter(matrices.values())).layers_x:
+            elif matrix.layers_x == first.layers_x:
                 axes.tick_params(labelleft=False)
-        figure.colorbar(shown, ax=panels, shrink=0.85, label="similarity")
+        figure.colorbar(shown, ax=panels, shrink=0.85, label=_LABELS[first.measure])
     return figure
 
 
