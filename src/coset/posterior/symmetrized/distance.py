@@ -45,7 +45,7 @@ def distance_weights(drawn: Drawn, K: int, generator: torch.Generator) -> LogWei
     if units.units > LARGEST:
         raise InputError(f"proposal 'distance': '{name}' has {units.units} units; expected {LARGEST} or fewer")
     with torch.no_grad():
-        apart = squared_distances(drawn.mean[units.owned.to(drawn.mean.device)])
+        apart = squared_distances(drawn.mean[units.owned.to(drawn.mean.device)].double())
         order, log_f = draw_near(apart, math.prod(drawn.lead) * K, generator)
         order, log_f = order.reshape(*drawn.lead, K, -1), log_f.reshape(*drawn.lead, K)
     weights = drawn.log_ratios({name: order}) - orbit.log_order - log_f

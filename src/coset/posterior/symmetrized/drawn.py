@@ -11,7 +11,7 @@ from coset.posterior.symmetrized.pairs import normal_log_prob, unit_log_probs
 class Drawn:
     """Weights ``x`` (…, D) and q = N(``mean``, diag ``std``²), both (D,), as ``orbit`` orders them; in float64.
 
-    ``matrices``: what ``units`` gives, where it is there already.
+    ``matrices``: what ``units`` gives, where it is there already; of the rest only the means may then be asked for.
     """
 
     def __init__(

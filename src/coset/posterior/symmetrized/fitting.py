@@ -46,11 +46,14 @@ class Gain:
         alone = {} if len(self._orbit.shared) or several else self._orbit.alone
         self._compared = {name: NoiseComparison(owned, problem.start) for name, owned in alone.items()}
         self._gradient = torch.zeros_like(problem.start).repeat(2, 1)
+        self._none = problem.start.new_zeros(0)
 
     def begin(self, seed: int, epoch: int) -> None:
         """Permutations have a stream of their own: the noise of the weights is that of plain inference."""
         self._generator = device_stream("permutations", seed, epoch, self._like)
         self._values = []
+        for part in self._compared.values():
+            part.begin()
 
     def gradient(self, values: Tensor, noise: Tensor, sign: int) -> Tensor | None:
         """With respect to (μ, ρ), (2, D), along ω = μ ± e^ρ·ε and, for the gradient of the bound, in q itself.
@@ -91,8 +94,7 @@ class Gain:
         """The value and its gradient with respect to each A."""
         chosen, K = proposal_named(self._objective.proposal), self._objective.K
         # Nothing but the means is asked for beside the matrices.
-        none = mean.new_zeros(0)
-        drawn = Drawn(self._orbit, none, mean.double(), none, matrices)
+        drawn = Drawn(self._orbit, self._none, mean, self._none, matrices)
         if chosen.sums:
             with torch.enable_grad():
                 leaves = [part.requires_grad_() for part in matrices.values()]
@@ -103,8 +105,10 @@ class Gain:
         if chosen.lower:
             logs = torch.cat([weights.identity[None], logs[:-1]])
             moves = {name: order[:-1] for name, order in moves.items()}
-        value = math.log(len(logs)) - torch.logsumexp(logs, 0)
-        shares = torch.softmax(logs, 0)[1 if chosen.lower else 0 :]
+        log_shares = torch.log_softmax(logs, 0)
+        # log Σ w, from any one weight and its share.
+        value = math.log(len(logs)) - (logs[0] - log_shares[0])
+        shares = log_shares[1 if chosen.lower else 0 :].exp()
         return value, {name: _identity_less(shares, moves[name].to(shares.device)) for name in matrices}
 
 

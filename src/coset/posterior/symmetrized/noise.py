@@ -20,10 +20,11 @@ _ROUNDING = 1e-6
 class NoiseComparison:
     """A (n, n) of the units whose weights are at the places ``owned`` (n, k) in vectors (D,) of the type of ``like``.
 
-    With c the centre of the means, m = μ − c, ν = m + e^ρ·ε and W = e^{−2ρ},
-    A = [ν, ν²]·[mW, −½W]ᵀ − ½Σ(m²W + 2ρ + log 2π). A function of the log-ratios Σ_i A[i, p[i]] − Σ_i A[i, i] takes each
-    column once and once away, so that the columns of M = ∂/∂A sum to 0:
-    ∂ν = M·mW − ν⊙(M·W), ∂μ = ∂ν + W⊙Mᵀν, ∂ρ = ∂ν⊙e^ρ·ε + W⊙(Mᵀν² − 2m⊙Mᵀν).
+    With c the centre of the means, of an earlier step (any would do, but for rounding), m = μ − c, ν = m + e^ρ·ε and
+    W = e^{−2ρ}, A = [ν, ν²]·[mW, −½W]ᵀ − ½Σ(m²W + 2ρ + log 2π).
+
+    A function of the log-ratios Σ_i A[i, p[i]] − Σ_i A[i, i] takes each column once and once away, so that the columns
+    of M = ∂/∂A sum to 0: ∂ν = M·mW − ν⊙(M·W), ∂μ = ∂ν + W⊙Mᵀν, ∂ρ = ∂ν⊙e^ρ·ε + W⊙(Mᵀν² − 2m⊙Mᵀν).
 
     The square that is taken apart loses digits where units are far from their centre, in deviations, and yet near each
     other. So what single precision gives is kept if that is ``HARMLESS`` or all units are ``APART``, and else made
@@ -35,6 +36,11 @@ class NoiseComparison:
         self._own = _Workspace(owned.shape, like)
         self._exact = self._own if like.dtype == torch.float64 else _Workspace(owned.shape, like.double())
         self._last = self._exact
+
+    def begin(self) -> None:
+        """The centre is found anew at the next comparison."""
+        for space in (self._own, self._exact):
+            space.centre = None
 
     def matrix(self, values: Tensor, noise: Tensor, sign: int) -> Tensor:
         """A (n, n) at μ ± e^ρ·ε, for ``values`` = (μ, ρ), (2, D), and ``noise`` ε (D,); in float64."""
@@ -74,46 +80,44 @@ class _Workspace:
 
     def __init__(self, shape: torch.Size, like: Tensor) -> None:
         n, k = shape
-        self._k = k
         self.gathered = like.new_empty(2, n, k)
         self.away = like.new_empty(n, k)
+        self.centre: Tensor | None = None
         self._precision = like.new_empty(n, k)
-        self._units, self._weights = like.new_empty(n, 2 * k), like.new_empty(n, 2 * k)
+        # Side by side, [ν, ν²] and [mW, −½W], each in one piece.
+        self._units, self._weights = like.new_empty(2, n, k), like.new_empty(2, n, k)
         self._result = like.new_empty(2, n, k)
 
     def compare(self, sign: int) -> tuple[Tensor, float]:
         """A (n, n) of ``gathered`` (μ, ρ) and ``away`` ε, which become m, ρ and ±e^ρ·ε; and its largest constant."""
-        k, away, precision = self._k, self.away, self._precision
+        away, precision = self.away, self._precision
         mean, log_std = self.gathered
         torch.exp(log_std, out=precision)
         away.mul_(precision)
         if sign < 0:
             away.neg_()
-        mean -= mean.mean(0)
-        near = torch.add(mean, away, out=self._units[:, :k])
-        torch.mul(near, near, out=self._units[:, k:])
+        if self.centre is None:
+            self.centre = mean.mean(0)
+        mean -= self.centre
+        near = torch.add(mean, away, out=self._units[0])
+        torch.mul(near, near, out=self._units[1])
         precision.square_().reciprocal_()
-        torch.mul(mean, precision, out=self._weights[:, :k])
-        torch.mul(precision, -0.5, out=self._weights[:, k:])
-        squares = torch.linalg.vecdot(mean, self._weights[:, :k])
-        constant = squares + 2 * log_std.sum(-1) + LOG_2PI * k
-        return (self._units @ self._weights.mT).sub_(constant, alpha=0.5), float(squares.max())
+        torch.mul(mean, precision, out=self._weights[0])
+        torch.mul(precision, -0.5, out=self._weights[1])
+        squares = torch.linalg.vecdot(mean, self._weights[0])
+        constant = squares + 2 * log_std.sum(-1) + LOG_2PI * mean.shape[1]
+        found = torch.bmm(self._units, self._weights.mT).sum(0)
+        return found.sub_(constant, alpha=0.5), float(squares.max())
 
     def pulled(self, along: Tensor, in_densities: bool) -> Tensor:
         """∂μ and ∂ρ, (2, n, k), at the last comparison."""
-        k, precision, mean = self._k, self._precision, self.gathered[0]
-        along = along.to(precision)
-        by_weights = along @ self._weights
-        if not in_densities:
-            to_near = torch.addcmul(
-                by_weights[:, :k], self._units[:, :k], by_weights[:, k:], value=2, out=self._result[0]
-            )
-            torch.mul(to_near, self.away, out=self._result[1])
-            return self._result
-        to_near = by_weights[:, :k].addcmul_(self._units[:, :k], by_weights[:, k:], value=2)
-        by_units = along.mT @ self._units
-        first, second = by_units[:, :k], by_units[:, k:]
-        torch.addcmul(to_near, precision, first, out=self._result[0])
-        second.addcmul_(mean, first, value=-2)
-        torch.addcmul(to_near.mul_(self.away), precision, second, out=self._result[1])
+        precision, mean = self._precision, self.gathered[0]
+        both = along.to(precision).expand(2, -1, -1)
+        by_weights = torch.bmm(both, self._weights)
+        to_near = torch.addcmul(by_weights[0], self._units[0], by_weights[1], value=2, out=self._result[0])
+        torch.mul(to_near, self.away, out=self._result[1])
+        if in_densities:
+            first, second = torch.bmm(both.mT, self._units)
+            self._result[0].addcmul_(precision, first)
+            self._result[1].addcmul_(precision, second.addcmul_(mean, first, value=-2))
         return self._result
