@@ -1,9 +1,9 @@
 """Networks dissected in rotated bases (Godfrey et al. 2022, section 6): images, networks, layers, what was found."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -104,7 +104,8 @@ Places = Mapping[str, Mapping[str, tuple[Found, ...]]]
 def examined(context: Context, subject: Subject, pictures: Pictures, how: Turning) -> tuple[Places, Networks]:
     """All networks of a subject dissected at all of its layers; every layer of every network is kept in the store."""
     networks = load_networks(context, subject.zoo, range(subject.zoo.networks))
-    data = annotated(context, subject.zoo, pictures)
+    # Made only where something is not in the store.
+    data = cache(partial(annotated, context, subject.zoo, pictures))
     layers = [layer for _, group in subject.places for layer in group]
     found: dict[str, list[Found]] = {layer: [] for layer in layers}
     with context.progress("dissections", len(layers) * len(networks.modules)) as bar:
@@ -160,8 +161,14 @@ def with_classes(part: Split, classes: Sequence[str], batch_size: int) -> Annota
 
 
 def _dissected(
-    module: nn.Module, layer: str, data: AnnotatedImages, how: Turning, generator: torch.Generator, anchored: bool
+    module: nn.Module,
+    layer: str,
+    make_data: Callable[[], AnnotatedImages],
+    how: Turning,
+    generator: torch.Generator,
+    anchored: bool,
 ) -> tuple[Mapping[str, Tensor], Mapping[str, object]]:
+    data = make_data()
     first, _ = next(iter(data.batches))
     placement = receptive_placement(module, layer, first[:_PROBED]) if anchored else None
     seed = int(torch.randint(2**62, (1,), generator=generator))

@@ -18,6 +18,8 @@ from coset.symmetry import Symmetry
 
 _ENTRIES = 2**21
 """So many numbers are held at once."""
+CALIBRATIONS = 3
+"""So often the time of an estimate is taken before it is given its draws."""
 PIECES = 4
 """In so many pieces at least draws are taken, for the variance between them."""
 
@@ -113,15 +115,22 @@ def estimate(problem: Problem, estimator: str, K: int, draws: int, generator: to
 
 
 def seconds_per_draw(problem: Problem, estimator: str, K: int, generator: torch.Generator) -> float:
-    """What one draw of ω takes, by processor time: of some many at once, as they are used."""
+    """What one draw of ω takes, by processor time: of some many at once, as they are used.
+
+    The least of several: the first ones, or a busy machine, take longer.
+    """
     draws = 2
     while True:
-        begun = time.process_time()
-        estimate(problem, estimator, K, draws, generator)
-        taken = time.process_time() - begun
+        taken = min(_seconds(problem, estimator, K, draws, generator) for _ in range(CALIBRATIONS))
         if taken > 0.05 or draws >= 4096:
             return taken / draws
         draws *= 4
+
+
+def _seconds(problem: Problem, estimator: str, K: int, draws: int, generator: torch.Generator) -> float:
+    begun = time.process_time()
+    estimate(problem, estimator, K, draws, generator)
+    return time.process_time() - begun
 
 
 def errors(

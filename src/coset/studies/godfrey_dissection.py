@@ -29,20 +29,33 @@ WITHOUT, WITHOUT_INSIDE = "none on outputs: outputs", "none on outputs: inside b
 @dataclass(frozen=True)
 class Config:
     """``plain`` networks, dissected behind and before the activations of the ``plain_layers`` (pairs of names);
-    ``residual`` networks with and without an activation on the outputs of their blocks.
+    ``residual`` networks with and without an activation on the outputs of their blocks, None for none.
     """
 
     plain: Zoo
     plain_layers: tuple[tuple[str, str], ...]
-    residual: Zoo
+    residual: Zoo | None
     pictures: Pictures
     turning: Turning
 
-    @property
-    def blocks(self) -> tuple[str, ...]:
-        """The last block of every stage of the residual networks."""
+    def subjects(self) -> dict[str, Subject]:
+        """What is dissected, by a key for numbers."""
+        behind, before = (tuple(names) for names in zip(*self.plain_layers, strict=True))
+        anchored = self.plain.recipe is None
+        found = {"plain": Subject(self.plain, ((AFTER, behind), (BEFORE, before)), anchored)}
+        if self.residual is None:
+            return found
         options: dict[str, Any] = dict(self.residual.options)
-        return tuple(f"stages.{stage}.{options['blocks'] - 1}" for stage in range(len(options["stages"])))
+        # The last block of every stage.
+        blocks = tuple(f"stages.{stage}.{options['blocks'] - 1}" for stage in range(len(options["stages"])))
+        inner = tuple(f"{block}.activation1" for block in blocks)
+        for key, outputs, inside, final in (
+            ("with", WITH, WITH_INSIDE, True),
+            ("without", WITHOUT, WITHOUT_INSIDE, False),
+        ):
+            zoo = replace(self.residual, options=(*self.residual.options, ("final_activation", final)))
+            found[key] = Subject(zoo, ((outputs, blocks), (inside, inner)), anchored=False)
+        return found
 
 
 def _tiny10(*numbers: int) -> tuple[tuple[str, str], ...]:
@@ -72,13 +85,7 @@ PRESETS = {
     "small": Config(
         Zoo("tiny10", Images("cifar10", train=1000, test=1000), 4, None),
         _tiny10(1, 3, 5, 6, 7),
-        Zoo(
-            "resnet",
-            Images("cifar10", train=6000, test=1000, pool=2),
-            4,
-            _TRAINED,
-            (("stages", (16, 32, 64)), ("blocks", 1)),
-        ),
+        None,
         Pictures(500, 500),
         Turning((0.0, 0.2, 0.4, 0.6, 0.8, 1.0), 4),
     ),
@@ -106,18 +113,10 @@ PRESETS = {
 )
 def run(config: Config, context: Context) -> Findings:
     """Every network at every layer, in every basis."""
-    plain = Subject(
-        config.plain,
-        ((AFTER, tuple(after for after, _ in config.plain_layers)), (BEFORE, tuple(b for _, b in config.plain_layers))),
-        anchored=config.plain.recipe is None,
-    )
-    found, networks = examined(context, plain, config.pictures, config.turning)
-    everything: dict[str, Mapping[str, tuple[Found, ...]]] = dict(found)
-    numbers: dict[str, Scalar] = {"plain_accuracy": accuracy_of(context, networks)}
-    for key, outputs, inside, final in (("with", WITH, WITH_INSIDE, True), ("without", WITHOUT, WITHOUT_INSIDE, False)):
-        zoo = replace(config.residual, options=(*config.residual.options, ("final_activation", final)))
-        places = ((outputs, config.blocks), (inside, tuple(f"{block}.activation1" for block in config.blocks)))
-        found, networks = examined(context, Subject(zoo, places, anchored=False), config.pictures, config.turning)
+    everything: dict[str, Mapping[str, tuple[Found, ...]]] = {}
+    numbers: dict[str, Scalar] = {}
+    for key, subject in config.subjects().items():
+        found, networks = examined(context, subject, config.pictures, config.turning)
         everything |= found
         numbers[f"{key}_accuracy"] = accuracy_of(context, networks)
     powers = config.turning.powers
@@ -131,17 +130,34 @@ def run(config: Config, context: Context) -> Findings:
             "layers": layers_table(everything, powers),
             "concepts": concepts_table(everything),
         },
-        outcome=f"{_OUTCOME}\n\n{_judged(curves)}\n\n{_setting(config)}",
-        figure=lambda: figure_of(
-            curves,
-            (
-                ("plain networks", (AFTER, BEFORE)),
-                ("residual networks", (WITH, WITHOUT, WITH_INSIDE, WITHOUT_INSIDE)),
-            ),
-            (AFTER, BEFORE, WITH, WITHOUT),
+        outcome="\n\n".join(
+            [_PLAIN, *([] if config.residual is None else [_RESIDUAL]), _judged(curves), _setting(config)]
         ),
-        caption="(a), (b) Units with a concept in the basis Q^t, means over networks and rotations, with 95 % "
-        "intervals over networks. (c)-(f) Different concepts among the units of a layer, by category.",
+        figure=lambda: figure_of(curves, _panels(curves), [label for label in _BARS if label in curves]),
+        caption=_caption(curves),
+    )
+
+
+_BARS = (AFTER, BEFORE, WITH, WITHOUT)
+
+
+def _panels(curves: Mapping[str, Curve]) -> list[tuple[str, list[str]]]:
+    groups = {
+        "plain networks": (AFTER, BEFORE),
+        "residual networks": (WITH, WITHOUT, WITH_INSIDE, WITHOUT_INSIDE),
+    }
+    chosen = [(title, [label for label in labels if label in curves]) for title, labels in groups.items()]
+    return [(title, labels) for title, labels in chosen if labels]
+
+
+def _caption(curves: Mapping[str, Curve]) -> str:
+    letters = "abcdef"
+    lines = len(_panels(curves))
+    bars = sum(label in curves for label in _BARS)
+    return (
+        f"{', '.join(f'({letter})' for letter in letters[:lines])} Units with a concept in the basis Q^t, means over "
+        f"networks and rotations, with 95 % intervals over networks. ({letters[lines]})-({letters[lines + bars - 1]}) "
+        f"Different concepts among the units of a layer, by category."
     )
 
 
@@ -155,36 +171,43 @@ _KEYS = {
 }
 
 
+_CONTRASTS = {"plain": (AFTER, BEFORE), "outputs": (WITH, WITHOUT)}
+
+
 def _numbers(curves: Mapping[str, Curve]) -> dict[str, Scalar]:
     numbers: dict[str, Scalar] = {}
     for key, label in _KEYS.items():
+        if label not in curves:
+            continue
         item = curves[label]
-        numbers |= {
-            f"{key}_units": float(item.percent[:, 0].mean()),
-            f"{key}_rotated": float(item.percent[:, -1].mean()),
-        }
+        ends = [float(item.percent[:, place].mean()) for place in (0, -1)]
+        numbers |= {f"{key}_units": ends[0], f"{key}_rotated": ends[1]}
         numbers[f"{key}_change"] = str(estimate(item.change))
         numbers[f"{key}_count"] = item.units
         concepts = [sum(each[:, place].mean() for each in item.unique.values()) for place in (0, -1)]
         numbers |= {f"{key}_concepts": float(concepts[0]), f"{key}_concepts_rotated": float(concepts[1])}
-    for name, one, other in (("plain", AFTER, BEFORE), ("outputs", WITH, WITHOUT)):
-        numbers[f"{name}_difference"] = str(difference(curves[one].change, curves[other].change))
+    for name, (one, other) in _CONTRASTS.items():
+        if one in curves:
+            numbers[f"{name}_difference"] = str(difference(curves[one].change, curves[other].change))
     return numbers
 
 
-_OUTCOME = """
-Behind the ReLUs of the plain networks {after_units:.1f} % of the units are interpretable, and {after_rotated:.1f} % in
-bases that are rotated at random, a change of {after_change} points (95 % over networks); before the same ReLUs
-{before_units:.1f} and {before_rotated:.1f} %, a change of {before_change}. On the outputs of residual blocks with a
-ReLU it is {with_units:.1f} and {with_rotated:.1f} % ({with_change}), without one {without_units:.1f} and
-{without_rotated:.1f} % ({without_change}); inside of the blocks, behind their first ReLU, {with_inside_units:.1f} and
-{with_inside_rotated:.1f} % ({with_inside_change}) in the networks with, {without_inside_units:.1f} and
-{without_inside_rotated:.1f} % ({without_inside_change}) in those without a ReLU on the outputs.
+_PLAIN = """
+Behind the ReLUs of the plain networks, which have {plain_accuracy:.1f} % test accuracy, {after_units:.1f} % of the
+units are interpretable, and {after_rotated:.1f} % in bases that are rotated at random, a change of {after_change}
+points (95 % over networks); before the same ReLUs {before_units:.1f} and {before_rotated:.1f} %, a change of
+{before_change}. A layer has {after_concepts:.1f} different concepts in the units and {after_concepts_rotated:.1f}
+rotated behind the ReLUs, {before_concepts:.1f} and {before_concepts_rotated:.1f} before them.
+"""
 
-Different concepts of a layer: {after_concepts:.1f} in the units and {after_concepts_rotated:.1f} rotated behind the
-ReLUs of the plain networks, {with_concepts:.1f} and {with_concepts_rotated:.1f} on residual outputs with a ReLU,
-{without_concepts:.1f} and {without_concepts_rotated:.1f} without. The networks have {plain_accuracy:.1f} (plain),
-{with_accuracy:.1f} and {without_accuracy:.1f} % test accuracy (residual, with and without the ReLU).
+_RESIDUAL = """
+On the outputs of residual blocks with a ReLU {with_units:.1f} % of the units are interpretable, and
+{with_rotated:.1f} % rotated ({with_change}); without one {without_units:.1f} and {without_rotated:.1f} %
+({without_change}). Inside of the blocks, behind their first ReLU, it is {with_inside_units:.1f} and
+{with_inside_rotated:.1f} % ({with_inside_change}) in the networks with, {without_inside_units:.1f} and
+{without_inside_rotated:.1f} % ({without_inside_change}) in those without a ReLU on the outputs. Different concepts of
+an output: {with_concepts:.1f} in the units and {with_concepts_rotated:.1f} rotated with a ReLU, {without_concepts:.1f}
+and {without_concepts_rotated:.1f} without. Test accuracies are {with_accuracy:.1f} and {without_accuracy:.1f} %.
 """
 
 
@@ -192,13 +215,16 @@ def _judged(curves: Mapping[str, Curve]) -> str:
     """Each finding of the paper, and whether it came out here; intervals over networks decide."""
     told = [
         _fall("behind the ReLUs of the plain networks", curves[AFTER]),
-        _fall("on residual outputs with a ReLU", curves[WITH]),
-        _no_fall("on residual outputs without a ReLU", curves[WITHOUT]),
-        _rise("inside of residual blocks, with a ReLU on the outputs", curves[WITH_INSIDE]),
-        _rise("inside of residual blocks, without one", curves[WITHOUT_INSIDE]),
-        _contrast("outputs", "on residual outputs with a ReLU", "without one", curves[WITH], curves[WITHOUT]),
         _contrast("plain", "behind the ReLUs of the plain networks", "before them", curves[AFTER], curves[BEFORE]),
     ]
+    if WITH in curves:
+        told += [
+            _fall("on residual outputs with a ReLU", curves[WITH]),
+            _no_fall("on residual outputs without a ReLU", curves[WITHOUT]),
+            _rise("inside of residual blocks, with a ReLU on the outputs", curves[WITH_INSIDE]),
+            _rise("inside of residual blocks, without one", curves[WITHOUT_INSIDE]),
+            _contrast("outputs", "on residual outputs with a ReLU", "without one", curves[WITH], curves[WITHOUT]),
+        ]
     return " ".join(told)
 
 
@@ -232,26 +258,35 @@ def _contrast(key: str, one: str, other: str, first: Curve, second: Curve) -> st
 
 def _setting(config: Config) -> str:
     """In what this is not the paper's experiment."""
-    pictures, turning, residual = config.pictures, config.turning, config.residual
-    options: dict[str, Any] = dict(residual.options)
-    recipe = residual.recipe
-    assert recipe is not None
-    train = "all" if residual.images.train is None else f"{residual.images.train:,}"
-    pooled = f", averaged in squares of {residual.images.pool}×{residual.images.pool} pixels" * (
-        residual.images.pool > 1
-    )
-    stages = "-".join(map(str, options["stages"]))
+    pictures, turning = config.pictures, config.turning
     published = " trained by others" * (config.plain.recipe is None)
     return f"""
     What is different here: the paper dissects a ResNet-50 and a ConvNeXt, trained on ImageNet, with the concepts of
-    Broden, none of which is at hand. The plain networks are {config.plain.networks} of {config.plain.model}{published},
-    the residual ones {residual.networks} of either kind, with {stages} channels and {options["blocks"]} block(s) a
-    stage, trained on {train} images of {residual.images.data}{pooled} for {recipe.epochs} epochs. Concepts are the
-    classes of {pictures.natural:,} test images, nine shapes and textures on {pictures.generated:,} generated images,
-    and eleven names of colours on both; there are no parts or scenes, and no objects within images. A map covers 0.5 %
-    of the pixels, so that common colours cannot reach an IoU of 0.04 (table of concepts). There are
-    {turning.rotations} rotations for each network. Thresholds are off by at most {{threshold_error:.3f}} % of a unit's
-    activations. Maps of networks without padding lie at the centres of receptive fields, others are stretched over the
-    image. In the basis of units a ReLU does not change which activations are the largest: behind and before it the same
-    units are interpretable, but for interpolation and for thresholds at 0, and only rotations tell the two apart.
+    Broden, none of which is at hand. The plain networks are {config.plain.networks} of
+    {config.plain.model}{published}; {_residual_setting(config.residual)}. Concepts are the classes of
+    {pictures.natural:,} test images, nine shapes and textures on {pictures.generated:,} generated images, and eleven
+    names of colours on both; there are no parts or scenes, and no objects within images. A map covers 0.5 % of the
+    pixels, so that common colours cannot reach an IoU of 0.04 (table of concepts). There are {turning.rotations}
+    rotations for each network. Thresholds are off by at most {{threshold_error:.3f}} % of a unit's activations. Maps of
+    networks without padding lie at the centres of receptive fields, others are stretched over the image. In the basis
+    of units a ReLU does not change which activations are the largest: behind and before it the same units are
+    interpretable, but for interpolation and for thresholds at 0, and only rotations tell the two apart.
     """
+
+
+def _residual_setting(zoo: Zoo | None) -> str:
+    if zoo is None:
+        return (
+            "residual networks, with and without a ReLU on the outputs of blocks, are left to the preset paper, for "
+            "want of time"
+        )
+    options: dict[str, Any] = dict(zoo.options)
+    assert zoo.recipe is not None
+    train = "all" if zoo.images.train is None else f"{zoo.images.train:,}"
+    pool = zoo.images.pool
+    pooled = f", averaged in squares of {pool}×{pool} pixels," if pool > 1 else ""
+    return (
+        f"the residual ones {zoo.networks} of either kind, with {'-'.join(map(str, options['stages']))} channels and "
+        f"{options['blocks']} block(s) a stage, trained on {train} images of {zoo.images.data}{pooled} for "
+        f"{zoo.recipe.epochs} epochs"
+    )

@@ -351,7 +351,7 @@ def _table(found: Mapping[Case, Mapping[str, Sequence[Errors]]], truths: Mapping
 def _figure(config: Config, found: Mapping[Case, Mapping[str, Sequence[Errors]]]) -> "Figure":
     from coset.figures import PALETTE, label_panel, new_figure
 
-    figure = new_figure(7.4, 3.4)
+    figure = new_figure(7.4, 3.8)
     panels = figure.subplots(1, 2, sharey=True)
     names = [name for name in config.grids if name not in UNIFORM]
     places = range(len(found))
@@ -366,5 +366,6 @@ def _figure(config: Config, found: Mapping[Case, Mapping[str, Sequence[Errors]]]
         axes.set_xticks(list(places), [f"{case.data}\n{case.units}" for case in found], fontsize=7)
         label_panel(axes, "ab"[number], title)
     panels[0].set_ylabel("error of uniform / error")
-    panels[1].legend()
+    handles, labels = panels[1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     return figure
