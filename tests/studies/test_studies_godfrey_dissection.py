@@ -1,6 +1,7 @@
 """The study of dissection: intervals against SciPy, units counted by hand, images and verdicts."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,21 @@ from coset.store import Store
 from coset.studies import Context
 from coset.studies._godfrey_dissection_report import Curve, curve, difference, estimate
 from coset.studies._godfrey_dissections import Found, Pictures, Subject, Turning, annotated, examined, with_classes
-from coset.studies.godfrey_dissection import PRESETS, _contrast, _fall, _no_fall, _rise
+from coset.studies.godfrey_dissection import (
+    AFTER,
+    BEFORE,
+    PRESETS,
+    WITH,
+    WITHOUT,
+    _caption,
+    _contrast,
+    _contrasts,
+    _fall,
+    _no_fall,
+    _panels,
+    _rise,
+    _setting,
+)
 
 CONCEPTS = (Concept("cat", "class"), Concept("red", "colour"), Concept("blue", "colour"), Concept("checks", "texture"))
 
@@ -84,7 +99,41 @@ def test_verdicts_follow_the_intervals() -> None:
         _contrast("k", "here", "there", down, up)
         == "The change here is lower than there (difference {k_difference} points)."
     )
-    assert "is not told apart from that there" in _contrast("k", "here", "there", down, changing(-5, -6.5, -5))
+    near = estimate(down.change - changing(-5, -6.5, -5).change)
+    assert "is not told apart from that there" in _contrast("k", "here", "there", near)
+
+
+def test_changes_are_compared_within_a_network_and_between_kinds_of_networks() -> None:
+    # Networks differ by much, and each changes by about 2 points less behind a ReLU.
+    curves = {
+        AFTER: changing(-12, 3, 8),
+        BEFORE: changing(-10, 5.2, 9.9),
+        WITH: changing(-12, 3),
+        WITHOUT: changing(-10, 5),
+    }
+    found = _contrasts(curves)
+    assert found["plain"].sign == -1
+    assert found["plain"].value == pytest.approx(-(2 + 2.2 + 1.9) / 3)
+    assert found["outputs"] == difference(values(-12, 3), values(-10, 5))
+    assert found["outputs"].sign == 0
+
+
+def test_a_study_without_residual_networks_says_so() -> None:
+    config = PRESETS["quick"]
+    subjects = config.subjects()
+    assert list(subjects) == ["plain", "with", "without"]
+    assert dict(subjects["without"].zoo.options)["final_activation"] is False
+    assert subjects["with"].places[0] == (WITH, ("stages.0.0", "stages.1.0"))
+    assert "2 of either kind, with 4-8 channels" in _setting(config)
+    plain = replace(config, residual=None)
+    assert list(plain.subjects()) == ["plain"]
+    assert "left to the preset paper" in _setting(plain)
+    few = {AFTER: changing(-1, -2), BEFORE: changing(1, 2)}
+    assert _panels(few) == [("plain networks", [AFTER, BEFORE])]
+    assert _caption(few).startswith("(a) Units with")
+    assert "(b)-(c) Different" in _caption(few)
+    more = few | {WITH: changing(0, 1), WITHOUT: changing(0, 1)}
+    assert "(c)-(f) Different" in _caption(more)
 
 
 def test_classes_cover_their_images() -> None:
@@ -100,7 +149,7 @@ def test_classes_cover_their_images() -> None:
 def test_what_is_stored_is_the_dissection(tmp_path: Path) -> None:
     context = Context(0, torch.device("cpu"), Store(tmp_path), show=False)
     config = PRESETS["quick"]
-    zoo, pictures, how = config.residual, Pictures(20, 20, batch_size=20), Turning((0.0, 1.0), 2)
+    zoo, pictures, how = config.plain, Pictures(20, 20, batch_size=20), Turning((0.0, 1.0), 2)
     subject = Subject(zoo, (("outputs", ("stages.0.0",)),), anchored=False)
     places, networks = examined(context, subject, pictures, how)
     again, _ = examined(context, subject, pictures, how)

@@ -7,6 +7,7 @@ from typing import Any
 from coset.studies import Context, Findings, Scalar, study
 from coset.studies._godfrey_dissection_report import (
     Curve,
+    Estimate,
     concepts_table,
     curve,
     curves_table,
@@ -171,7 +172,12 @@ _KEYS = {
 }
 
 
-_CONTRASTS = {"plain": (AFTER, BEFORE), "outputs": (WITH, WITHOUT)}
+def _contrasts(curves: Mapping[str, Curve]) -> dict[str, Estimate]:
+    """The differences of changes: within each plain network, and between residual networks of either kind."""
+    found = {"plain": estimate(curves[AFTER].change - curves[BEFORE].change)}
+    if WITH in curves:
+        found["outputs"] = difference(curves[WITH].change, curves[WITHOUT].change)
+    return found
 
 
 def _numbers(curves: Mapping[str, Curve]) -> dict[str, Scalar]:
@@ -186,10 +192,7 @@ def _numbers(curves: Mapping[str, Curve]) -> dict[str, Scalar]:
         numbers[f"{key}_count"] = item.units
         concepts = [sum(each[:, place].mean() for each in item.unique.values()) for place in (0, -1)]
         numbers |= {f"{key}_concepts": float(concepts[0]), f"{key}_concepts_rotated": float(concepts[1])}
-    for name, (one, other) in _CONTRASTS.items():
-        if one in curves:
-            numbers[f"{name}_difference"] = str(difference(curves[one].change, curves[other].change))
-    return numbers
+    return numbers | {f"{name}_difference": str(found) for name, found in _contrasts(curves).items()}
 
 
 _PLAIN = """
@@ -213,9 +216,10 @@ and {without_concepts_rotated:.1f} without. Test accuracies are {with_accuracy:.
 
 def _judged(curves: Mapping[str, Curve]) -> str:
     """Each finding of the paper, and whether it came out here; intervals over networks decide."""
+    contrasts = _contrasts(curves)
     told = [
         _fall("behind the ReLUs of the plain networks", curves[AFTER]),
-        _contrast("plain", "behind the ReLUs of the plain networks", "before them", curves[AFTER], curves[BEFORE]),
+        _contrast("plain", "behind the ReLUs of the plain networks", "before them", contrasts["plain"]),
     ]
     if WITH in curves:
         told += [
@@ -223,7 +227,7 @@ def _judged(curves: Mapping[str, Curve]) -> str:
             _no_fall("on residual outputs without a ReLU", curves[WITHOUT]),
             _rise("inside of residual blocks, with a ReLU on the outputs", curves[WITH_INSIDE]),
             _rise("inside of residual blocks, without one", curves[WITHOUT_INSIDE]),
-            _contrast("outputs", "on residual outputs with a ReLU", "without one", curves[WITH], curves[WITHOUT]),
+            _contrast("outputs", "on residual outputs with a ReLU", "without one", contrasts["outputs"]),
         ]
     return " ".join(told)
 
@@ -249,10 +253,9 @@ def _rise(where: str, item: Curve) -> str:
     return f"It {_DIRECTION[sign]} {where}, {judged[sign]}."
 
 
-def _contrast(key: str, one: str, other: str, first: Curve, second: Curve) -> str:
-    sign = difference(first.change, second.change).sign
-    how = {-1: "lower", 0: "not told apart from that", 1: "higher"}[sign]
-    end = f"than {other}" if sign else other
+def _contrast(key: str, one: str, other: str, found: Estimate) -> str:
+    how = {-1: "lower", 0: "not told apart from that", 1: "higher"}[found.sign]
+    end = f"than {other}" if found.sign else other
     return f"The change {one} is {how} {end} (difference {{{key}_difference}} points)."
 
 
