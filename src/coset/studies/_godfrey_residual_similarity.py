@@ -60,7 +60,7 @@ def similarity_findings(
     more, more_numbers = extra(found) if extra else ("", {})
     smaller = zoo_differences(config.zoo, paper.zoo)
     if len(pairs) != paper.pairs:
-        smaller.append(f"pairs are {len(pairs)} (there {paper.pairs})")
+        smaller.append(f"{len(pairs)} pair{'s are' if len(pairs) > 1 else ' is'} compared (there {paper.pairs})")
     images = len(drawn(networks.test, config.measuring.images))
     numbers = numbers_of(found) | {
         "accuracy": accuracy_of(context, networks),
@@ -91,8 +91,8 @@ def similarity_findings(
 
 OUTCOME = """
 CKA is {g_relu_cka_first:.3f} modulo G_ReLU and {orthogonal_cka_first:.3f} modulo rotations at {first}, and
-{g_relu_cka_last:.3f} and {orthogonal_cka_last:.3f} at {last}, in the mean of {pairs} pairs of networks with a test
-accuracy of {accuracy:.1f} %.
+{g_relu_cka_last:.3f} and {orthogonal_cka_last:.3f} at {last}, between networks with a test accuracy of
+{accuracy:.1f} %.
 """
 
 

@@ -78,9 +78,10 @@ def fall_sentence(found: Similarities, kind: str) -> str:
     told = (
         f"From {{first}} to {{last}} {kind} falls by {{g_relu_{name}_fall:.3f}} modulo G_ReLU and by "
         f"{{orthogonal_{name}_fall:.3f}} modulo rotations; the difference is {{{name}_excess:.3f}} "
-        f"({{{name}_excess_low:.3f}} to {{{name}_excess_high:.3f}}) in the mean of the pairs, and above 0 in "
-        f"{{{name}_excess_pairs}} of {{pairs}}."
+        f"({{{name}_excess_low:.3f}} to {{{name}_excess_high:.3f}})"
     )
+    several = f" in the mean of the pairs, and above 0 in {{{name}_excess_pairs}} of {{pairs}}."
+    told += several if len(found.pairs) > 1 else "."
     if excess.low > 0 and agree == len(found.pairs):
         return f"{told} So it decays more with depth modulo G_ReLU."
     if excess.high < 0 and agree == 0:
@@ -99,11 +100,13 @@ def matrix_sentence() -> str:
 
 def how_sentence(found: Similarities, how: Measuring, images: int) -> str:
     """What the intervals are."""
+    several = len(found.pairs) > 1
+    what = f"the mean of {len(found.pairs)} pairs and for each pair" if several else "one pair"
     return (
         f"All is measured on {images:,} test images in batches of {how.batch}: HSIC without bias, averaged over "
         f"batches with one ratio at the end, and Procrustes of all images. Intervals are 95 % bootstrap percentiles "
-        f"over batches of images, for the mean of {len(found.pairs)} pairs and for each pair; they say nothing about "
-        f"other networks. How far pairs differ is told beside them."
+        f"over batches of images, for {what}; they say nothing about other networks."
+        f"{' How far pairs differ is told beside them.' if several else ''}"
     )
 
 
