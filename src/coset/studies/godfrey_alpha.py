@@ -14,9 +14,9 @@ from coset.represent.penalties import correct
 from coset.studies import Context, Findings, Scalar, Table, study
 from coset.studies._godfrey_contrasts import key_of, told
 from coset.studies._godfrey_plain import LAYERS, STITCHED, TRAINING, ZOOS, maps_sentence, networks_sentence
+from coset.studies._godfrey_setting import interval_sentence
 from coset.studies._godfrey_stitching import Penalties, Stitched, Training, gathered, stitched
 from coset.studies._godfrey_stitching_report import (
-    INTERVALS,
     beats_sentence,
     difference_numbers,
     difference_table,
@@ -104,7 +104,8 @@ def run(config: Config, context: Context) -> Findings:
 
         {judge(choices)}
 
-        {STARTS} {networks_sentence(config.zoo)} {maps_sentence(config.training, config.pairs)} {INTERVALS}
+        {STARTS} {networks_sentence(config.zoo)} {maps_sentence(config.training, config.pairs)}
+        {interval_sentence(found)}
         """,
         figure=lambda: _figure(found, choices),
         caption="(a) Stitching penalties with α chosen by cross-validation beside those with α = 0.1 and other "

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from coset.studies import Context, Findings, Scalar, study
 from coset.studies._godfrey_contrasts import key_of, listed, sign
 from coset.studies._godfrey_plain import LAYERS, SIX_PAIRS, TRAINING, ZOOS, maps_sentence, networks_sentence
+from coset.studies._godfrey_setting import interval_sentence
 from coset.studies._godfrey_stitching import Penalties, Training, penalties
 from coset.studies._godfrey_stitching_report import (
-    INTERVALS,
     difference_numbers,
     difference_table,
     pair_table,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SPARSE = ("λ = 0.001", "λ = 0.01", "λ = 0.1")
 FAMILIES = ("G_ReLU", *SPARSE)
-PAIRS: dict[str, Pairs] = {"quick": SIX_PAIRS[:1], "small": SIX_PAIRS[:2], "paper": 32}
+PAIRS: dict[str, Pairs] = {"quick": SIX_PAIRS[:1], "small": SIX_PAIRS[:1], "paper": 32}
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def run(config: Config, context: Context) -> Findings:
 
         {judge(found)}
 
-        {networks_sentence(config.zoo)} {maps_sentence(config.training, config.pairs)} {INTERVALS}
+        {networks_sentence(config.zoo)} {maps_sentence(config.training, config.pairs)} {interval_sentence(found)}
         """,
         figure=lambda: _figure(found),
         caption="Stitching penalty against the sparsity of the map (entries of at most 0.001), means over pairs with "

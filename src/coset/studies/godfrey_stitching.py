@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from coset.studies import Context, Findings, study
+from coset.studies import Context, Findings, Scalar, study
 from coset.studies._godfrey_contrasts import listed
 from coset.studies._godfrey_plain import LAYERS, SIX_PAIRS, STITCHED, TRAINING, ZOOS, maps_sentence, networks_sentence
+from coset.studies._godfrey_setting import interval_sentence
 from coset.studies._godfrey_stitching import Penalties, Training, penalties
 from coset.studies._godfrey_stitching_report import (
-    INTERVALS,
     beats,
     beats_sentence,
     difference_numbers,
@@ -28,17 +28,17 @@ FAMILIES = ("full", "rank 1", "rank 2", "rank 4", "G_ReLU")
 RANKS = ("rank 1", "rank 2", "rank 4")
 FURTHER = ("G_ReLU", "SoftSort", "orthogonal")
 """Another way to the same maps (D.2.2), and the maps that CKA does not notice."""
-FURTHER_PAIRS: dict[str, Pairs] = {"quick": SIX_PAIRS[:1], "small": SIX_PAIRS[:1], "paper": 32}
+FURTHER_PAIRS: dict[str, Pairs | None] = {"quick": SIX_PAIRS[:1], "small": None, "paper": 32}
 
 
 @dataclass(frozen=True)
 class Config:
-    """Maps between ``pairs`` of a zoo at ``layers``; those of ``FURTHER`` between ``further_pairs``."""
+    """Maps between ``pairs`` of a zoo at ``layers``; those of ``FURTHER`` between ``further_pairs``, if any."""
 
     zoo: Zoo
     layers: tuple[str, ...]
     pairs: Pairs
-    further_pairs: Pairs
+    further_pairs: Pairs | None
     training: Training
 
 
@@ -58,35 +58,38 @@ class Config:
 )
 def run(config: Config, context: Context) -> Findings:
     """Stitch all pairs."""
-    pairs, further_pairs = (
-        chosen_pairs(context, config.zoo, chosen) for chosen in (config.pairs, config.further_pairs)
-    )
-    networks = load_networks(context, config.zoo, {number for pair in (*pairs, *further_pairs) for number in pair})
+    pairs = chosen_pairs(context, config.zoo, config.pairs)
+    others = () if config.further_pairs is None else chosen_pairs(context, config.zoo, config.further_pairs)
+    networks = load_networks(context, config.zoo, {number for pair in (*pairs, *others) for number in pair})
     found = penalties(context, networks, config.layers, FAMILIES, pairs, config.training)
-    further = penalties(context, networks, config.layers, FURTHER, further_pairs, config.training)
-    numbers = penalty_numbers(found) | difference_numbers(found, "G_ReLU", RANKS)
+    further = penalties(context, networks, config.layers, FURTHER, others, config.training) if others else None
     return Findings(
-        numbers=numbers | {"further_pairs": len(further_pairs)} | _further_numbers(further),
+        numbers=penalty_numbers(found) | difference_numbers(found, "G_ReLU", RANKS) | _further_numbers(further),
         tables={
             "penalties": penalty_table(found),
             "differences": difference_table(found, "G_ReLU", RANKS),
             "pairs": pair_table(found),
-            "further-families": penalty_table(further),
+            **({} if further is None else {"further-families": penalty_table(further)}),
         },
         outcome=f"""
-        Of an accuracy of {{accuracy:.1f}} %, so many percentage points are lost in the mean of {{pairs}} pairs.
+        Of an accuracy of {{accuracy:.1f}} %, so many percentage points are lost {_counted(found)}.
         {" ".join(family_sentence(found, family) for family in FAMILIES)}
 
         {judge(found)}
 
         {_further(further)}
 
-        {networks_sentence(config.zoo)} {maps_sentence(config.training, config.pairs)} {INTERVALS}
+        {networks_sentence(config.zoo)} {maps_sentence(config.training, config.pairs)} {interval_sentence(found)}
         """,
         figure=lambda: _figure(found, further),
-        caption="Stitching penalties by layer: means over pairs with 95 % intervals over pairs and images, (a) for the "
-        "families of the paper's figure, (b) for further ones on fewer pairs.",
+        caption="Stitching penalties by layer, with 95 % intervals"
+        + (" over pairs and images." if len(pairs) > 1 else " over images, of one pair.")
+        + (" On the right, further families." if further else ""),
     )
+
+
+def _counted(found: Penalties) -> str:
+    return "between one pair of networks" if len(found.pairs) == 1 else "in the mean of {pairs} pairs of networks"
 
 
 def judge(found: Penalties) -> str:
@@ -104,28 +107,34 @@ def judge(found: Penalties) -> str:
     return f"{' '.join(ours)} {verdict} {last}"
 
 
-def _further_numbers(further: Penalties) -> dict[str, bool | int | float | str | None]:
+def _further_numbers(further: Penalties | None) -> dict[str, Scalar]:
+    if further is None:
+        return {}
     numbers = penalty_numbers(further) | difference_numbers(further, "SoftSort", ("G_ReLU",))
     return {f"further_{name}": value for name, value in numbers.items()}
 
 
-def _further(further: Penalties) -> str:
-    pairs = "one of the pairs" if len(further.pairs) == 1 else "{further_pairs} of the pairs"
+def _further(further: Penalties | None) -> str:
+    if further is None:
+        return "SoftSort and orthogonal maps are not trained in this preset."
     return (
-        f"Further families, on {pairs}: {beats_sentence(further, 'SoftSort', 'G_ReLU')} In the paper they give "
-        f"comparable results. Of orthogonal maps: {beats_sentence(further, 'orthogonal', 'G_ReLU')}"
+        f"Further families, {_counted(further).replace('{pairs}', '{further_pairs}')}: "
+        f"{beats_sentence(further, 'SoftSort', 'G_ReLU')} In the paper they give comparable results. Of orthogonal "
+        f"maps: {beats_sentence(further, 'orthogonal', 'G_ReLU')}"
     )
 
 
-def _figure(found: Penalties, further: Penalties) -> "Figure":
+def _figure(found: Penalties, further: Penalties | None) -> "Figure":
     from coset.figures import label_panel, new_figure
 
-    figure = new_figure(8.4, 3.6)
-    panels = figure.subplots(1, 2, sharey=True, width_ratios=(5, 3.4))
-    draw_penalties(panels[0], found, FAMILIES, found.layers)
-    draw_penalties(panels[1], further, FURTHER, further.layers)
-    panels[1].set_ylabel("")
-    for axes, letter, one in zip(panels, "ab", (found, further), strict=True):
+    shown = [(found, FAMILIES)] if further is None else [(found, FAMILIES), (further, FURTHER)]
+    figure = new_figure(5.4 if further is None else 8.4, 3.6)
+    panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    for number, (axes, (one, families)) in enumerate(zip(panels, shown, strict=True)):
+        draw_penalties(axes, one, families, one.layers)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3)
-        label_panel(axes, letter, f"{len(one.pairs)} pair{'s' * (len(one.pairs) > 1)}")
+        if further is not None:
+            label_panel(axes, "ab"[number], "one pair" if len(one.pairs) == 1 else f"{len(one.pairs)} pairs")
+        if number:
+            axes.set_ylabel("")
     return figure
