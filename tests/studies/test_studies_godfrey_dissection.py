@@ -95,10 +95,8 @@ def test_verdicts_follow_the_intervals() -> None:
     assert _no_fall("here", open_).endswith("and no fall is seen, as in the paper.")
     assert _rise("here", up) == "It rises here, as in the paper."
     assert _rise("here", down).endswith("unlike in the paper.")
-    assert (
-        _contrast("k", "here", "there", down, up)
-        == "The change here is lower than there (difference {k_difference} points)."
-    )
+    told = _contrast("k", "here", "there", difference(down.change, up.change))
+    assert told == "The change here is lower than there (difference {k_difference} points)."
     near = estimate(down.change - changing(-5, -6.5, -5).change)
     assert "is not told apart from that there" in _contrast("k", "here", "there", near)
 
