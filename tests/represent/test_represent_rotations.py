@@ -105,15 +105,24 @@ def test_an_inserted_map_stands_behind_its_layer():
         Inserted(model, "activations.7", matrix)
 
 
-def test_the_layer_above_can_undo_an_element_of_the_group():
-    """What makes the penalty of group elements 0 at best: folded into the weights above, the function is the same."""
+@pytest.mark.parametrize("name", ["permutation", "orthogonal"])
+def test_weights_behind_an_activation_undo_group_elements_in_front_of_it_and_not_rotations(name):
+    """For G_ReLU σ(Ax) = Aσ(x): what makes its penalty 0 at best. No matrix takes σ(Ax) of a rotation back to σ(x)."""
     model = seeded(lambda: MLP(5, [6, 6], 3))
-    x = normal(8, 5)
-    matrix = random_element(GROUPS["permutation"](6), generator(1))
+    x = normal(200, 5)
+    matrix = random_element(GROUPS[name](6), generator(1))
+    hidden = model.layers[0](x).detach()
+    before, after = torch.relu(hidden), torch.relu(hidden @ matrix.mT)
+    back = torch.linalg.lstsq(after, before).solution.mT
+    off = float((after @ back.mT - before).norm() / before.norm())
+    assert off < 1e-10 if name == "permutation" else off > 0.1
     undone = copy.deepcopy(model)
     with torch.no_grad():
-        undone.layers[1].weight.copy_(model.layers[1].weight @ matrix.inverse())
-    torch.testing.assert_close(Inserted(undone, "activations.0", matrix)(x), model(x), rtol=1e-10, atol=1e-10)
+        undone.layers[1].weight.copy_(model.layers[1].weight @ back)
+    found = Inserted(undone, "layers.0", matrix)(x)
+    assert torch.allclose(found, model(x), rtol=1e-9, atol=1e-9) == (name == "permutation")
+    if name == "permutation":
+        torch.testing.assert_close(back, matrix.inverse(), rtol=1e-9, atol=1e-9)
 
 
 def test_only_what_is_above_the_layer_is_trained():

@@ -1,7 +1,8 @@
 """Rotation penalties: what a fixed linear map behind a layer costs, when only what is above may adapt to it.
 
-A random element of the layer's group can be undone by the weights above, so it should cost nothing; a random rotation
-is a test of whether the basis of units matters (Godfrey et al. 2022, section 4 and fig. 4; D.1 for the training).
+In front of an activation σ a random element A of its group can be undone by the weights above, for σ(Ax) = φ(A)σ(x), so
+it should cost nothing; a random rotation cannot, and is a test of whether the basis of units matters (Godfrey et al.
+2022, section 3.3 and fig. 4; D.1 for the training). Behind the activation weights undo any invertible map.
 """
 
 import copy
