@@ -179,6 +179,10 @@ def test_softsort_is_a_permutation_in_the_cold_and_its_row_maxima_need_not_be():
     matrix = cold.matrix({"keys": keys, "log_scale": torch.zeros(4, dtype=torch.float64)})
     assert torch.equal(matrix.round(), torch.eye(4, dtype=torch.float64)[[2, 3, 0, 1]])
     torch.testing.assert_close(matrix.sum(1), torch.ones(4, dtype=torch.float64), rtol=0, atol=1e-14)
+    equal = {"keys": torch.tensor([1.0, 1.0, 0.0]).double(), "log_scale": torch.zeros(3, dtype=torch.float64)}
+    family = make_family("softsort")
+    assert family.matrix(equal).argmax(1).tolist() == [0, 0, 2]
+    assert is_permutation(family.settled(equal))
 
 
 def test_the_penalty_of_the_polytope_is_least_at_permutations():

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coset.errors import InputError
 
-_ROUNDING = 1e-13
+ROUNDING = 1e-13
 """An HSIC of a kernel with itself is 0 if it is smaller than that, relative to the mean square of the kernel."""
 
 
@@ -57,7 +57,7 @@ class HsicTerms:
                     f"{what} has features so large that its HSIC is no number; expected features of another scale, "
                     f"which changes nothing else"
                 )
-            if own <= _ROUNDING * size:
+            if own <= ROUNDING * size:
                 raise InputError(
                     f"{what} has features that do not tell the examples apart (its HSIC with itself is 0); expected "
                     f"features that vary"

@@ -9,7 +9,7 @@ from coset.errors import InputError
 from coset.progress import progress
 from coset.represent.channels import check_pair, wide_chunks
 from coset.represent.cka import cka, side_of
-from coset.represent.hsic import check_examples
+from coset.represent.hsic import ROUNDING, check_examples
 from coset.represent.procrustes import Procrustes, piece_factors, procrustes
 from coset.represent.unit_groups import Group
 
@@ -80,13 +80,14 @@ def kernel_interval(
     n = len(k)
     generator = torch.Generator().manual_seed(seed)
     products = (k * l, k * k, l * l)
+    least = [ROUNDING * float(square.mean()) for square in products[1:]]
     found = []
     for count in _portions(draws):
         w = _weights(n, count, generator).to(k)
         rows = (w @ k, w @ l)
         pairs = ((rows[0], rows[1]), (rows[0], rows[0]), (rows[1], rows[1]))
         kl, kk, ll = (_weighted_hsic(w, m, a, b, estimator) for m, (a, b) in zip(products, pairs, strict=True))
-        if bool((kk <= 0).any()) or bool((ll <= 0).any()):
+        if bool((kk <= least[0]).any()) or bool((ll <= least[1]).any()):
             raise InputError(f"a resample of the {n} examples does not tell them apart; expected more examples")
         found.append(kl / (kk.sqrt() * ll.sqrt()))
     return _interval(value, torch.cat(found), level)

@@ -115,7 +115,7 @@ def softsort(*, temperature: float | None = None) -> MapFamily:
     """The group of ReLU by SoftSort: P = softmax(−|sort(s)1ᵀ − 1sᵀ|/τ) over rows, D = exp(λ) (D.2.2).
 
     ``sort`` is descending; τ = 1/C unless told. The supplement prints it without |·|. In evaluation P is the nearest
-    permutation: the largest entries of rows, which the paper takes, need not stand in different columns.
+    permutation: the largest entries of rows, which the paper takes, stand in one column where keys are equal.
     """
     if temperature is not None and not (math.isfinite(temperature) and temperature > 0):
         raise InputError(f"temperature is {temperature!r}; expected a number above 0, or None for 1/C")
