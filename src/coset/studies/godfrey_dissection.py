@@ -220,6 +220,7 @@ def _judged(curves: Mapping[str, Curve]) -> str:
     told = [
         _fall("behind the ReLUs of the plain networks", curves[AFTER]),
         _contrast("plain", "behind the ReLUs of the plain networks", "before them", contrasts["plain"]),
+        PAIRED.strip(),
     ]
     if WITH in curves:
         told += [
@@ -251,6 +252,12 @@ def _rise(where: str, item: Curve) -> str:
     sign = estimate(item.change).sign
     judged = {-1: "unlike in the paper", 0: "where it tends to rise in the paper", 1: "as in the paper"}
     return f"It {_DIRECTION[sign]} {where}, {judged[sign]}."
+
+
+PAIRED = """
+This is compared within each network, with the same rotations; in the preset small a first comparison, of the two as
+separate groups, had not told them apart.
+"""
 
 
 def _contrast(key: str, one: str, other: str, found: Estimate) -> str:
