@@ -64,7 +64,7 @@ def beats_sentence(found: Penalties, family: str, other: str) -> str:
     """Where ``family`` beats ``other``, where it loses, and where that is not told apart."""
     where = beats(found, family, other)
     verbs = {-1: "costs less than", 1: "costs more than", 0: "is not told apart from"}
-    if len(where[-1]) == len(found.layers):
+    if len(where[-1]) == len(found.layers) > 1:
         return f"{family} costs less than {other} at every layer."
     parts = [f"{verbs[value]} {other} at {listed(layers)}" for value, layers in where.items() if layers]
     return f"{family} {'; it '.join(parts)}."
