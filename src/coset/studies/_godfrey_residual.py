@@ -92,5 +92,5 @@ RESNET18_PLACES = {
     "small": Places(depth=2, blocks=(0, 1)),
     "paper": Places(depth=2, blocks=(0, 1)),
 }
-PAIRS: dict[str, Pairs] = {"quick": ((0, 1),), "small": ((0, 1),), "paper": 16}
+PAIRS: dict[str, Pairs] = {"quick": ((0, 1),), "small": ((0, 1), (1, 0)), "paper": 16}
 """(below, above)."""

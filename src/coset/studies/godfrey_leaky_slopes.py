@@ -61,9 +61,9 @@ PRESETS = {
     ),
     "small": Config(
         Zoo("resnet20", FEWER_IMAGES, 2, replace(RECIPE["small"], epochs=2, batch_size=125), (("width", 0.25),)),
-        (0.01, 1.0),
+        (0.01, 0.5, 0.9, 1.0),
         Places(blocks=(0, 2)),
-        ((0, 1),),
+        BOTH,
         Training(images=1500, held_out=2000, epochs=3, batch_size=50, learning_rate=3e-2),
     ),
     "paper": Config(

@@ -70,7 +70,7 @@ PRESETS = {
             _narrow(48, 3, 6, 16, convolutions=2),
         ),
         6,
-        ((0, 1),),
+        ((0, 1), (1, 0)),
         Training(images=1500, held_out=2000, epochs=3, batch_size=50, learning_rate=3e-2),
     ),
     "paper": Config(
