@@ -135,10 +135,14 @@ def test_the_verdict_on_sparse_maps():
     penalty = {"G_ReLU": [0.2], "λ = 0.001": [0.01], "λ = 0.01": [0.1], "λ = 0.1": [0.4]}
     dense = {"G_ReLU": 0.9, "λ = 0.001": 0.1, "λ = 0.01": 0.5, "λ = 0.1": 0.8}
     text = judge_sparse(_made(penalty, sparsity=dense))
-    assert "as in the paper" in text
+    assert "No λ makes maps as sparse as G_ReLU's" in text
+    assert "The sparsest beside it, λ = 0.1 at layer0, costs more than G_ReLU" in text
     assert "Less sparse and yet dearer than G_ReLU: λ = 0.1 at layer0" in text
     assert "cheaper by more than the uncertainty: λ = 0.01 at layer0" in judge_sparse(
         _made(penalty, sparsity={**dense, "λ = 0.01": 0.95})
+    )
+    assert "low penalties for its sparsity, as in the paper" in judge_sparse(
+        _made(penalty, sparsity={**dense, "λ = 0.1": 0.95})
     )
 
 

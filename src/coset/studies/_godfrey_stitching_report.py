@@ -29,6 +29,11 @@ networks they are too narrow.
 """
 
 
+def over_what(found: Penalties) -> str:
+    """What intervals are over, as captions say it."""
+    return "over pairs and images" if len(found.pairs) > 1 else "over images, of one pair"
+
+
 def penalty_numbers(found: Penalties) -> dict[str, Scalar]:
     """Penalties in percentage points as ``<family>_<layer>``, with ``_low`` and ``_high``; accuracy in percent."""
     numbers: dict[str, Scalar] = {"accuracy": 100 * found.accuracy, "pairs": len(found.pairs)}

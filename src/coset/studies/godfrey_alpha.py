@@ -21,6 +21,7 @@ from coset.studies._godfrey_stitching_report import (
     difference_numbers,
     difference_table,
     draw_penalties,
+    over_what,
     penalty_numbers,
     penalty_table,
 )
@@ -109,7 +110,7 @@ def run(config: Config, context: Context) -> Findings:
         """,
         figure=lambda: _figure(found, choices),
         caption="(a) Stitching penalties with α chosen by cross-validation beside those with α = 0.1 and other "
-        "families: means over pairs with 95 % intervals over pairs and images. (b) How often each α is chosen.",
+        f"families, with 95 % intervals {over_what(found)}. (b) How often each α is chosen.",
     )
 
 
@@ -172,18 +173,18 @@ def histogram(choices: Mapping[tuple[int, str], Chosen]) -> dict[str, Counter[fl
 
 def judge(choices: Mapping[tuple[int, str], Chosen]) -> str:
     """Whether the choice varies, and whether it matters; a template for ``_numbers``."""
-    varied = sum(len(counts) > 1 for counts in histogram(choices).values())
-    layers = len(histogram(choices))
-    chosen = f"More than one α is chosen at {varied} of {layers} layers, over pairs."
+    counts = histogram(choices)
+    varied = sum(len(each) > 1 for each in counts.values())
     ties = (
         "In {tied} of {choices} cases other α are as good on the images left out as the one chosen, which is the "
-        "smallest of these."
+        "smallest of these. Between the best and the worst α there are {spread:.1f} points of accuracy there, on "
+        "average."
     )
-    spread = (
-        "Between the best and the worst α there are {spread:.1f} points of accuracy on the images left out, on average."
-    )
-    verdict = "So α varies" if varied == layers else "So α varies at some layers" if varied else "So α does not vary"
-    return f"{chosen} {ties} {spread} {verdict}; in the paper it varies at all of them."
+    if max(each.total() for each in counts.values()) == 1:
+        return f"{ties} One pair does not tell whether the α chosen varies over pairs; in the paper it does."
+    chosen = f"More than one α is chosen at {varied} of {len(counts)} layers, over pairs"
+    verdict = "as in the paper" if varied == len(counts) else "in the paper at all of them"
+    return f"{chosen}, {verdict}. {ties}"
 
 
 def _numbers(choices: Mapping[tuple[int, str], Chosen]) -> dict[str, Scalar]:

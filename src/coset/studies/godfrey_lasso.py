@@ -11,6 +11,7 @@ from coset.studies._godfrey_stitching import Penalties, Training, penalties
 from coset.studies._godfrey_stitching_report import (
     difference_numbers,
     difference_table,
+    over_what,
     pair_table,
     penalty_numbers,
     penalty_table,
@@ -74,8 +75,8 @@ def run(config: Config, context: Context) -> Findings:
         {networks_sentence(config.zoo)} {maps_sentence(config.training, config.pairs)} {interval_sentence(found)}
         """,
         figure=lambda: _figure(found),
-        caption="Stitching penalty against the sparsity of the map (entries of at most 0.001), means over pairs with "
-        "95 % intervals over pairs and images, a panel for each layer.",
+        caption="Stitching penalty against the sparsity of the map (entries of at most 0.001) with 95 % intervals "
+        f"{over_what(found)}, a panel for each layer.",
     )
 
 
@@ -100,16 +101,34 @@ def judge(found: Penalties) -> str:
         for family in SPARSE
         if not _sparser(found, layer, family) and sign(found.difference(layer, "G_ReLU", family)) < 0
     ]
-    first = (
-        f"As sparse as G_ReLU's map and cheaper by more than the uncertainty: {listed(cheaper)}; so G_ReLU does not "
-        f"everywhere have the lowest penalty for its sparsity, as it has in the paper."
-        if cheaper
-        else "No map is as sparse as G_ReLU's and cheaper by more than the uncertainty: G_ReLU has low penalties for "
-        "its sparsity, as in the paper."
-    )
+    if cheaper:
+        first = (
+            f"As sparse as G_ReLU's map and cheaper by more than the uncertainty: {listed(cheaper)}; so G_ReLU does "
+            f"not everywhere have the lowest penalty for its sparsity."
+        )
+    elif any(rivals.values()):
+        first = (
+            "Where a map is as sparse as G_ReLU's, it is not cheaper by more than the uncertainty: G_ReLU has low "
+            "penalties for its sparsity, as in the paper."
+        )
+    else:
+        first = f"No λ makes maps as sparse as G_ReLU's, so that at its sparsity nothing is compared. {_nearest(found)}"
     if not dearer:
         return f"{first} No map is less sparse and dearer."
     return f"{first} Less sparse and yet dearer than G_ReLU: {listed(dearer)}."
+
+
+def _nearest(found: Penalties) -> str:
+    """The map that comes nearest to the sparsity of G_ReLU, and what it costs."""
+    gaps = {
+        (layer, family): sparsity_of(found, layer, "G_ReLU") - sparsity_of(found, layer, family)
+        for layer in found.layers
+        for family in SPARSE
+    }
+    layer, family = min(gaps, key=lambda key: gaps[key])
+    words = {-1: "costs more than", 0: "is not told apart from", 1: "costs less than"}
+    cost = words[sign(found.difference(layer, "G_ReLU", family))]
+    return f"The sparsest beside it, {family} at {layer}, {cost} G_ReLU."
 
 
 def _as_sparse(found: Penalties, layer: str, family: str) -> bool:

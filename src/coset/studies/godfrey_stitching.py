@@ -15,6 +15,7 @@ from coset.studies._godfrey_stitching_report import (
     difference_table,
     draw_penalties,
     family_sentence,
+    over_what,
     pair_table,
     penalty_numbers,
     penalty_table,
@@ -82,8 +83,7 @@ def run(config: Config, context: Context) -> Findings:
         {networks_sentence(config.zoo)} {maps_sentence(config.training, config.pairs)} {interval_sentence(found)}
         """,
         figure=lambda: _figure(found, further),
-        caption="Stitching penalties by layer, with 95 % intervals"
-        + (" over pairs and images." if len(pairs) > 1 else " over images, of one pair.")
+        caption=f"Stitching penalties by layer, with 95 % intervals {over_what(found)}."
         + (" On the right, further families." if further else ""),
     )
 
