@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FAMILIES = ("full", "orthogonal", "G_ReLU")
 """The paper has the first and the last."""
 LARGE = 0.5
-"""The share of the accuracy above chance from which on a penalty counts as large."""
+"""The share of the accuracy above chance with which G_ReLU's penalty is compared; the paper's text has no number."""
 
 
 @dataclass(frozen=True)
@@ -153,12 +153,13 @@ def judge(found: Penalties, share: Interval) -> str:
         -1: f"Unlike in the paper, G_ReLU costs less than linear maps: {told('less_full')} points on average",
     }[sign(_less(found, "full"))]
     layers = sum(sign(found.difference(layer, "G_ReLU", "full")) > 0 for layer in found.layers)
+    half = f"{100 * LARGE:.0f} % of what there is to lose"
     if share.low > LARGE:
-        size = f"Its penalty is large, as there: more than {100 * LARGE:.0f} % of what there is to lose."
+        size = f"The paper calls its penalty large; here it is more than {half}."
     elif share.high < LARGE:
-        size = f"Its penalty is not as large as there: less than {100 * LARGE:.0f} % of what there is to lose."
+        size = f"The paper calls its penalty large; here it is less than {half}."
     else:
-        size = f"Whether it is large, above {100 * LARGE:.0f} % of what there is to lose, is within the uncertainty."
+        size = f"The paper calls its penalty large; whether it is more than {half} here is within the uncertainty."
     where = f"Behind {layers} of {len(found.layers)} blocks its penalty is higher by more than the uncertainty."
     return f"{above}. {where} {size}"
 
