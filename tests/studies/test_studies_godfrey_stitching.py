@@ -122,7 +122,7 @@ def test_who_beats_whom():
     ("second", "noise", "said"),
     [
         (0.4, 0.0, "beats rank 1 and rank 2 everywhere, as in the paper"),
-        (0.05, 0.0, "beats rank 1 everywhere, as in the paper, but not the other"),
+        (0.05, 0.0, "beats rank 1 everywhere, as in the paper; rank 2, which it beats there, not everywhere"),
         (0.4, 1.0, "beats neither rank 1 nor rank 2 everywhere"),
     ],
 )

@@ -36,7 +36,7 @@ SIX_PAIRS = ((0, 1), (2, 3), (0, 2), (1, 3), (0, 3), (1, 2))
 """Of four networks; the first two have no network in common."""
 PAIRS: dict[str, Pairs] = {"quick": SIX_PAIRS[:2], "small": SIX_PAIRS, "paper": 32}
 """Whose features are compared."""
-STITCHED: dict[str, Pairs] = {**PAIRS, "small": SIX_PAIRS[:1]}
+STITCHED: dict[str, Pairs] = {"quick": SIX_PAIRS[:1], "small": SIX_PAIRS[:3], "paper": 32}
 """Which are stitched."""
 TRAINING = {
     "quick": Training(200, 200, epochs=2),

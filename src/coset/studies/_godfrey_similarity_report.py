@@ -178,7 +178,7 @@ def draw_curves(
     places = list(range(len(labels)))
     for measure, colour, mark in zip(measures, (BLUE, VERMILION), ("o", "s"), strict=True):
         for values in found.values[measure]:
-            axes.plot(places, values, color=colour, lw=0.6, alpha=0.5)
+            axes.plot(places, values.tolist(), color=colour, lw=0.6, alpha=0.5)
         means = [found.mean(measure, number) for number in places]
         bars = [[one.value - one.low for one in means], [one.high - one.value for one in means]]
         heights = [one.value for one in means]
@@ -203,7 +203,7 @@ def draw_matrix(axes: "Axes", letter: str, measure: str, matrix: Tensor, labels:
     """A heat-map with its numbers, if there is room for them."""
     from coset.figures import label_panel
 
-    image = axes.imshow(matrix, vmin=0, vmax=1, cmap="cividis")
+    image = axes.imshow(matrix.tolist(), vmin=0, vmax=1, cmap="cividis")
     axes.grid(False)
     places = list(range(len(labels)))
     axes.set_xticks(places, labels, rotation=45, ha="right")

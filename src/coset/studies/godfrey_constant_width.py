@@ -61,7 +61,7 @@ _MLP = {"in_features": 64, "out_features": 10}
     presets={
         "quick": Config(
             replace(ZOOS["quick"], options=tuple({**_MLP, "widths": (6, 12)}.items())),
-            ZOOS["quick"], LAYERS["quick"], PAIRS["quick"], Measuring(None, 20, draws=50),
+            ZOOS["quick"], LAYERS["quick"], PAIRS["quick"], Measuring(100, 25, draws=20),
         ),
         "small": Config(
             _FEW, replace(_FEW, options=(("width", 32), ("constant", True))),

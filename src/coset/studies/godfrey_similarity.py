@@ -16,7 +16,7 @@ from coset.studies._godfrey_similarity_report import (
 from coset.studies._godfrey_zoo import Pairs, Zoo, accuracy_of, chosen_pairs, drawn, load_networks
 
 MEASURING = {
-    "quick": Measuring(None, 20, draws=50),
+    "quick": Measuring(100, 25, draws=20),
     "small": Measuring(None, 250, draws=400),
     "paper": Measuring(None, 500),
 }

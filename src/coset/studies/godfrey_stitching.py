@@ -100,7 +100,10 @@ def judge(found: Penalties) -> str:
     if len(kept) == 2:
         verdict = "So G_ReLU beats rank 1 and rank 2 everywhere, as in the paper."
     elif kept:
-        verdict = f"So G_ReLU beats {listed(kept)} everywhere, as in the paper, but not the other of the two."
+        rest = listed([other for other in RANKS[:2] if not wins[other]])
+        verdict = (
+            f"So G_ReLU beats {listed(kept)} everywhere, as in the paper; {rest}, which it beats there, not everywhere."
+        )
     else:
         verdict = "So G_ReLU beats neither rank 1 nor rank 2 everywhere; in the paper it beats both."
     last = "That it beats rank 4 everywhere holds, too." if wins["rank 4"] else "In the paper it beats rank 4, too."
