@@ -57,7 +57,7 @@ PRESETS = {
         (0.01, 1.0),
         RESNET20_PLACES["quick"],
         ((0, 1),),
-        Training(images=200, held_out=None, epochs=1, batch_size=50, learning_rate=1e-2),
+        Training(images=100, held_out=100, epochs=1, batch_size=50, learning_rate=1e-2),
     ),
     "small": Config(
         Zoo("resnet20", FEWER_IMAGES, 2, replace(RECIPE["small"], epochs=2, batch_size=125), (("width", 0.25),)),

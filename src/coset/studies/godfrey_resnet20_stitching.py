@@ -6,7 +6,7 @@ from coset.studies._godfrey_residual_stitching import StitchingConfig, stitching
 from coset.studies._godfrey_stitching import Training
 
 TRAINING = {
-    "quick": Training(images=200, held_out=None, epochs=1, batch_size=50, learning_rate=1e-2),
+    "quick": Training(images=100, held_out=100, epochs=1, batch_size=50, learning_rate=1e-2),
     "small": Training(images=1500, held_out=2000, epochs=3, batch_size=50, learning_rate=3e-2),
     "paper": Training(images=None, held_out=None, start="random"),
 }
