@@ -28,6 +28,7 @@ from coset.studies.godfrey_leaky_slopes import numbers_of as leaky_numbers
 from coset.studies.godfrey_resnet18_stitching import judge_last
 from coset.studies.godfrey_resnet20_stitching import PRESETS
 from coset.studies.godfrey_transformer import FAMILIES as TRANSFORMER_FAMILIES
+from coset.studies.godfrey_transformer import PRESETS as TRANSFORMERS
 from coset.studies.godfrey_transformer import judge, judge_rotations, share_lost
 from coset.studies.godfrey_transformer import numbers_of as transformer_numbers
 
@@ -155,6 +156,8 @@ def test_differences_to_the_paper_are_told_where_there_are_some() -> None:
     for part in ("2 ordered pairs are stitched (there 16)", "least-squares"):
         assert part in maps
     assert sentence([]) == ""
+    transformers = sentence(zoo_differences(TRANSFORMERS["small"].zoo, TRANSFORMERS["paper"].zoo))
+    assert "without mixup, CutMix, label smoothing" in transformers
     found = _residual(outside=[0.1] * 5, inside=[0.2] * 5)
     assert "of pairs" in interval_sentence(found)
     assert "of one pair" in interval_sentence(replace(found, pairs=((0, 1),)))

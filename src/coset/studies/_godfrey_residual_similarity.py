@@ -9,7 +9,7 @@ from torch import Tensor
 from coset.represent import Interval
 from coset.studies import Context, Findings, Scalar
 from coset.studies._godfrey_residual import Places
-from coset.studies._godfrey_setting import sentence, zoo_differences
+from coset.studies._godfrey_setting import LAST_EPOCH, sentence, zoo_differences
 from coset.studies._godfrey_similarity import (
     GROUPS,
     MEASURES,
@@ -58,7 +58,7 @@ def similarity_findings(
     found = replace(named, layers=tuple(labels.values()))
     alike, blocks = correlation(found), {measure: inside_less_outside(found, measure) for measure in MEASURES}
     more, more_numbers = extra(found) if extra else ("", {})
-    smaller = zoo_differences(config.zoo, paper.zoo)
+    smaller = [*zoo_differences(config.zoo, paper.zoo), LAST_EPOCH]
     if len(pairs) != paper.pairs:
         smaller.append(f"{len(pairs)} pair{'s are' if len(pairs) > 1 else ' is'} compared (there {paper.pairs})")
     images = len(drawn(networks.test, config.measuring.images))

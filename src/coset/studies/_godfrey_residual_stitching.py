@@ -8,7 +8,13 @@ from coset.represent import Interval
 from coset.studies import Context, Findings, Scalar, Table
 from coset.studies._godfrey_contrasts import Weighted, average, contrast, key_of, listed, minus, points, sign, told
 from coset.studies._godfrey_residual import Places
-from coset.studies._godfrey_setting import interval_sentence, sentence, stitching_differences, zoo_differences
+from coset.studies._godfrey_setting import (
+    LAST_EPOCH,
+    interval_sentence,
+    sentence,
+    stitching_differences,
+    zoo_differences,
+)
 from coset.studies._godfrey_stitching import Penalties, Training, penalties
 from coset.studies._godfrey_stitching_report import draw_penalties, penalty_table
 from coset.studies._godfrey_zoo import Pairs, Zoo, chosen_pairs, load_networks
@@ -86,7 +92,7 @@ def stitching_findings(
     found = replace(named, layers=tuple(labels.values()))
     compared = contrasts_of(found, config.places)
     more, more_numbers = extra(found, config.places) if extra else ("", {})
-    smaller = zoo_differences(config.zoo, paper.zoo)
+    smaller = [*zoo_differences(config.zoo, paper.zoo), LAST_EPOCH]
     if len(labels) < len(paper.places.labels()):
         smaller.append(f"{len(labels)} layers are looked at (there {len(paper.places.labels())})")
     smaller += stitching_differences(config.training, paper.training, config.pairs, paper.pairs)

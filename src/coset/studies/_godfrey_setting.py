@@ -6,6 +6,9 @@ from coset.studies._godfrey_stitching import Penalties, Training
 from coset.studies._godfrey_stitching_report import INTERVALS
 from coset.studies._godfrey_zoo import Pairs, Zoo
 
+_REGULARIZERS = {"mixup": "mixup", "cutmix": "CutMix", "label_smoothing": "label smoothing"}
+LAST_EPOCH = "weights are those of the last epoch (there of the best on validation images)"
+
 
 def zoo_differences(zoo: Zoo, paper: Zoo) -> list[str]:
     """Images, networks and their training."""
@@ -24,6 +27,10 @@ def zoo_differences(zoo: Zoo, paper: Zoo) -> list[str]:
             f"falls by a {recipe.schedule} (there {published.epochs}, {published.batch_size}, "
             f"{published.learning_rate:g}, {published.schedule})"
         )
+        absent = [
+            said for name, said in _REGULARIZERS.items() if getattr(published, name) and not getattr(recipe, name)
+        ]
+        parts += [f"without {', '.join(absent)}"] if absent else []
     return parts
 
 

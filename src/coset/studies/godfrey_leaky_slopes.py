@@ -10,7 +10,13 @@ from coset.represent import Interval
 from coset.studies import Context, Findings, Scalar, Table, study
 from coset.studies._godfrey_contrasts import average, contrast, key_of, listed, minus, points, sign, told
 from coset.studies._godfrey_residual import FEWER_IMAGES, IMAGES, PAPER_RECIPE, RECIPE, RESNET20_PLACES, Places
-from coset.studies._godfrey_setting import interval_sentence, sentence, stitching_differences, zoo_differences
+from coset.studies._godfrey_setting import (
+    LAST_EPOCH,
+    interval_sentence,
+    sentence,
+    stitching_differences,
+    zoo_differences,
+)
 from coset.studies._godfrey_similarity import percentiles
 from coset.studies._godfrey_stitching import Penalties, Training, penalties
 from coset.studies._godfrey_zoo import Pairs, Zoo, answers, chosen_pairs, load_networks
@@ -94,7 +100,7 @@ def run(config: Config, context: Context) -> Findings:
     paper = PRESETS["paper"]
     slopes = {slope: _measured(config, context, slope) for slope in config.slopes}
     labels = config.places.labels()
-    smaller = zoo_differences(config.zoo, paper.zoo)
+    smaller = [*zoo_differences(config.zoo, paper.zoo), LAST_EPOCH]
     if config.slopes != paper.slopes:
         smaller.append(
             f"slopes are {listed([f'{slope:g}' for slope in config.slopes])} (there {len(PUBLISHED)} of them)"
