@@ -180,7 +180,7 @@ def test_one_seed_gives_one_result(run: Callable[..., StudyRun], tmp_path: Path)
     run_study("toy", "quick", tmp_path / "elsewhere" / "one", store=Store(tmp_path / "another store"), seed=1)
     one, two = _files(tmp_path / "one"), _files(tmp_path / "elsewhere" / "one")
     times = [json.loads(files.pop("toy/results.json")) for files in (one, two)]
-    assert [set(result.pop("times")) for result in times] == [{"started", "seconds"}] * 2
+    assert [set(result.pop("times")) for result in times] == [{"started", "seconds", "processor"}] * 2
     assert times[0] == times[1]
     assert one.pop("toy.md").splitlines()[:-1] == two.pop("toy.md").splitlines()[:-1]
     assert one == two

@@ -26,6 +26,8 @@ _DTYPES = frozenset(
     | {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
 )
 _FIELDS = ("schema", "version", "created", "config", "info", "names", "digest")
+_COST = "cost"
+"""A field that entries have whose making was measured."""
 
 
 class DamagedEntryError(InputError):
@@ -37,6 +39,7 @@ class Entry:
     """What the store keeps under one address.
 
     ``config`` and ``info`` come back as JSON gives them (tuples as lists), ``params`` on the CPU in their own order.
+    ``cost``: the seconds of processor time that it took to make, of all cores together; None where nobody measured it.
     """
 
     key: str
@@ -46,6 +49,7 @@ class Entry:
     params: dict[str, Tensor]
     created: datetime
     version: str
+    cost: float | None = None
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,15 @@ class Header:
     version: str
     names: dict[str, str]
     digest: str
+    cost: float | None
 
 
 def write_entry(
-    path: Path, config: Mapping[str, object], params: Mapping[str, Tensor], info: Mapping[str, object]
+    path: Path,
+    config: Mapping[str, object],
+    params: Mapping[str, Tensor],
+    info: Mapping[str, object],
+    cost: float | None = None,
 ) -> Entry:
     """Write one entry atomically: tensors, and in the header configuration, notes, schema and a checksum.
 
@@ -76,6 +85,7 @@ def write_entry(
         "config": canonical_json(config),
         "info": info_json(info),
         "names": json.dumps(names),
+        **({} if cost is None else {_COST: f"{cost:.3f}"}),
     }
     fields["digest"] = _digest(tensors, fields)
     metadata = {f"coset.{name}": text for name, text in fields.items()}
@@ -141,6 +151,7 @@ def _entry(path: Path, content: bytes) -> Entry:
         params={name: tensors[stored] for name, stored in header.names.items()},
         created=header.created,
         version=header.version,
+        cost=header.cost,
     )
 
 
@@ -152,6 +163,8 @@ def _fields(path: Path, content: bytes, length: int | None = None) -> dict[str, 
         header = json.loads(content[8 : 8 + size])
         metadata = header.pop("__metadata__")
         fields = {name: metadata[f"coset.{name}"] for name in _FIELDS}
+        if (cost := metadata.get(f"coset.{_COST}")) is not None:
+            fields[_COST] = cost
         data = max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
     except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedEntryError(f"the store entry {path} is damaged: it has no header of a store entry") from error
@@ -181,6 +194,7 @@ def _header(path: Path, fields: Mapping[str, str]) -> Header:
             version=fields["version"],
             names=json.loads(fields["names"]),
             digest=fields["digest"],
+            cost=float(fields[_COST]) if _COST in fields else None,
         )
     except ValueError as error:
         raise DamagedEntryError(f"the store entry {path} is damaged: {error}") from error
@@ -216,7 +230,7 @@ def _check_storable(name: object, tensor: object) -> None:
 def _digest(tensors: Mapping[str, Tensor], fields: Mapping[str, str]) -> str:
     """SHA-256 (hex) of all texts but the digest and of name, type, shape and bytes of every tensor."""
     digest = hashlib.sha256()
-    for name in _FIELDS[:-1]:
+    for name in (*_FIELDS[:-1], *([_COST] if _COST in fields else [])):
         digest.update(f"{name}={len(fields[name])}:{fields[name]}\n".encode())
     for name in sorted(tensors):
         tensor = tensors[name]

@@ -16,6 +16,7 @@ from coset.store.address import key_of
 from coset.store.entry import DamagedEntryError, Entry, read_entry, write_entry
 from coset.store.listing import ENTRY, Row, checkpoint_file, entry_file, files, lock_file, row_of
 from coset.store.pruning import Pruned
+from coset.store.work import Work
 
 Made = Mapping[str, Tensor] | tuple[Mapping[str, Tensor], Mapping[str, object]]
 """What a maker returns: params, or params and what is to be noted beside them."""
@@ -37,6 +38,7 @@ class Store:
         # Not Path.exists: that raises where a folder on the way may not be looked into, which reading will tell.
         if os.path.exists(self.root) and not self.root.is_dir():  # noqa: PTH110
             raise InputError(f"the store root must be a folder, found the file {self.root}")
+        self.work = Work()
 
     def __repr__(self) -> str:
         return f"Store({str(self.root)!r})"
@@ -64,18 +66,29 @@ class Store:
             return None
 
     def put(
-        self, config: Mapping[str, object], params: Mapping[str, Tensor], *, info: Mapping[str, object] | None = None
+        self,
+        config: Mapping[str, object],
+        params: Mapping[str, Tensor],
+        *,
+        info: Mapping[str, object] | None = None,
+        cost: float | None = None,
     ) -> Entry:
         """Write the entry of ``config``, in place of one that may be there, and read it back."""
-        return write_entry(self.path(config), config, params, info or {})
+        return write_entry(self.path(config), config, params, info or {}, cost)
 
     def get_or_make(self, config: Mapping[str, object], make: Callable[[], Made]) -> Entry:
         """The entry of ``config``, computed by ``make`` if there is none; others that ask meanwhile wait for it.
 
         An interrupted or failing ``make`` leaves nothing behind but what it wrote to ``checkpoint(config)``, and the
         next one to ask starts again. A damaged entry is computed again with a warning; an entry of another schema
-        version is an InputError and stays. That the entry can be written is tried before ``make`` is called.
+        version is an InputError and stays. That the entry can be written is tried before ``make`` is called. The
+        processor time of ``make`` is kept as the entry's ``cost``, and ``work`` counts it.
         """
+        entry = self._get_or_make(config, make)
+        self.work.used(entry)
+        return entry
+
+    def _get_or_make(self, config: Mapping[str, object], make: Callable[[], Made]) -> Entry:
         found = self._get_sound(config)
         if found is not None:
             return found
@@ -86,8 +99,11 @@ class Store:
             found = self._get_sound(config, warn=True)
             if found is not None:
                 return found
-            params, info = _params_and_info(make())
-            entry = self.put(config, params, info=info)
+            resumed = checkpoint_file(path).exists()
+            with self.work.measured() as cost:
+                params, info = _params_and_info(make())
+            # What an interrupted maker did before is not known.
+            entry = self.put(config, params, info=info, cost=None if resumed else cost())
             checkpoint_file(path).unlink(missing_ok=True)
             return entry
 

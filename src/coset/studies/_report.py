@@ -110,7 +110,7 @@ def page(run: StudyRun) -> str:
     versions = ", ".join(f"{name} {value}" for name, value in run.versions.items())
     parts += ["## How to run it", f"```sh\n{run.command}\n```"]
     parts += [
-        f"Preset {run.preset} ({settings}), seed {run.seed}, on {run.device}, in {_duration(run.times['seconds'])}, "
+        f"Preset {run.preset} ({settings}), seed {run.seed}, on {run.device}, {_times(run)}, "
         f"with {versions}. All numbers are in [results.json]({link}results.json)."
     ]
     return "\n\n".join(parts) + "\n"
@@ -122,7 +122,7 @@ def text(run: StudyRun) -> str:
     parts.append(f"What came out here\n{_wrap(run.outcome)}")
     for name, table in run.tables.items():
         parts.append(f"{table.caption or name}\n{_text_table(table)}")
-    parts.append(f"{run.command}\n{_duration(run.times['seconds'])}, on {run.device}; files in {run.folder}")
+    parts.append(f"{run.command}\n{_times(run)}, on {run.device}; files in {run.folder}")
     return "\n\n".join(parts)
 
 
@@ -156,6 +156,16 @@ def _text_table(table: Table) -> str:
 
 def _is_text(table: Table, index: int) -> bool:
     return any(isinstance(row[index], str) for row in table.rows)
+
+
+def _times(run: StudyRun) -> str:
+    """How long the run took, and what the whole takes where nothing of it is in the store yet."""
+    seconds: float = run.times["seconds"]
+    processor: Any = run.times.get("processor")
+    # Elsewhere than on the CPU the processor only waits.
+    known = processor is not None and run.device == "cpu"
+    whole = f" (from an empty store {_duration(processor)} of one core)" if known else ""
+    return f"in {_duration(seconds)}{whole}"
 
 
 def _duration(seconds: float) -> str:

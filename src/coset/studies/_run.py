@@ -48,11 +48,20 @@ def run_study(
     with output_folder(out) as parent, output_folder(parent / name) as folder:
         _refuse_folders([folder.with_name(f"{name}.md"), *(folder / file for file in _FILES)])
         started, clock = datetime.now(UTC), time.perf_counter()
-        findings = chosen.run(chosen.presets[preset], context)
-        times = {"started": started.isoformat(timespec="seconds"), "seconds": round(time.perf_counter() - clock, 3)}
+        with context.store.work.measured() as cost:
+            findings = chosen.run(chosen.presets[preset], context)
+        times = {
+            "started": started.isoformat(timespec="seconds"),
+            "seconds": round(time.perf_counter() - clock, 3),
+            "processor": _rounded(cost()),
+        }
         run = _study_run(chosen, preset, context, findings, times, folder)
         _write(run, findings)
     return run
+
+
+def _rounded(cost: float | None) -> float | None:
+    return None if cost is None else round(cost, 3)
 
 
 def show_study(name: str, out: str | os.PathLike[str]) -> StudyRun:

@@ -1,0 +1,44 @@
+"""The processor time behind what a store has given, whether it was made now or long ago."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from coset.store.entry import Entry
+
+
+class Work:
+    """Adds up what entries cost to make, in seconds of all cores together."""
+
+    def __init__(self) -> None:
+        self._told = 0.0
+        """Processor time of this process that blocks which have ended account for."""
+        self._open: list[dict[str, float | None]] = []
+        """For every block that is measured now, from the outermost: the cost of the entries asked for in it."""
+
+    def used(self, entry: Entry) -> None:
+        """Note that ``entry`` was asked for."""
+        if self._open:
+            self._open[-1][entry.key] = entry.cost
+
+    @contextmanager
+    def measured(self) -> Iterator[Callable[[], float | None]]:
+        """Measure a block; after it, the function that it gives tells the cost.
+
+        That is the processor time of the block without what its entries took now, and the cost of each of these once,
+        found or made. None where one of them has no known cost.
+        """
+        entries: dict[str, float | None] = {}
+        start, told, own = time.process_time(), self._told, 0.0
+        self._open.append(entries)
+        try:
+            yield lambda: _sum([own, *entries.values()])
+        finally:
+            self._open.pop()
+            own = time.process_time() - start - (self._told - told)
+            self._told += own
+
+
+def _sum(costs: list[float | None]) -> float | None:
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if len(known) == len(costs) else None
