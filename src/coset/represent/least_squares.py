@@ -14,6 +14,9 @@ from coset.alignment.assignment import assign
 from coset.errors import InputError
 from coset.represent.birkhoff import permutation_matrix
 
+LEAST_SCALE = torch.finfo(torch.float32).eps
+"""In place of a scale of 0, which is no element of the group: to the next layer it is the same."""
+
 
 @dataclass(frozen=True)
 class Products:
@@ -74,10 +77,11 @@ def orthogonal_map(known: Products) -> Tensor:
 
 
 def monomial_map(known: Products, *, scales: bool = True) -> tuple[Tensor, Tensor]:
-    """The permutation P (C, C) and the scales d ≥ 0 (C) of the best map P·diag(d).
+    """The permutation P (C, C) and the scales d > 0 (C) of the best map P·diag(d).
 
     Output i reads input p_i with d = max(0, ⟨y_i, x_j⟩)/‖x_j‖², j = p_i, which takes max(0, ⟨y_i, x_j⟩)²/‖x_j‖² off the
-    squared distance; without scales 2⟨y_i, x_j⟩ − ‖x_j‖². The best p is an assignment. An input that is 0 has scale 1.
+    squared distance; without scales 2⟨y_i, x_j⟩ − ‖x_j‖². The best p is an assignment. An input that is 0 has scale 1;
+    where d would be 0, which only the closure of the group has, it is ``LEAST_SCALE``.
     """
     energy = known.xx.diagonal()
     if scales:
@@ -90,7 +94,7 @@ def monomial_map(known: Products, *, scales: bool = True) -> tuple[Tensor, Tenso
     d = torch.ones_like(energy)
     if scales:
         live = energy[order] > 0
-        d[order[live]] = matched[live] / energy[order[live]]
+        d[order[live]] = (matched[live] / energy[order[live]]).clamp(min=LEAST_SCALE)
     return permutation_matrix(order, energy.dtype), d
 
 

@@ -14,7 +14,15 @@ from torch import Tensor
 
 from coset.errors import InputError
 from coset.represent.birkhoff import SWEEPS, nearest_permutation, to_birkhoff
-from coset.represent.least_squares import Products, full_map, low_rank_map, monomial_map, orthogonal_map, polar
+from coset.represent.least_squares import (
+    LEAST_SCALE,
+    Products,
+    full_map,
+    low_rank_map,
+    monomial_map,
+    orthogonal_map,
+    polar,
+)
 
 Weights = dict[str, Tensor]
 """What is trained of a map, by name; tensors that change in place."""
@@ -80,7 +88,7 @@ def g_relu(*, alpha: float = 0.1, sweeps: int = SWEEPS, scales: bool = True) -> 
     """The group of ReLU: M = P·D, a permutation and positive scales (D.2.1).
 
     In training P is doubly stochastic, brought back by ReLU and Sinkhorn ``sweeps`` after each step; −α‖P‖² drives it
-    to the vertices, which are the permutations. D ≥ 0 is projected, too. In evaluation P is the nearest permutation.
+    to the vertices, which are the permutations. D > 0 is projected, too. In evaluation P is the nearest permutation.
     Without ``scales`` D = 1, the group of GELU or sigmoid.
     """
     if not math.isfinite(alpha):
@@ -103,7 +111,7 @@ def g_relu(*, alpha: float = 0.1, sweeps: int = SWEEPS, scales: bool = True) -> 
     def project(weights: Weights) -> None:
         weights["permutation"].copy_(to_birkhoff(weights["permutation"], sweeps))
         if scales:
-            weights["scale"].relu_()
+            weights["scale"].clamp_(min=LEAST_SCALE)
 
     def penalty(weights: Weights) -> Tensor:
         return -alpha * weights["permutation"].square().sum()
@@ -128,8 +136,7 @@ def softsort(*, temperature: float | None = None) -> MapFamily:
         # Output i reads the i-th largest key; keys are spread as a normal sample would be, as they are when drawn.
         levels = (torch.arange(len(d), 0, -1, dtype=torch.float64, device=d.device) - 0.5) / len(d)
         keys = permutation.T @ (math.sqrt(2) * torch.erfinv(2 * levels - 1))
-        # A scale of 0 is no scale of the group; a small one has the same effect.
-        return {"keys": keys, "log_scale": d.clamp(min=torch.finfo(torch.float32).eps).log()}
+        return {"keys": keys, "log_scale": d.log()}
 
     def soft(keys: Tensor) -> Tensor:
         tau = 1 / len(keys) if temperature is None else temperature
