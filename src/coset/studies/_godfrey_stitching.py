@@ -4,7 +4,7 @@ Every stitched network is kept in the store by itself, so that an interrupted ru
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 
 import torch
@@ -30,8 +30,14 @@ MAPS: Mapping[str, tuple[str, Mapping[str, float | int | bool]]] = {
     "λ = 0.1": ("l1", {"penalty": 0.1}),
 }
 """Families of maps as the figures call them: the family of ``coset.represent`` and its options."""
-SCHEMA = 1
+VARIANTS: Mapping[str, tuple[str, Mapping[str, str | int]]] = {
+    "G_ReLU, random start": ("G_ReLU", {"start": "random"}),
+    "G_ReLU, least squares": ("G_ReLU", {"start": "least-squares", "epochs": 0}),
+}
+"""Families trained in another way than told: as which of ``MAPS``, and in what the training differs."""
+SCHEMA = 2
 """Version of what is stored: to be raised where the same settings come to give other maps."""
+FAINT = 1e-3
 DRAWS = 2000
 """Resamples of pairs and images."""
 _AT_ONCE = 100
@@ -70,14 +76,19 @@ class Stitched:
     matrix: Tensor
     sparsity: float
 
+    @property
+    def faint(self) -> int:
+        """How many outputs of the map have no entry above 0.001: units that get next to nothing from below."""
+        return int((self.matrix.abs() <= FAINT).all(1).sum())
+
 
 @dataclass(frozen=True, eq=False)
 class Penalties:
     """Penalties of all layers, families and pairs.
 
     ``lost`` (layers, families, pairs, N): what each held-out image adds. ``draws`` (layers, families, B): means over
-    resamples of pairs and of images at once, the same for all layers and families. ``sparsity`` (layers, families,
-    pairs), None where maps are not trained. ``accuracy``: the mean of the networks of all pairs.
+    resamples of pairs and of images at once, the same for all layers and families. ``sparsity`` and ``faint`` (layers,
+    families, pairs), None where maps are not trained. ``accuracy``: the mean of the networks of all pairs.
     """
 
     layers: tuple[str, ...]
@@ -87,6 +98,7 @@ class Penalties:
     draws: Tensor
     sparsity: Tensor | None
     accuracy: float
+    faint: Tensor | None = None
 
     @property
     def values(self) -> Tensor:
@@ -108,8 +120,13 @@ class Penalties:
 def stitched(
     context: Context, networks: Networks, pair: tuple[int, int], layer: str, family: str, how: Training
 ) -> Stitched:
-    """The networks of a pair (below, above), stitched at a layer by a map of a family of ``MAPS``; stored."""
-    name, options = MAPS[family]
+    """The networks of a pair (below, above), stitched at a layer by a map of a family of ``MAPS``; stored.
+
+    Also by one of ``VARIANTS``.
+    """
+    base, changes = VARIANTS.get(family, (family, {}))
+    name, options = MAPS[base]
+    how = replace(how, **changes)
     config = {
         "kind": "stitching",
         "schema": SCHEMA,
@@ -185,7 +202,13 @@ def gathered(
 
     lost = before - table("correct")
     draws = resampled(lost, context.generator("pairs and images"))
-    return Penalties(layers, families, tuple(pairs), lost, draws, table("sparsity"), float(before.mean()))
+    accuracy = float(before.mean())
+    return Penalties(layers, families, tuple(pairs), lost, draws, table("sparsity"), accuracy, table("faint"))
+
+
+def changed_rows(one: Stitched, other: Stitched) -> float:
+    """The share of outputs that read another input in one map of a permutation than in the other."""
+    return float((one.matrix.abs().argmax(1) != other.matrix.abs().argmax(1)).double().mean())
 
 
 def resampled(values: Tensor, generator: torch.Generator, draws: int = DRAWS) -> Tensor:
