@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from coset.errors import InputError
 from coset.represent import GROUPS, Part, UnitGroup, cka, procrustes
-from coset.represent.procrustes import cross_moments, distance_of_moments
+from coset.represent.procrustes import cross_moments, procrustes_of_moments
 from coset.represent.unit_matching import best_match
 
 SEEDS = st.integers(0, 2**31)
@@ -71,7 +71,7 @@ def test_the_permutation_distance_is_the_published_one(seed):
     assert found.distance == pytest.approx(formula(x, y), abs=1e-12)
     assert found.similarity == 1 - found.distance
     assert found.distance == pytest.approx(
-        distance_of_moments(cross_moments([(x.flatten(2), y.flatten(2))]), "permutation")
+        procrustes_of_moments(cross_moments([(x.flatten(2), y.flatten(2))]), "permutation").distance
     )
 
 
@@ -201,7 +201,7 @@ def test_channels_behind_a_flatten_are_compared_as_channels_with_positions():
     assert other.distance == pytest.approx(expected.distance, abs=1e-12)
     assert torch.equal(other.order[:4], expected.order)
     moments = cross_moments([tuple(z.transpose(1, 2).flatten(1)[:, :, None] for z in (x, y))])
-    assert distance_of_moments(moments, last) == pytest.approx(expected.distance, abs=1e-9)
+    assert procrustes_of_moments(moments, last).distance == pytest.approx(expected.distance, abs=1e-9)
     assert cka(x.transpose(1, 2).flatten(1), y.transpose(1, 2).flatten(1), group=last) == pytest.approx(
         cka(x, y, group="permutation"), abs=1e-12
     )

@@ -1,5 +1,7 @@
 """Bootstrap intervals and permutation tests."""
 
+import dataclasses
+
 import pytest
 import torch
 from feature_pairs import pair
@@ -16,6 +18,8 @@ from coset.represent import (
     procrustes_interval,
     procrustes_test,
 )
+from coset.represent.procrustes import CrossMoments, cross_moments, procrustes_of_moments
+from coset.represent.procrustes_resampling import MatchedSums, resampled_distances, sums_by_batch, sums_by_example
 from coset.represent.resampling import _kernels, _weights, u_centred
 
 
@@ -121,6 +125,42 @@ def test_the_distance_lies_in_the_middle_of_its_interval_where_resamples_matched
     gap = found.value - sum(anew) / len(anew)
     assert gap > 0.005
     assert abs(float(found.draws.mean()) - found.value) < gap / 2
+
+
+@pytest.mark.parametrize("group", ["orthogonal", "permutation"])
+def test_procrustes_intervals_cover_the_distance_of_the_population(group):
+    """Of x = zU and y = zV, with z of unit covariance, the products are UᵀV; resampled by examples and by batches."""
+    generator = torch.Generator().manual_seed(0)
+    mix = torch.randn(6, 3, generator=generator, dtype=torch.float64)
+    u, v = mix, (mix + 0.7 * torch.randn(6, 3, generator=generator, dtype=torch.float64))[:, [2, 0, 1]]
+    truth = procrustes_of_moments(CrossMoments(u.T @ v, u.square().sum(0), v.square().sum(0)), group).distance
+    held = {1: 0, 10: 0}
+    ends = torch.tensor([0.05, 0.95], dtype=torch.float64)
+    for _ in range(60):
+        z = torch.randn(400, 6, generator=generator, dtype=torch.float64)
+        x, y = (z @ u)[..., None], (z @ v)[..., None]
+        whole = procrustes(x, y, group=group)
+        sums = dataclasses.astuple(sums_by_example(x, y, whole))
+        for batch in held:
+            batches = MatchedSums(*(part.unflatten(0, (-1, batch)).sum(1) for part in sums))
+            draws = resampled_distances(_weights(400 // batch, 200, generator), batches, whole)
+            low, high = draws.quantile(ends).tolist()
+            held[batch] += low <= truth <= high
+    # A binomial of 60 at 0.9 is between 46 and 60 but for one chance in a thousand.
+    assert all(46 <= count <= 60 for count in held.values()), held
+
+
+def test_batches_of_one_example_are_examples():
+    x, y = (part.flatten(2) for part in pair(0, n=9))
+    for group, other in (("orthogonal", y), ("signed-permutation", y), ("permutation", y[:, :3])):
+        found = procrustes(x, other, group=group)
+        batches = [cross_moments([pieces]) for pieces in zip(x.split(1), other.split(1), strict=True)]
+        for one, two in zip(
+            dataclasses.astuple(sums_by_example(x, other, found)),
+            dataclasses.astuple(sums_by_batch(batches, found)),
+            strict=True,
+        ):
+            torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
 
 
 def test_fewer_channels_have_intervals():

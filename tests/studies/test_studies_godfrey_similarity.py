@@ -6,14 +6,23 @@ from torch import nn
 
 from coset.data import Split
 from coset.errors import InputError
-from coset.represent import cka, features, procrustes
+from coset.represent import Part, UnitGroup, cka, features, procrustes
 from coset.represent.cka import mean_terms, side_of
 from coset.represent.hsic import hsic_terms, sums_of_matrices
 from coset.store import Store
 from coset.studies import Context
 from coset.studies import _godfrey_similarity as module
 from coset.studies._godfrey_similarity import CKA, PROCRUSTES, Measuring, Similarities, similarities
-from coset.studies._godfrey_similarity_report import excess_fall, fall_sentence, matched, numbers_of
+from coset.studies._godfrey_similarity_report import (
+    excess_fall,
+    fall_sentence,
+    how_sentence,
+    matched,
+    matrix_sentence,
+    numbers_of,
+    similarity_caption,
+    tables_of,
+)
 from coset.studies._godfrey_zoo import Networks
 
 LAYERS = ("1", "3")
@@ -65,7 +74,12 @@ def test_a_resample_is_one_of_batches(networks, context):
     for draw, batches in enumerate(chosen.tolist()):
         x, y = (torch.cat([one.split(BATCH)[batch] for batch in batches]) for one in both)
         for measure, group in PROCRUSTES.items():
-            value = procrustes(x, y, group=group).similarity
+            # Matched as all images are: what belongs together stands in one place, and nothing else may move.
+            whole = procrustes(*both, group=group)
+            if whole.rotation is None:
+                value = procrustes(x, y[:, whole.order], group=UnitGroup((Part(4, scales=True),))).similarity
+            else:
+                value = procrustes(x, torch.einsum("dc,nd...->nc...", whole.rotation, y), group="trivial").similarity
             assert found.draws[measure][0, 1, draw] == pytest.approx(value, abs=1e-7)
         for measure, group in CKA.items():
             terms = []
@@ -139,3 +153,19 @@ def test_noise_that_hides_the_difference_is_told():
 
 def test_layers_that_know_each_other_again():
     assert matched(torch.tensor([[0.9, 0.1, 0.2], [0.3, 0.2, 0.8], [0.1, 0.2, 0.3]])) == 2
+
+
+def test_one_pair_has_no_means_over_pairs():
+    one, several = (_made([[0.9, 0.75]] * count, [[0.9, 0.8]] * count) for count in (1, 2))
+    for found in (one, several):
+        said = [matrix_sentence(found), similarity_caption(found, "networks"), how_sentence(found, Measuring(8, 4), 8)]
+        said += [f"{table.caption} {' '.join(table.columns)}" for table in tables_of(found).values()]
+        assert any("mean" in text for text in said) == (found is several)
+        assert any("lowest" in text for text in said) == (found is several)
+        assert all(len(row) == len(table.columns) for table in tables_of(found).values() for row in table.rows)
+
+
+def test_matrices_say_which_kernel_both_sides_have():
+    tables = tables_of(_made([[0.9, 0.75]], [[0.9, 0.8]]))
+    assert "with the max kernel on both sides" in tables["g-relu-cka"].caption
+    assert "with the linear kernel on both sides" in tables["orthogonal-cka"].caption

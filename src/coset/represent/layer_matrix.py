@@ -17,7 +17,7 @@ from coset.represent.cka import Side, made_side, mean_terms
 from coset.represent.features import ChannelAxis, feature_chunks, inputs_of
 from coset.represent.hsic import HsicTerms, check_examples, hsic_terms, sums_of_matrices
 from coset.represent.layers import check_layers
-from coset.represent.procrustes import CrossMoments, added, cross_moments, distance_of_moments
+from coset.represent.procrustes import CrossMoments, added, cross_moments, procrustes_of_moments
 from coset.represent.unit_groups import Group, group_on
 
 
@@ -190,7 +190,7 @@ def _procrustes(comparison: Comparison) -> Tensor:
                 pair = (name_x, name_y)
                 moments[pair] = added(moments[pair], here) if pair in moments else here
         comparison.bar.advance(2)
-    return _table(comparison, lambda x, y: 1 - distance_of_moments(moments[x, y], comparison.group_of(x)))
+    return _table(comparison, lambda x, y: procrustes_of_moments(moments[x, y], comparison.group_of(x)).similarity)
 
 
 def _table(comparison: Comparison, value: Callable[[str, str], float]) -> Tensor:

@@ -12,7 +12,7 @@ d = ½·sqrt(2 − 2‖X̂ᵀŶ‖_*).
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -42,6 +42,13 @@ class Procrustes:
         """1 − distance, in [0, 1]."""
         return 1.0 - self.distance
 
+    @property
+    def matched(self) -> tuple[Tensor, Tensor]:
+        """``order`` and ``signs``, which are 0 where nothing is matched; not for rotations."""
+        assert self.order is not None
+        assert self.signs is not None
+        return self.order, torch.where(self.order >= 0, self.signs, 0.0)
+
 
 @dataclass(frozen=True)
 class CrossMoments:
@@ -59,23 +66,19 @@ def procrustes(x: Tensor, y: Tensor, *, group: Group = "permutation") -> Procrus
     If one has fewer channels, dead ones are added to it. Computed in float64.
     """
     x, y = check_pair(x, y, positions=True)
-    acting = group_on_both(group, x.shape[1], y.shape[1])
     moments = cross_moments([(x, y)])
-    over_x, over_y = (piece_factors(acting, part) for part in (moments.squares_x, moments.squares_y))
-    scores = moments.cross * over_x[:, None] * over_y
-    pieces = len(set(acting.scaled))
-    if acting.rotates:
-        u, _, vh = torch.linalg.svd(scores, full_matrices=False)
-        rotation = vh.mT @ u.mT
-        rest = _rest_of_rotation(x, y, over_x, over_y, rotation)
-        return Procrustes(math.sqrt(rest / (4 * pieces)), acting, None, None, rotation)
-    order, signs = _matched(acting, scores)
-    rest = _rest_of_order(x, y, over_x, over_y, order, signs)
-    # What belongs to no channel of the other is a distance of its own.
-    alone = torch.ones_like(over_y, dtype=torch.bool)
-    alone[order[order >= 0]] = False
-    rest += float((moments.squares_y * over_y.square())[alone].sum())
-    return Procrustes(math.sqrt(rest / (4 * pieces)), acting, order, signs, None)
+    found = procrustes_of_moments(moments, group)
+    over_x, over_y = (piece_factors(found.group, part) for part in (moments.squares_x, moments.squares_y))
+    if found.rotation is not None:
+        rest = _rest_of_rotation(x, y, over_x, over_y, found.rotation)
+    else:
+        order, signs = found.matched
+        rest = _rest_of_order(x, y, over_x, over_y, order, signs)
+        # What belongs to no channel of the other is a distance of its own.
+        alone = torch.ones_like(over_y, dtype=torch.bool)
+        alone[order[order >= 0]] = False
+        rest += float((moments.squares_y * over_y.square())[alone].sum())
+    return replace(found, distance=math.sqrt(rest / (4 * len(set(found.group.scaled)))))
 
 
 def cross_moments(pairs: Iterable[tuple[Tensor, Tensor]]) -> CrossMoments:
@@ -92,17 +95,20 @@ def cross_moments(pairs: Iterable[tuple[Tensor, Tensor]]) -> CrossMoments:
     return total
 
 
-def distance_of_moments(moments: CrossMoments, group: Group) -> float:
-    """The distance from sums alone, for features that are not held; it is exact to about 1e-8, a root of rounding."""
+def procrustes_of_moments(moments: CrossMoments, group: Group) -> Procrustes:
+    """``procrustes`` from sums alone, for features that are not held; exact to about 1e-8, a root of rounding."""
     acting = group_on_both(group, len(moments.squares_x), len(moments.squares_y))
     over_x, over_y = (piece_factors(acting, part) for part in (moments.squares_x, moments.squares_y))
     scores = moments.cross * over_x[:, None] * over_y
+    order, signs, rotation = None, None, None
     if acting.rotates:
-        best = float(torch.linalg.svdvals(scores).sum())
+        u, values, vh = torch.linalg.svd(scores, full_matrices=False)
+        best, rotation = float(values.sum()), vh.mT @ u.mT
     else:
-        best = best_match(acting, _arranged(acting, scores)).value
+        best, order, signs = _matched(acting, scores)
     squares = float((moments.squares_x * over_x.square()).sum() + (moments.squares_y * over_y.square()).sum())
-    return math.sqrt(max(squares - 2 * best, 0.0) / (4 * len(set(acting.scaled))))
+    distance = math.sqrt(max(squares - 2 * best, 0.0) / (4 * len(set(acting.scaled))))
+    return Procrustes(distance, acting, order, signs, rotation)
 
 
 def group_on_both(group: Group, channels_x: int, channels_y: int) -> UnitGroup:
@@ -140,19 +146,20 @@ def _arranged(group: UnitGroup, scores: Tensor) -> Tensor:
     return torch.nn.functional.pad(scores, missing)[places][:, places]
 
 
-def _matched(group: UnitGroup, scores: Tensor) -> tuple[Tensor, Tensor]:
-    """For each channel of x its channel of y, −1 for none, and the sign."""
+def _matched(group: UnitGroup, scores: Tensor) -> tuple[float, Tensor, Tensor]:
+    """The best sum of scores, and for each channel of x its channel of y, −1 for none, and the sign."""
     places = _places(group, scores)
-    order, signs = as_tensors(best_match(group, _arranged(group, scores)), scores)
+    match = best_match(group, _arranged(group, scores))
+    order, signs = as_tensors(match, scores)
     by_channel, sign_by_channel = torch.empty_like(order), torch.empty_like(signs)
     by_channel[places], sign_by_channel[places] = places[order], signs
     by_channel = torch.where(by_channel < scores.shape[1], by_channel, -1)
-    return by_channel[: len(scores)], sign_by_channel[: len(scores)]
+    return match.value, by_channel[: len(scores)], sign_by_channel[: len(scores)]
 
 
 def _rest_of_order(x: Tensor, y: Tensor, over_x: Tensor, over_y: Tensor, order: Tensor, signs: Tensor) -> float:
     """‖X̂ − gŶ‖² over the channels of x, entry by entry: of equal features it is 0, not the rounding of a difference."""
-    factor = torch.where(order >= 0, signs * over_y[order], 0.0)
+    factor = signs * over_y[order]
     return sum(
         float((a * over_x[:, None] - b[:, order] * factor[:, None]).square().sum()) for a, b in wide_chunks(x, y)
     )

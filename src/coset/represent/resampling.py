@@ -7,10 +7,11 @@ from torch import Tensor
 
 from coset.errors import InputError
 from coset.progress import progress
-from coset.represent.channels import check_pair, wide_chunks
+from coset.represent.channels import check_pair
 from coset.represent.cka import cka, side_of
 from coset.represent.hsic import ROUNDING, check_examples
-from coset.represent.procrustes import Procrustes, piece_factors, procrustes
+from coset.represent.procrustes import procrustes
+from coset.represent.procrustes_resampling import resampled_distances, sums_by_example
 from coset.represent.unit_groups import Group
 
 _AT_ONCE = 256
@@ -125,17 +126,16 @@ def procrustes_interval(
 ) -> Interval:
     """The distance of ``procrustes`` with a bootstrap interval over examples.
 
-    The element of the group is that of all examples: at the best one the distance is stationary, so that to first
-    order nothing is lost, and matched anew every resample would look closer than the examples it is drawn from.
+    The element of the group is that of all examples, see ``coset.represent.procrustes_resampling``. The interval is
+    for the examples' own population as far as these determine the element: with few examples for the channels the
+    least distance itself is too small, and the interval is around it.
     """
     _check(draws, level)
     found = procrustes(x, y, group=group)
     x, y = check_pair(x, y, positions=True)
     generator = torch.Generator().manual_seed(seed)
-    products = _products_by_example(x, y, found)
-    distances = [
-        _weighted_distances(_weights(len(x), count, generator), *products, found) for count in _portions(draws)
-    ]
+    sums = sums_by_example(x, y, found)
+    distances = [resampled_distances(_weights(len(x), count, generator), sums, found) for count in _portions(draws)]
     return _interval(found.distance, torch.cat(distances), level)
 
 
@@ -196,38 +196,6 @@ def _weighted_hsic(w: Tensor, products: Tensor, rows_k: Tensor, rows_l: Tensor, 
     if estimator == "biased":
         return (inner - 2 / n * crossed + totals / n**2) / (n - 1) ** 2
     return (inner + totals / ((n - 1) * (n - 2)) - 2 / (n - 2) * crossed) / (n * (n - 3))
-
-
-def _products_by_example(x: Tensor, y: Tensor, found: Procrustes) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each example, x with what is matched to it, x with itself and y with itself, summed over positions.
-
-    (N, C), (N, C), (N, C'); the first is (N, 1) where a rotation matches all channels together.
-    """
-    parts = []
-    for a, b in wide_chunks(x, y):
-        if found.rotation is not None:
-            matched = (a * (found.rotation.mT @ b)).sum((1, 2))[:, None]
-        else:
-            assert found.order is not None
-            assert found.signs is not None
-            matched = (a * b[:, found.order]).sum(2) * torch.where(found.order >= 0, found.signs, 0.0)
-        parts.append((matched, a.square().sum(2), b.square().sum(2)))
-    cross, squares_x, squares_y = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-    return cross, squares_x, squares_y
-
-
-def _weighted_distances(w: Tensor, cross: Tensor, squares_x: Tensor, squares_y: Tensor, found: Procrustes) -> Tensor:
-    """The distances of resamples w (B, N) with the element that was found; (B,)."""
-    group, w = found.group, w.to(cross)
-    products, own_x, own_y = (w @ part for part in (cross, squares_x, squares_y))
-    over_x, over_y = (piece_factors(group, squares) for squares in (own_x, own_y))
-    if found.order is None:
-        # One piece, and so one norm for all channels.
-        products = products * over_x[:, :1] * over_y[:, :1]
-    else:
-        products = products * over_x * over_y[:, found.order]
-    squares = (own_x * over_x.square()).sum(1) + (own_y * over_y.square()).sum(1)
-    return ((squares - 2 * products.sum(1)).clamp_min(0.0) / (4 * len(set(group.scaled)))).sqrt()
 
 
 def _weights(n: int, draws: int, generator: torch.Generator) -> Tensor:

@@ -24,6 +24,7 @@ from coset.studies._godfrey_similarity_report import (
     how_sentence,
     matrix_sentence,
     numbers_of,
+    similarity_caption,
     similarity_figure,
     tables_of,
     word,
@@ -31,7 +32,7 @@ from coset.studies._godfrey_similarity_report import (
 from coset.studies._godfrey_zoo import Pairs, Zoo, accuracy_of, chosen_pairs, drawn, load_networks
 
 ALIKE = 0.8
-"""A correlation over layers above which two measures count as qualitatively similar."""
+"""A correlation over layers above which two measures count here as qualitatively similar; the paper has no number."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +79,14 @@ def similarity_findings(
 
         {judge_procrustes(alike)} {fall_sentence(found, "Procrustes")}
 
-        {judge_blocks(blocks)} {matrix_sentence()} {more}
+        {judge_blocks(blocks)} {matrix_sentence(found)} {more}
 
         {how_sentence(found, config.measuring, images)} {sentence(smaller)}
         """,
         figure=lambda: similarity_figure(found),
-        caption="Similarities of the layers of networks of different seeds, numbered by convolutions, those inside of "
-        "residual blocks marked *: means over pairs with 95 % intervals over images (thin lines: every pair), and CKA "
-        "of all layers with all others, the mean over pairs.",
+        caption=similarity_caption(
+            found, "networks of different seeds, numbered by convolutions, those inside of residual blocks marked *"
+        ),
     )
 
 
@@ -120,11 +121,12 @@ def judge_procrustes(alike: Interval) -> str:
         "Over the layers the Procrustes similarities modulo G_ReLU and modulo rotations have a correlation of "
         "{correlation:.2f} ({correlation_low:.2f} to {correlation_high:.2f})"
     )
+    bound = f"{ALIKE:g}, a bound that is ours and not the paper's"
     if alike.low > ALIKE:
-        return f"{told}: the two are qualitatively similar, as in the paper."
+        return f"{told}, above {bound}: the two are qualitatively similar, as in the paper."
     if alike.high < ALIKE:
-        return f"{told}: less than {ALIKE:g}, while the paper calls them qualitatively similar."
-    return f"{told}, which leaves open whether they are as similar as the paper calls them, above {ALIKE:g}."
+        return f"{told}, below {bound}, while the paper calls them qualitatively similar."
+    return f"{told}, which leaves open whether it is above {bound}; the paper calls them qualitatively similar."
 
 
 def inside_less_outside(found: Similarities, measure: str) -> Interval:

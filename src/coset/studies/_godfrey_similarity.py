@@ -1,11 +1,13 @@
 """The four measures of Godfrey et al. 2022, section 5, between the layers of pairs of networks, with intervals.
 
 Examples come in batches. HSIC is averaged over them, without bias, and the products of Procrustes are summed, so that a
-resample of batches is a resample of both; the same one for all pairs and layers.
+resample of batches is a resample of both; the same one for all pairs and layers. The Procrustes distance of all images
+is the least over the group; resamples are measured at the element that attains it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +17,8 @@ from coset.errors import InputError
 from coset.represent import Interval, feature_chunks
 from coset.represent.channels import ChannelStatistics, channel_statistics, check_features, merged
 from coset.represent.cka import Side, made_side
-from coset.represent.procrustes import CrossMoments, cross_moments, distance_of_moments
+from coset.represent.procrustes import CrossMoments, added, cross_moments, procrustes_of_moments
+from coset.represent.procrustes_resampling import resampled_distances, sums_by_batch
 from coset.represent.resampling import u_centred
 from coset.represent.unit_groups import group_on
 from coset.studies import Context
@@ -23,11 +26,13 @@ from coset.studies._godfrey_zoo import Networks, drawn
 
 GROUPS = {"G_ReLU": "permutation", "orthogonal": "orthogonal"}
 """The paper's names of the groups, and ours."""
+KERNELS = {"permutation": "max", "orthogonal": "sum"}
+"""Of CKA, by group: on both sides of every pair of layers, the paper's."""
 CKA = {f"{name} CKA": group for name, group in GROUPS.items()}
 PROCRUSTES = {f"{name} Procrustes": group for name, group in GROUPS.items()}
 MEASURES = (*CKA, *PROCRUSTES)
 """All are similarities, 1 for equal features; of Procrustes 1 − d."""
-SCHEMA = 1
+SCHEMA = 2
 """Version of what is measured: to be raised where the same settings come to give other numbers."""
 LEVEL = 0.95
 
@@ -133,8 +138,7 @@ def _measured(
         found[f"{measure}, matrix"] = tables[0]
         found[measure] = tables.diagonal(dim1=1, dim2=2).T.contiguous()
     for measure, group in PROCRUSTES.items():
-        rows = [_distances(moments[layer], often, group) for layer in layers]
-        found[measure] = 1 - torch.tensor(rows, dtype=torch.float64)
+        found[measure] = 1 - torch.stack([_distances(moments[layer], often, group) for layer in layers]).cpu()
     return found
 
 
@@ -181,7 +185,7 @@ def _sides(
 
 
 def _side(group: str, layer: str, known: ChannelStatistics) -> Side:
-    return made_side(group_on(group, len(known.mean), f"layer '{layer}'"), None, lambda: known)
+    return made_side(group_on(group, len(known.mean), f"layer '{layer}'"), KERNELS[group], lambda: known)
 
 
 def _kernels(features: Mapping[str, Tensor], sides: Mapping[str, Side]) -> Tensor:
@@ -203,10 +207,10 @@ def _ratio(weights: Tensor, cross: Tensor, own: Tensor, other: Tensor) -> Tensor
     return (between / (weights @ own).sqrt()[:, :, None] / (weights @ other).sqrt()[:, None, :]).cpu()
 
 
-def _distances(parts: Sequence[CrossMoments], often: Tensor, group: str) -> list[float]:
-    """Procrustes distances of resamples in which batches stand so often, (B, batches), from the sums of batches."""
-    stacked = [torch.stack([getattr(part, field.name) for part in parts]) for field in fields(CrossMoments)]
-    return [
-        distance_of_moments(CrossMoments(*(torch.tensordot(w.to(sums), sums, 1) for sums in stacked)), group)
-        for w in often
-    ]
+def _distances(batches: Sequence[CrossMoments], often: Tensor, group: str) -> Tensor:
+    """Procrustes distances (B,) of resamples in which batches stand so often, (B, batches).
+
+    All are taken at the element of the group that all images have, as in ``procrustes_interval``.
+    """
+    found = procrustes_of_moments(reduce(added, batches), group)
+    return resampled_distances(often, sums_by_batch(batches, found), found)

@@ -7,13 +7,24 @@ from torch import Tensor
 
 from coset.represent import Interval
 from coset.studies import Scalar, Table
-from coset.studies._godfrey_similarity import CKA, GROUPS, MEASURES, PROCRUSTES, Measuring, Similarities, percentiles
+from coset.studies._godfrey_similarity import (
+    CKA,
+    GROUPS,
+    KERNELS,
+    MEASURES,
+    PROCRUSTES,
+    Measuring,
+    Similarities,
+    percentiles,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
+_KERNELS = {measure: {"sum": "linear"}.get(KERNELS[group], KERNELS[group]) for measure, group in CKA.items()}
+"""What people call the kernel of each kind of CKA."""
 KINDS: Mapping[str, Collection[str]] = {"CKA": tuple(CKA), "Procrustes": tuple(PROCRUSTES)}
 
 
@@ -81,7 +92,7 @@ def fall_sentence(found: Similarities, kind: str) -> str:
         f"({{{name}_excess_low:.3f}} to {{{name}_excess_high:.3f}})"
     )
     several = f" in the mean of the pairs, and above 0 in {{{name}_excess_pairs}} of {{pairs}}."
-    told += several if len(found.pairs) > 1 else "."
+    told += several if _several(found) else "."
     if excess.low > 0 and agree == len(found.pairs):
         return f"{told} So it decays more with depth modulo G_ReLU."
     if excess.high < 0 and agree == 0:
@@ -89,34 +100,45 @@ def fall_sentence(found: Similarities, kind: str) -> str:
     return f"{told} That does not tell which of them decays more."
 
 
-def matrix_sentence() -> str:
+def matrix_sentence(found: Similarities) -> str:
     """Whether layers know each other again; a template for ``numbers_of``."""
     return (
-        "In the mean of the pairs, the layer of the second network that is most similar to one of the first is the "
-        "same for {g_relu_cka_matched} of {layers} layers by G_ReLU CKA and for {orthogonal_cka_matched} by orthogonal "
-        "CKA."
+        f"{'In the mean of the pairs, the' if _several(found) else 'The'} layer of the second network that is most "
+        f"similar to one of the first is the same for {{g_relu_cka_matched}} of {{layers}} layers by G_ReLU CKA and "
+        f"for {{orthogonal_cka_matched}} by orthogonal CKA."
     )
+
+
+def _several(found: Similarities) -> bool:
+    return len(found.pairs) > 1
 
 
 def how_sentence(found: Similarities, how: Measuring, images: int) -> str:
     """What the intervals are."""
-    several = len(found.pairs) > 1
+    several = _several(found)
     what = f"the mean of {len(found.pairs)} pairs and for each pair" if several else "one pair"
     return (
         f"All is measured on {images:,} test images in batches of {how.batch}: HSIC without bias, averaged over "
         f"batches with one ratio at the end, and Procrustes of all images. Intervals are 95 % bootstrap percentiles "
-        f"over batches of images, for {what}; they say nothing about other networks."
+        f"over batches of images, for {what}; they say nothing about other networks. The Procrustes distance is the "
+        f"least over the group; its resamples are measured with the matching or rotation that all images have, since "
+        f"one found anew would fit each resample's own noise."
         f"{' How far pairs differ is told beside them.' if several else ''}"
     )
 
 
 def layer_table(found: Similarities) -> Table:
-    """A row for each layer and measure: the mean over pairs with its interval, and the range of pairs."""
+    """A row for each layer and measure: the mean over pairs with its interval, and the range of several pairs."""
     rows: list[list[Scalar]] = []
+    several = _several(found)
     for number, layer in enumerate(found.layers):
         for measure in MEASURES:
             mean, each = found.mean(measure, number), found.values[measure][:, number]
-            rows.append([layer, measure, mean.value, mean.low, mean.high, float(each.min()), float(each.max())])
+            ends = [float(each.min()), float(each.max())] if several else []
+            rows.append([layer, measure, mean.value, mean.low, mean.high, *ends])
+    if not several:
+        caption = "Similarities with 95 % intervals over images."
+        return Table(("layer", "measure", "similarity", "low", "high"), rows, caption)
     caption = "Similarities, means over pairs, with 95 % intervals over images, and the least and most similar pair."
     return Table(("layer", "measure", "mean", "low", "high", "lowest pair", "highest pair"), rows, caption)
 
@@ -136,9 +158,13 @@ def pair_table(found: Similarities) -> Table:
 
 
 def matrix_table(found: Similarities, measure: str) -> Table:
-    """Layer × layer, the mean over pairs."""
+    """Layer × layer, the mean over pairs; both sides have the kernel of the measure's group."""
     rows = [[layer, *row.tolist()] for layer, row in zip(found.layers, found.matrices[measure].mean(0), strict=True)]
-    caption = f"{measure} of layers of the first network (rows) and the second (columns), the mean over pairs."
+    mean = ", the mean over pairs" if _several(found) else ""
+    caption = (
+        f"{measure} of layers of the first network (rows) and the second (columns){mean}, with the {_KERNELS[measure]} "
+        f"kernel on both sides."
+    )
     return Table(("layer", *found.layers), rows, caption)
 
 
@@ -150,6 +176,22 @@ def tables_of(found: Similarities) -> dict[str, Table]:
         "pairs": pair_table(found),
         **{name: matrix_table(found, measure) for name, measure in matrices.items()},
     }
+
+
+def similarity_caption(found: Similarities, whose: str) -> str:
+    """What ``similarity_figure`` shows of the layers ``whose``."""
+    several = _several(found)
+    means = "means over pairs with 95 % intervals over images (thin lines: every pair)"
+    kernels = " and ".join(f"the {kernel} kernel modulo {_modulo(measure)}" for measure, kernel in _KERNELS.items())
+    return (
+        f"Similarities of the layers of {whose}: {means if several else 'one pair, with 95 % intervals over images'}; "
+        f"and CKA of all layers with all others{', the mean over pairs' if several else ''}, on both sides with "
+        f"{kernels}."
+    )
+
+
+def _modulo(measure: str) -> str:
+    return {"G_ReLU": "G_ReLU", "orthogonal": "rotations"}[measure.rsplit(" ", 1)[0]]
 
 
 def similarity_figure(found: Similarities, marked: Collection[str] = ()) -> "Figure":

@@ -11,6 +11,7 @@ from coset.studies._godfrey_similarity_report import (
     how_sentence,
     layer_table,
     numbers_of,
+    similarity_caption,
     similarity_figure,
     tables_of,
 )
@@ -96,8 +97,7 @@ def run(config: Config, context: Context) -> Findings:
         {networks_sentence(config.constant)} {how_sentence(constant, config.measuring, images)}
         """,
         figure=lambda: similarity_figure(constant),
-        caption="Similarities of the layers of networks of constant width and different seeds: means over pairs with "
-        "95 % intervals over images (thin lines: every pair), and CKA of all layers with all others.",
+        caption=similarity_caption(constant, "networks of constant width and different seeds"),
     )
 
 

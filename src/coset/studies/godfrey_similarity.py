@@ -10,6 +10,7 @@ from coset.studies._godfrey_similarity_report import (
     how_sentence,
     matrix_sentence,
     numbers_of,
+    similarity_caption,
     similarity_figure,
     tables_of,
 )
@@ -59,13 +60,12 @@ def run(config: Config, context: Context) -> Findings:
 
         {PROCRUSTES} {fall_sentence(found, "Procrustes")}
 
-        {matrix_sentence()}
+        {matrix_sentence(found)}
 
         {networks_sentence(config.zoo)} {how_sentence(found, config.measuring, images)}
         """,
         figure=lambda: similarity_figure(found),
-        caption="Similarities of the layers of networks of different seeds: means over pairs with 95 % intervals over "
-        "images (thin lines: every pair), and CKA of all layers with all others, the mean over pairs.",
+        caption=similarity_caption(found, "networks of different seeds"),
     )
 
 

@@ -153,13 +153,13 @@ def judge(found: Penalties, share: Interval) -> str:
         -1: f"Unlike in the paper, G_ReLU costs less than linear maps: {told('less_full')} points on average",
     }[sign(_less(found, "full"))]
     layers = sum(sign(found.difference(layer, "G_ReLU", "full")) > 0 for layer in found.layers)
-    half = f"{100 * LARGE:.0f} % of what there is to lose"
+    half = f"{100 * LARGE:.0f} % of what there is to lose, a bound that is ours and not the paper's"
     if share.low > LARGE:
         size = f"The paper calls its penalty large; here it is more than {half}."
     elif share.high < LARGE:
         size = f"The paper calls its penalty large; here it is less than {half}."
     else:
-        size = f"The paper calls its penalty large; whether it is more than {half} here is within the uncertainty."
+        size = f"The paper calls its penalty large; whether it is above {half}, is within the uncertainty."
     where = f"Behind {layers} of {len(found.layers)} blocks its penalty is higher by more than the uncertainty."
     return f"{above}. {where} {size}"
 
