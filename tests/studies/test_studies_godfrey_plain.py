@@ -50,8 +50,8 @@ def test_which_alphas_are_chosen():
     assert (first.alpha, first.ties, second.ties) == (1.0, 2, 1)
     choices = {(0, "a"): first, (1, "a"): second, (0, "b"): first, (1, "b"): first}
     assert histogram(choices) == {"a": {1.0: 1, 0.1: 1}, "b": {1.0: 2}}
-    assert "at 1 of 2 layers, over pairs, in the paper at all" in judge_alpha(choices)
-    assert "at 1 of 1 layers, over pairs, as in the paper" in judge_alpha({(0, "a"): first, (1, "a"): second})
+    assert "Over 2 pairs more than one α is chosen at 1 of 2 layers, in the paper at all" in judge_alpha(choices)
+    assert "at 1 of 1 layers, as in the paper" in judge_alpha({(0, "a"): first, (1, "a"): second})
     assert "One pair does not tell" in judge_alpha({(0, "a"): first, (0, "b"): second})
 
 

@@ -26,7 +26,7 @@ ZOOS = {
 MYRTLE_LAYERS = tuple(f"activation{number}" for number in range(1, 5))
 LAYERS = {
     "quick": ("activations.0", "activations.1"),
-    "small": ("relu3", "relu5", "relu6", "relu8"),
+    "small": ("relu2", "relu4", "relu6", "relu8"),
     "paper": MYRTLE_LAYERS,
 }
 """Where networks are stitched."""
@@ -36,11 +36,13 @@ SIX_PAIRS = ((0, 1), (2, 3), (0, 2), (1, 3), (0, 3), (1, 2))
 """Of four networks; the first two have no network in common."""
 PAIRS: dict[str, Pairs] = {"quick": SIX_PAIRS[:2], "small": SIX_PAIRS, "paper": 32}
 """Whose features are compared."""
-STITCHED: dict[str, Pairs] = {"quick": SIX_PAIRS[:1], "small": SIX_PAIRS[:3], "paper": 32}
+STITCHED: dict[str, Pairs] = {"quick": SIX_PAIRS[:1], "small": SIX_PAIRS, "paper": 32}
 """Which are stitched."""
+FEWER: dict[str, Pairs] = {"quick": SIX_PAIRS[:1], "small": SIX_PAIRS[:3], "paper": 32}
+"""Which are stitched by families beside those of fig. 1."""
 TRAINING = {
     "quick": Training(200, 200, epochs=2),
-    "small": Training(1000, 2000),
+    "small": Training(2000, None),
     "paper": Training(None, None, start="random"),
 }
 """Of maps; studies of the same preset share them in the store."""

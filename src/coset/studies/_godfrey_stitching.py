@@ -6,6 +6,7 @@ Every stitched network is kept in the store by itself, so that an interrupted ru
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ MAPS: Mapping[str, tuple[str, Mapping[str, float | int | bool]]] = {
     "λ = 0.1": ("l1", {"penalty": 0.1}),
 }
 """Families of maps as the figures call them: the family of ``coset.represent`` and its options."""
-VARIANTS: Mapping[str, tuple[str, Mapping[str, str | int]]] = {
+VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "G_ReLU, random start": ("G_ReLU", {"start": "random"}),
     "G_ReLU, least squares": ("G_ReLU", {"start": "least-squares", "epochs": 0}),
 }

@@ -20,6 +20,9 @@ STYLES: Mapping[str, tuple[int, str]] = {
     "orthogonal": (3, "X"),
     "permutation": (5, "*"),
     "G_ReLU, α chosen": (5, "P"),
+    "G_ReLU, α = 0.1": (0, "h"),
+    "G_ReLU, random start": (1, "h"),
+    "G_ReLU, least squares": (2, "p"),
 }
 """The colour, by its place in the palette, and the mark of each family."""
 

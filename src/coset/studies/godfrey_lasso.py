@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from coset.studies import Context, Findings, Scalar, study
 from coset.studies._godfrey_contrasts import key_of, listed, sign
-from coset.studies._godfrey_plain import LAYERS, SIX_PAIRS, TRAINING, ZOOS, maps_sentence, networks_sentence
+from coset.studies._godfrey_plain import FEWER, LAYERS, TRAINING, ZOOS, maps_sentence, networks_sentence
 from coset.studies._godfrey_setting import interval_sentence
 from coset.studies._godfrey_stitching import Penalties, Training, penalties
 from coset.studies._godfrey_stitching_report import (
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 SPARSE = ("λ = 0.001", "λ = 0.01", "λ = 0.1")
 FAMILIES = ("G_ReLU", *SPARSE)
-PAIRS: dict[str, Pairs] = {"quick": SIX_PAIRS[:1], "small": SIX_PAIRS[:1], "paper": 32}
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Config:
     λ = 0.01.
     """,
     presets={
-        preset: Config(ZOOS[preset], layers, PAIRS[preset], TRAINING[preset]) for preset, layers in LAYERS.items()
+        preset: Config(ZOOS[preset], layers, FEWER[preset], TRAINING[preset]) for preset, layers in LAYERS.items()
     },
 )
 def run(config: Config, context: Context) -> Findings:
