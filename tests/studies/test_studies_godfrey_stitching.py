@@ -12,7 +12,7 @@ from coset.represent.stitching import stitch
 from coset.store import Store
 from coset.studies import Context
 from coset.studies import _godfrey_stitching as module
-from coset.studies._godfrey_stitching import Penalties, Training, penalties, resampled
+from coset.studies._godfrey_stitching import Penalties, Training, penalties, resampled, student_weights
 from coset.studies._godfrey_stitching_report import beats, beats_sentence, penalty_table
 from coset.studies._godfrey_zoo import Networks, Zoo, chosen_pairs, drawn, load_networks
 from coset.studies._rossi_images import Images
@@ -96,6 +96,22 @@ def test_resamples_are_of_pairs_and_of_examples():
     # All rows see the same resample.
     twice = resampled(torch.stack([by_pair, by_pair + 1]), torch.Generator().manual_seed(1), draws=7)
     assert torch.allclose(twice[1] - twice[0], torch.ones(7, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_student_weights_give_students_intervals(n):
+    from scipy.stats import t
+
+    x = torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    means = student_weights(n, 100_000, torch.Generator().manual_seed(0)) @ x
+    spread = float(x.std()) / n**0.5
+    shares = [0.05, 0.25, 0.75, 0.95]
+    for share, found in zip(shares, torch.quantile(means, torch.tensor(shares).double()), strict=True):
+        # Between the quantiles of shares that are five deviations of 100,000 draws away.
+        off = 5 * (share * (1 - share) / 1e5) ** 0.5
+        low, high = (float(x.mean()) + spread * t.ppf(share + shift, n - 1) for shift in (-off, off))
+        assert low < float(found) < high
+    assert student_weights(1, 3, torch.Generator()).tolist() == [[1.0]] * 3
 
 
 def _made(families: dict[str, list[float]], noise: float = 0.0, sparsity: dict[str, float] | None = None) -> Penalties:

@@ -3,7 +3,7 @@
 Every stitched network is kept in the store by itself, so that an interrupted run goes on and studies share them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
@@ -212,10 +212,16 @@ def changed_rows(one: Stitched, other: Stitched) -> float:
     return float((one.matrix.abs().argmax(1) != other.matrix.abs().argmax(1)).double().mean())
 
 
-def resampled(values: Tensor, generator: torch.Generator, draws: int = DRAWS) -> Tensor:
+def resampled(
+    values: Tensor,
+    generator: torch.Generator,
+    draws: int = DRAWS,
+    over_pairs: Callable[[int, int, torch.Generator], Tensor] | None = None,
+) -> Tensor:
     """Means of values (…, pairs, N) over resamples of pairs and, at once, of examples: (…, draws).
 
     Every resample has the same pairs and examples in all rows, so that differences of rows are resampled, too.
+    ``over_pairs``: the weights of pairs, (draws, pairs); unless told those of pairs drawn with replacement.
     """
     *rows, pairs, n = values.shape
     flat = values.reshape(-1, n).double()
@@ -223,8 +229,22 @@ def resampled(values: Tensor, generator: torch.Generator, draws: int = DRAWS) ->
     for start in range(0, draws, _AT_ONCE):
         count = min(_AT_ONCE, draws - start)
         by_example = (flat @ _often(n, count, generator).T).reshape(-1, pairs, count)
-        found.append((by_example * _often(pairs, count, generator).T).sum(1))
+        found.append((by_example * (over_pairs or _often)(pairs, count, generator).T).sum(1))
     return torch.cat(found, 1).reshape(*rows, draws)
+
+
+def student_weights(n: int, draws: int, generator: torch.Generator) -> Tensor:
+    """Weights (draws, n) of n independent things under which every mean has the spread of Student's t.
+
+    w_i = 1/n + (e_i − ē)/√(n χ²) with e normal and χ² of n − 1 degrees of freedom: Σ w_i x_i is then distributed as
+    x̄ + t s/√n. For small n resamples with replacement give intervals that are too narrow. One alone has no spread.
+    """
+    equal = torch.full((draws, n), 1 / n, dtype=torch.float64)
+    if n == 1:
+        return equal
+    noise = torch.randn(draws, n, generator=generator, dtype=torch.float64)
+    square = torch.randn(draws, n - 1, generator=generator, dtype=torch.float64).square().sum(1, keepdim=True)
+    return equal + (noise - noise.mean(1, keepdim=True)) / (n * square).sqrt()
 
 
 def _often(n: int, draws: int, generator: torch.Generator) -> Tensor:

@@ -18,7 +18,7 @@ from coset.studies import Context, Findings, Scalar, study
 from coset.studies._godfrey_contrasts import key_of, listed, points, told
 from coset.studies._godfrey_plain import MYRTLE, PAPER_RECIPE, ZOOS, networks_sentence
 from coset.studies._godfrey_setting import sentence
-from coset.studies._godfrey_stitching import Penalties, resampled
+from coset.studies._godfrey_stitching import Penalties, resampled, student_weights
 from coset.studies._godfrey_stitching_report import (
     beats,
     beats_sentence,
@@ -155,7 +155,7 @@ def _gathered(context: Context, config: Config, right: dict[tuple[str, str | Non
     ]
     lost = torch.stack(rows)
     before = torch.stack([right[layer, None, n] for layer in config.layers for n in numbers])
-    draws = resampled(lost, context.generator("networks and images"))
+    draws = resampled(lost, context.generator("networks and images"), over_pairs=student_weights)
     pairs = tuple((n, n) for n in numbers)
     return Penalties(config.layers, tuple(MAPS), pairs, lost, draws, None, float(before.mean()))
 
@@ -174,13 +174,22 @@ def judge(found: Penalties) -> str:
 
 def _adapted(found: Penalties) -> str:
     """Whether fine-tuning came far enough for the question: a permutation can be undone."""
-    late = [layer for layer in found.layers if found.mean(layer, "permutation").low > ADAPTED]
-    if not late:
-        return "Permutations cost little, so that fine-tuning has come far enough to undo what can be undone."
+    costs = {layer: found.mean(layer, "permutation") for layer in found.layers}
+    late = [layer for layer, cost in costs.items() if cost.low > ADAPTED]
+    if late:
+        return (
+            f"What is above can undo a permutation exactly, and yet it costs more than {100 * ADAPTED:g} points at "
+            f"{listed(late)}: fine-tuning is far from its end, and penalties tell how fast a network adapts, not only "
+            f"whether it can."
+        )
+    if all(cost.high < ADAPTED for cost in costs.values()):
+        return (
+            f"Permutations, which what is above can undo exactly, cost less than {100 * ADAPTED:g} points, so that "
+            f"fine-tuning has come far enough."
+        )
     return (
-        f"What is above can undo a permutation exactly, and yet it costs more than {100 * ADAPTED:g} points at "
-        f"{listed(late)}: fine-tuning is far from its end, and penalties tell how fast a network adapts, not only "
-        f"whether it can."
+        f"Whether fine-tuning came far enough to undo what can be undone is open: permutations may cost "
+        f"{100 * ADAPTED:g} points or more."
     )
 
 
@@ -229,7 +238,8 @@ rotations cost more; the place was changed after it, for the reason told above.
 """
 
 INTERVALS = """
-Intervals are of 95 %, over resamples of networks and of test images at once; so few networks tell little about others.
+Intervals are of 95 %, Student's over networks, with resamples of test images; each network has one map of each kind at
+a layer.
 """
 
 
