@@ -12,6 +12,7 @@ from coset.studies._godfrey_stitching import Penalties, Stitched
 from coset.studies.godfrey_alpha import Chosen, histogram
 from coset.studies.godfrey_alpha import judge as judge_alpha
 from coset.studies.godfrey_constant_width import judge as judge_width
+from coset.studies.godfrey_rotations import adapted
 from coset.studies.godfrey_rotations import judge as judge_rotations
 
 NAMES = ("similarity", "stitching", "rotations", "alpha", "lasso", "constant-width")
@@ -74,6 +75,16 @@ def test_the_verdict_on_rotations(penalties, said):
     assert said in judge_rotations(penalties)
 
 
+@pytest.mark.parametrize(
+    ("cost", "noise", "said"),
+    [(0.01, 0.001, "has come far enough"), (0.05, 0.001, "far from its end"), (0.01, 0.1, "is open")],
+)
+def test_whether_fine_tuning_came_far_enough(cost, noise, said):
+    found = _rotations(cost, 0.02, 0.05)
+    found.draws[:, 0] += noise * torch.tensor([-1.0, 0.0, 1.0])
+    assert said in adapted(found)
+
+
 def _similar(fall: float) -> Similarities:
     """One pair whose G_ReLU similarities fall by so much, the others by 0."""
     values = {
@@ -85,6 +96,7 @@ def _similar(fall: float) -> Similarities:
 
 
 def test_the_verdict_on_width():
-    assert "not one of the growing width" in judge_width(_similar(0.3), _similar(0.3))
-    assert "with growing width only" in judge_width(_similar(-0.1), _similar(0.3))
-    assert "leaves it open" in judge_width(_similar(-0.1), _similar(0.0))
+    assert "measured with both widths, as in the paper" in judge_width(_similar(0.3), _similar(0.3))
+    assert "not shown with growing width, unlike there" in judge_width(_similar(0.3), _similar(-0.1))
+    assert "measured with growing width, and is not shown" in judge_width(_similar(-0.1), _similar(0.3))
+    assert "shown with neither width" in judge_width(_similar(-0.1), _similar(0.0))

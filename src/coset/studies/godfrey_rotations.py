@@ -74,8 +74,8 @@ PAPER = Config(PLAIN_MYRTLE, ("conv1", "conv2", "conv3"), 32, PAPER_RECIPE, None
             Recipe(epochs=3, batch_size=50, optimizer="adam", learning_rate=1e-2), None, None,
         ),
         "small": Config(
-            ZOOS["small"], ("bn6",), 2,
-            Recipe(epochs=8, batch_size=25, optimizer="adam", learning_rate=1e-3, schedule="linear"), 1000, 2000,
+            ZOOS["small"], ("bn6", "bn7", "bn8"), 4,
+            Recipe(epochs=12, batch_size=50, optimizer="adam", learning_rate=1e-2, schedule="linear"), None, None,
         ),
         "paper": PAPER,
     },
@@ -93,7 +93,7 @@ def run(config: Config, context: Context) -> Findings:
     numbers = penalty_numbers(found) | _differences(found)
     del numbers["pairs"]
     return Findings(
-        numbers=numbers | {"networks": config.networks},
+        numbers=numbers | {"networks": config.networks, "adapted": 100 * ADAPTED},
         tables={
             "penalties": penalty_table(found),
             "differences": difference_table(found, "orthogonal", GROUP_ELEMENTS),
@@ -102,7 +102,7 @@ def run(config: Config, context: Context) -> Findings:
         outcome=f"""
         {OUTCOME} {" ".join(_layer_sentence(layer) for layer in config.layers)}
 
-        {judge(found)} {_adapted(found)} {EARLIER if config.zoo.recipe is None else ""}
+        {judge(found)} {adapted(found)} {EARLIER if config.zoo.recipe is None else ""}
 
         {networks_sentence(config.zoo)} {sentence(_smaller(config))} {INTERVALS}
         """,
@@ -172,7 +172,7 @@ def judge(found: Penalties) -> str:
     return f"{told_apart} So it is not shown at every layer that rotations cost more; in the paper they do."
 
 
-def _adapted(found: Penalties) -> str:
+def adapted(found: Penalties) -> str:
     """Whether fine-tuning came far enough for the question: a permutation can be undone."""
     costs = {layer: found.mean(layer, "permutation") for layer in found.layers}
     late = [layer for layer, cost in costs.items() if cost.low > ADAPTED]
@@ -214,10 +214,11 @@ def _smaller(config: Config) -> list[str]:
     """In what the fine-tuning is smaller than the paper's, which is that of the first training."""
     if config == PAPER:
         return []
-    recipe, images = config.recipe, config.images
+    recipe, images = config.recipe, config.images or config.zoo.images.train
     return [
-        f"fine-tuning takes {recipe.epochs} epochs on {'all' if images is None else f'{images:,}'} train images (there "
-        f"{PAPER_RECIPE.epochs} on all, as in the first training)",
+        f"fine-tuning takes {recipe.epochs} epochs of {recipe.optimizer} in batches of {recipe.batch_size} at a rate "
+        f"that falls from {recipe.learning_rate:g} on {'all' if images is None else f'{images:,}'} train images, which "
+        f"are not moved (there {PAPER_RECIPE.epochs} epochs on all, as in the first training)",
         f"there are {config.networks} networks, with one map of each kind at each layer",
         f"layers: {listed(config.layers)} (there three)",
         "networks have the batch normalisation that they were trained with (there they have none)"
@@ -233,8 +234,11 @@ scales of G_ReLU's elements have logarithms of deviation 1.
 """
 
 EARLIER = """
-A first run of this preset, with maps behind the activations relu3 and relu6 and half as many epochs, did not show that
-rotations cost more; the place was changed after it, for the reason told above.
+Two runs of this preset were seen before. The first had maps behind the activations relu3 and relu6, three networks, and
+four epochs on 1,000 images; G_ReLU cost about 7 points more than rotations there. The second had two networks, maps at
+bn6 alone, and eight epochs on 1,000 images at a rate of 0.001; permutations cost 16 points, G_ReLU 19 and rotations 21.
+Images, epochs and the rate are now such that a permutation costs one network less than {adapted:g} points at bn6; they
+were chosen by that, before any other map was tried with them.
 """
 
 INTERVALS = """
