@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coset.represent import Interval, StitchTraining, make_family, sparsity, stitch
+from coset.represent import Interval, Stitching, StitchTraining, make_family, sparsity, stitch
 from coset.represent.penalties import correct
+from coset.store import Entry
 from coset.studies import Context
 from coset.studies._godfrey_similarity import percentiles
 from coset.studies._godfrey_zoo import Networks, answers, drawn
@@ -131,17 +132,14 @@ def stitched(
     config = {
         "kind": "stitching",
         "schema": SCHEMA,
-        "networks": [networks.names[number] for number in pair],
-        "fingerprint": networks.fingerprint,
-        "layer": layer,
         "family": name,
         "options": dict(options),
         "training": asdict(how),
-        "seed": context.seed,
+        **place(context, networks, pair, layer),
     }
 
     def make() -> tuple[dict[str, Tensor], dict[str, object]]:
-        train, held_out = drawn(networks.train, how.images), drawn(networks.test, how.held_out)
+        train = drawn(networks.train, how.images)
         below, above = (networks.modules[number] for number in pair)
         found = stitch(
             below,
@@ -154,10 +152,29 @@ def stitched(
             seed=context.seed,
             show=False,
         )
-        right = correct(found, (held_out.x, held_out.y))
-        return {"correct": right, "matrix": found.matrix.cpu()}, {"losses": list(found.losses)}
+        return judged(networks, found, how), {"losses": list(found.losses)}
 
-    entry = context.store.get_or_make(config, make)
+    return read_stitched(context.store.get_or_make(config, make))
+
+
+def place(context: Context, networks: Networks, pair: tuple[int, int], layer: str) -> dict[str, object]:
+    """What the address of anything stitched holds of where it was stitched."""
+    return {
+        "networks": [networks.names[number] for number in pair],
+        "fingerprint": networks.fingerprint,
+        "layer": layer,
+        "seed": context.seed,
+    }
+
+
+def judged(networks: Networks, found: Stitching, how: Training) -> dict[str, Tensor]:
+    """What is stored of a stitched network: its right answers on held-out images, and its map."""
+    held_out = drawn(networks.test, how.held_out)
+    return {"correct": correct(found, (held_out.x, held_out.y)), "matrix": found.matrix.cpu()}
+
+
+def read_stitched(entry: Entry) -> Stitched:
+    """What ``judged`` stored."""
     matrix = entry.params["matrix"]
     return Stitched(entry.params["correct"], matrix, sparsity(matrix))
 

@@ -9,13 +9,21 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from coset.represent import ALPHAS, StitchTraining, cross_validate, sparsity
-from coset.represent.penalties import correct
+from coset.represent import ALPHAS, StitchTraining, cross_validate
 from coset.studies import Context, Findings, Scalar, Table, study
 from coset.studies._godfrey_contrasts import key_of, sign, told
 from coset.studies._godfrey_plain import FEWER, LAYERS, TRAINING, ZOOS, maps_sentence, networks_sentence
 from coset.studies._godfrey_setting import interval_sentence
-from coset.studies._godfrey_stitching import Penalties, Stitched, Training, gathered, stitched
+from coset.studies._godfrey_stitching import (
+    Penalties,
+    Stitched,
+    Training,
+    gathered,
+    judged,
+    place,
+    read_stitched,
+    stitched,
+)
 from coset.studies._godfrey_stitching_report import (
     beats_sentence,
     difference_numbers,
@@ -152,19 +160,16 @@ def choose(
     config = {
         "kind": "choice of alpha",
         "schema": SCHEMA,
-        "networks": [networks.names[number] for number in pair],
-        "fingerprint": networks.fingerprint,
-        "layer": layer,
         "values": list(values),
         "share": SHARE,
         "training": asdict(training),
         "images": [how.images, how.held_out],
         "start": START,
-        "seed": context.seed,
+        **place(context, networks, pair, layer),
     }
 
     def make() -> tuple[dict[str, Tensor], dict[str, object]]:
-        train, held_out = drawn(networks.train, how.images), drawn(networks.test, how.held_out)
+        train = drawn(networks.train, how.images)
         below, above = (networks.modules[number] for number in pair)
         choice = cross_validate(
             below,
@@ -178,15 +183,12 @@ def choose(
             show=False,
             start=START,
         )
-        right = correct(choice.stitching, (held_out.x, held_out.y))
         accuracies = torch.tensor([choice.accuracies[alpha] for alpha in values], dtype=torch.float64)
-        tensors = {"correct": right, "matrix": choice.stitching.matrix.cpu(), "accuracies": accuracies}
-        return tensors, {"alpha": choice.value}
+        return {**judged(networks, choice.stitching, how), "accuracies": accuracies}, {"alpha": choice.value}
 
     entry = context.store.get_or_make(config, make)
-    matrix = entry.params["matrix"]
     accuracies = dict(zip(values, entry.params["accuracies"].tolist(), strict=True))
-    return Chosen(Stitched(entry.params["correct"], matrix, sparsity(matrix)), entry.info["alpha"], accuracies)
+    return Chosen(read_stitched(entry), entry.info["alpha"], accuracies)
 
 
 def histogram(choices: Mapping[tuple[int, str], Chosen]) -> dict[str, Counter[float]]:
