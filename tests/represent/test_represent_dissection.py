@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 from coset.errors import InputError
 from coset.represent.dissection import dissect
 from coset.represent.dissection_bases import rotation_powers, special_rotation
-from coset.represent.dissection_images import AnnotatedImages, Concept
+from coset.represent.dissection_images import AnnotatedImages, Concept, joined_images
 from coset.represent.dissection_placement import Placement, interpolation, receptive_placement
 from coset.represent.dissection_plot import plot_concepts, plot_dissections
 from coset.represent.dissection_result import Dissection
@@ -46,8 +47,8 @@ def random_case(seed: int, size: int = 9) -> tuple[nn.Module, AnnotatedImages]:
     return model, AnnotatedImages(LETTERS[:3], [(inputs[:5], masks[:5]), (inputs[5:], masks[5:])])
 
 
-def brute_force(maps: Tensor, masks: Tensor, share: float) -> Tensor:
-    """IoU (D, K) of maps (N, D, h, w) and masks (N, K, H, W), pixel by pixel as in F.1."""
+def brute_force(maps: Tensor, masks: Tensor, share: float, chosen: Tensor | None = None) -> Tensor:
+    """IoU (D, K) of maps (N, D, h, w) and masks (N, K, H, W), pixel by pixel as in F.1; over ``chosen`` images (N,)."""
     units, concepts = maps.shape[1], masks.shape[1]
     found = torch.zeros(units, concepts, dtype=torch.float64)
     for unit, concept in itertools.product(range(units), range(concepts)):
@@ -56,6 +57,8 @@ def brute_force(maps: Tensor, masks: Tensor, share: float) -> Tensor:
         large = F.interpolate(maps[:, unit : unit + 1], masks.shape[2:], mode="bilinear")[:, 0] > threshold
         both = either = 0
         for image, y, x in itertools.product(*map(range, large.shape)):
+            if chosen is not None and not chosen[image]:
+                continue
             one, two = bool(large[image, y, x]), bool(masks[image, concept, y, x])
             both, either = both + (one and two), either + (one or two)
         found[unit, concept] = both / either
@@ -79,6 +82,40 @@ def test_brute_force(seed: int) -> None:
     assert torch.equal(dissect(model, "2", data, share=0.1)["neurons"].iou, found["neurons"].iou)
     assert found["neurons"].shares.tolist() == [int(0.1 * 8 * 16) / (8 * 16)] * 4
     assert found["neurons"].concept_shares.tolist() == masks.double().mean((0, 2, 3)).tolist()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_images_count_for_the_categories_they_are_annotated_for(seed: int) -> None:
+    """Each concept against brute force on its images alone, with the thresholds of all images (Bau et al., 3.2)."""
+    model, data = random_case(seed)
+    maps, masks = outputs(model, data)
+    annotated = torch.rand(8, 2, generator=generator(seed + 2)) < 0.6
+    assert not annotated.all()
+    places = [0, 0, 1]
+    masks = masks & annotated[:, places, None, None]
+    x = torch.cat([inputs for inputs, *_ in data.batches])
+    batches = [(x[part], masks[part], annotated[part]) for part in (slice(0, 5), slice(5, 8))]
+    found = dissect(model, "2", AnnotatedImages(data.concepts, batches), share=0.1)["neurons"]
+    everywhere = dissect(model, "2", AnnotatedImages(data.concepts, [b[:2] for b in batches]), share=0.1)["neurons"]
+    assert torch.equal(found.thresholds, everywhere.thresholds)
+    assert torch.equal(everywhere.iou, brute_force(maps, masks, 0.1))
+    for concept, place in enumerate(places):
+        chosen = annotated[:, place]
+        expected = brute_force(maps, masks, 0.1, chosen)[:, concept]
+        assert torch.equal(found.iou[:, concept], expected)
+        assert found.concept_shares[concept] == masks[chosen, concept].double().mean()
+        assert found.annotated_shares[concept] == chosen.double().mean()
+    assert not torch.equal(found.iou, everywhere.iou)
+
+
+def test_a_joined_set_without_a_category_leaves_its_concepts_alone() -> None:
+    # On images that are annotated for "z" alone units mark what they like.
+    model, data = planted()
+    (x, masks), *_ = data.batches
+    bright = AnnotatedImages((Concept("z", "z"),), [(2 * x, masks[:, :1])])
+    found = dissect(model, "0", joined_images(data, bright))["neurons"]
+    assert torch.equal(found.iou[:, :5], torch.eye(5, dtype=torch.float64))
+    assert found.iou[:, 5].tolist() == [1, 0, 0, 0, 0]
 
 
 def test_a_planted_network_is_interpretable_in_its_own_basis_only() -> None:
@@ -115,6 +152,18 @@ def test_a_rotation_alone_is_that_among_others() -> None:
     assert torch.equal(alone.iou, rotated.found[0][1].iou)
     assert alone.fraction == float(rotated.fractions()[0, 1])
     assert alone.unique == {"x": int(rotated.unique("x")[0, 1]), "y": int(rotated.unique("y")[0, 1])}
+
+
+def test_powers_may_be_close_and_may_repeat() -> None:
+    # Two powers that are written alike with six digits, and one that stands there twice.
+    model, data = random_case(2)
+    powers = (0, 0.3, 0.3 + 1e-9, 1.0, 0.3)
+    rotated = dissect_rotations(model, "2", data, seed=0, powers=powers, rotations=2, share=0.1)
+    for line, thresholds in ((line, [one.thresholds for one in line]) for line in rotated.found):
+        assert not torch.equal(thresholds[1], thresholds[2])
+        assert torch.equal(thresholds[1], thresholds[4])
+        torch.testing.assert_close(thresholds[1], thresholds[2], rtol=0, atol=1e-6)
+        assert len(line) == 5
 
 
 def test_a_rotation_turned_back_gives_the_units_again() -> None:
@@ -261,6 +310,12 @@ def test_ceilings_and_files() -> None:
     model, data = planted()
     found = dissect(model, "0", data)["neurons"]
     assert set(found.ceilings.values()) == {0.001 / 0.005}
+    # A map on 0.5 % of all pixels, against concepts on 0.1 % and on 2 % of those of annotated images: it may lie
+    # besides these unless they are nearly all.
+    for annotated, small, large in ((0.2, 1, 1), (0.5, 1, 0.5), (0.998, 0.998 / 3, 0.005 / 0.01996)):
+        shares = torch.tensor([0.001, 0.02, 0.001, 0.001, 0.001], dtype=torch.float64)
+        other = replace(found, concept_shares=shares, annotated_shares=torch.full((5,), annotated, dtype=torch.float64))
+        assert list(other.ceilings.values())[:2] == pytest.approx([small, large])
     assert json.loads(json.dumps(found.to_dict()))["iou"][1] == [0, 1, 0, 0, 0]
     rows = found.to_csv().splitlines()
     assert rows[:2] == ["unit,concept,category,iou,interpretable,threshold", "0,a,x,1.0,True,0.0"]

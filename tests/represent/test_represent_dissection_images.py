@@ -18,6 +18,7 @@ from coset.represent.dissection_images import (
     plain_images,
     present_concepts,
     transformed_images,
+    with_masks,
 )
 from coset.represent.dissection_shapes import CONCEPTS, SHAPES, TEXTURES, shape_images
 
@@ -34,7 +35,11 @@ def annotated(*concepts: Concept, seed: int = 0) -> AnnotatedImages:
 
 
 def all_masks(data: AnnotatedImages) -> Tensor:
-    return torch.cat([masks for _, masks in data.batches])
+    return torch.cat([batch.masks for batch in checked_batches(data)])
+
+
+def all_annotated(data: AnnotatedImages) -> Tensor:
+    return torch.cat([batch.annotated for batch in checked_batches(data)])
 
 
 def test_joined_images_keep_their_masks() -> None:
@@ -46,16 +51,39 @@ def test_joined_images_keep_their_masks() -> None:
     assert torch.equal(masks[:4, 0], all_masks(one)[:, 0])
     assert not masks[:4, 1].any()
     assert torch.equal(masks[4:], all_masks(two).flip(1))
+    assert all_annotated(both).tolist() == [[True, False]] * 4 + [[True, True]] * 4
     counted = census(both)
     assert (counted.images, counted.batches, counted.area) == (8, 4, 200)
     assert counted.pixels.tolist() == masks.sum((0, 2, 3)).tolist()
+    # Nothing is known of shapes on the first four images, of 25 pixels each.
+    assert counted.areas.tolist() == [200, 100]
+
+
+def test_what_is_annotated_goes_with_the_images() -> None:
+    x, masks = uniform(3, 3, 4, 4), torch.zeros(3, 2, 4, 4, dtype=torch.bool)
+    masks[1, 0, 0, 0] = masks[2, 1, 1, 1] = True
+    annotated = torch.tensor([[True, False], [True, True], [False, True]])
+    data = AnnotatedImages((RED, ROUND), [(x, masks, annotated)])
+    assert torch.equal(all_annotated(data), annotated)
+    assert all_annotated(AnnotatedImages((RED, ROUND), [(x, masks)])).all()
+    assert torch.equal(all_annotated(transformed_images(data, torch.neg)), annotated)
+    joined = joined_images(data, AnnotatedImages((Concept("square", "shape"),), [(x, masks[:, :1])]))
+    assert joined.categories == ("colour", "shape")
+    assert torch.equal(all_annotated(joined), torch.cat([annotated, torch.tensor([[False, True]] * 3)]))
+    # Masks that are read from the inputs are known of every image.
+    coloured = with_colours(joined_images(plain_images(x), AnnotatedImages((ROUND,), [(x, masks[:, 1:])])))
+    assert coloured.categories == ("shape", "colour")
+    assert all_annotated(coloured).tolist() == [[False, True]] * 3 + [[True, True]] * 3
+    left = present_concepts(AnnotatedImages((RED, ROUND), [(x[1:2], masks[1:2], annotated[1:2])]))
+    assert left.categories == ("colour",)
+    assert all_annotated(left).tolist() == [[True]]
 
 
 def test_transformations_leave_masks_alone() -> None:
     data = annotated(RED)
-    (first, masks), _ = transformed_images(data, lambda x: 2 * x).batches
-    assert torch.equal(first, 2 * data.batches[0][0])
-    assert torch.equal(masks, data.batches[0][1])
+    first = next(checked_batches(transformed_images(data, lambda x: 2 * x)))
+    assert torch.equal(first.inputs, 2 * data.batches[0][0])
+    assert torch.equal(first.masks, data.batches[0][1])
 
 
 def test_absent_concepts_are_left_out() -> None:
@@ -178,6 +206,15 @@ def test_bad_annotations() -> None:
         read((x[:1], masks))
     with pytest.raises(InputError, match="batch 0 of the images is a Tensor; expected a pair"):
         read(x)
+    known = torch.ones(2, 1, dtype=torch.bool)
+    with pytest.raises(InputError, match=r"annotated of batch 0 is torch.bool of shape \(2,\); .* categories colour"):
+        read((x, masks, known[:, 0]))
+    with pytest.raises(InputError, match=r"annotated of batch 0 is torch.int64 of shape \(2, 1\); expected torch.bool"):
+        read((x, masks, known.long()))
+    with pytest.raises(
+        InputError, match=r"batch 0 has pixels of 'red' on an image that is not annotated for .*'colour'"
+    ):
+        read((x, masks, ~known))
     with pytest.raises(InputError, match="hold no batches"):
         census(AnnotatedImages((RED,), []))
     with pytest.raises(InputError, match="batches is a list_iterator, which can be read once"):
@@ -190,6 +227,17 @@ def test_bad_annotations() -> None:
         AnnotatedImages((RED,), 3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="nothing to join"):
         joined_images()
+
+
+def test_masks_that_are_added_are_of_the_resolution_of_the_others() -> None:
+    fine = AnnotatedImages((ROUND,), [(uniform(2, 3, 4, 4), torch.ones(2, 1, 8, 8, dtype=torch.bool))])
+    expected = (
+        r"added to batch 0 are torch.bool \(2, 11, 4, 4\); expected torch.bool \(2, 11, 8, 8\), of the resolution"
+    )
+    with pytest.raises(InputError, match=expected):
+        next(iter(with_colours(fine).batches))
+    with pytest.raises(InputError, match=r"added to batch 0 are torch.float32 \(2, 3, 4, 4\)"):
+        next(iter(with_masks(fine, (RED,), lambda x: x).batches))
 
 
 def test_bad_images() -> None:

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from coset.data import Split
 from coset.represent import Concept, dissect
+from coset.represent.dissection_images import checked_batches
 from coset.store import Store
 from coset.studies import Context
-from coset.studies._godfrey_dissection_report import Curve, curve, difference, estimate
+from coset.studies._godfrey_dissection_report import Curve, concepts_table, curve, difference, estimate
 from coset.studies._godfrey_dissections import Found, Pictures, Subject, Turning, annotated, examined, with_classes
 from coset.studies.godfrey_dissection import (
     AFTER,
@@ -29,6 +30,7 @@ from coset.studies.godfrey_dissection import (
     _panels,
     _rise,
     _setting,
+    _weakness,
 )
 
 CONCEPTS = (Concept("cat", "class"), Concept("red", "colour"), Concept("blue", "colour"), Concept("checks", "texture"))
@@ -66,7 +68,7 @@ def found_of(best: list[list[int]]) -> Found:
         for unit, concept in enumerate(units):
             if concept >= 0:
                 iou[rotation, 0, unit, concept] = 0.3
-    return Found(CONCEPTS, iou, (0.1,) * 4, 0.0)
+    return Found(CONCEPTS, iou, (0.1,) * 4, (0.05,) * 4, 0.0)
 
 
 def test_units_and_concepts_are_counted() -> None:
@@ -152,9 +154,13 @@ def test_what_is_stored_is_the_dissection(tmp_path: Path) -> None:
     places, networks = examined(context, subject, pictures, how)
     again, _ = examined(context, subject, pictures, how)
     data = annotated(context, zoo, pictures)
-    x, masks = data.batches[0]  # type: ignore[index]
+    x, masks, known = next(checked_batches(data))
     assert x.shape == (20, 1, 8, 8)
     assert masks.shape[2:] == (8, 8)
+    # Natural images come first: classes and colours are annotated on them, shapes and textures are not.
+    assert dict(zip(data.categories, known.all(0).tolist(), strict=True)) == {
+        "class": True, "shape": False, "texture": False, "colour": True,
+    }  # fmt: skip
     for number, module in networks.modules.items():
         one = places["outputs"]["stages.0.0"][number]
         direct = dissect(module, "stages.0.0", data)["neurons"]
@@ -164,5 +170,19 @@ def test_what_is_stored_is_the_dissection(tmp_path: Path) -> None:
             assert torch.equal(one.iou[rotation, 0], direct.iou)
         assert not torch.equal(one.iou[0, 1], one.iou[1, 1])
         assert one.shares == pytest.approx(direct.concept_shares.tolist())
+        assert one.ceilings == pytest.approx(list(direct.ceilings.values()))
         assert torch.equal(again["outputs"]["stages.0.0"][number].iou, one.iou)
-    assert math.isclose(sum(places["outputs"]["stages.0.0"][0].shares[:10]), 0.5)
+    assert math.isclose(sum(places["outputs"]["stages.0.0"][0].shares[:10]), 1)
+
+
+def test_weak_residual_networks_are_called_so() -> None:
+    (told,) = _weakness({"plain_accuracy": 87.0, "with_accuracy": 53.0, "without_accuracy": 55.0})
+    assert told.startswith("The residual networks are weak, 32 points or more below the plain ones")
+    assert _weakness({"plain_accuracy": 87.0, "with_accuracy": 53.0, "without_accuracy": 77.0}) == []
+    assert _weakness({"plain_accuracy": 87.0}) == []
+
+
+def test_the_table_of_concepts_has_shares_and_ceilings() -> None:
+    found = found_of([[0, 1], [-1, 1]])
+    rows = concepts_table({"here": {"a": (found,)}}).rows
+    assert [list(row) for row in rows[:2]] == [["cat", "class", 10, 0.05, 0.5, 0.5], ["red", "colour", 10, 0.05, 1, 1]]

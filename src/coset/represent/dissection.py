@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from coset.errors import InputError
 from coset.progress import progress
 from coset.represent.channel_maps import on_channels
-from coset.represent.dissection_images import AnnotatedImages, Census, census, checked_batches
+from coset.represent.dissection_images import AnnotatedBatch, AnnotatedImages, Census, census, checked_batches
 from coset.represent.dissection_placement import Placement, interpolation, positions_of
 from coset.represent.dissection_quantiles import KEPT, TailThreshold
 from coset.represent.dissection_result import Dissection
@@ -52,7 +52,8 @@ def dissect(
     activations, over all images and positions, so many are above its threshold, found with bounded memory as
     ``TailThreshold`` tells with ``kept``. Maps are interpolated bilinearly, over the whole image unless ``placement``
     says where positions lie (see ``receptive_placement``), and cut off afterwards. Intersections and unions are summed
-    over all images before they are divided. ``grid``: height and width that the positions of a layer of tokens stand
+    over the images that are annotated for the concept's category before they are divided (Bau et al., 3.2); thresholds
+    are those of all images. ``grid``: height and width that the positions of a layer of tokens stand
     for; ``params``, ``channel_axis``: as of ``features``.
 
     The data are read three times, once to count and to check them, and the model runs twice. Held are the features of
@@ -66,9 +67,8 @@ def dissect(
     if not matrices:
         raise InputError("bases is empty; expected at least one matrix by name")
 
-    def maps() -> Iterator[tuple[Tensor, Tensor]]:
-        for features, _, masks in feature_maps(model, layer, data, params=params, channel_axis=channel_axis, grid=grid):
-            yield features, masks
+    def maps() -> Iterator[tuple[Tensor, AnnotatedBatch]]:
+        return feature_maps(model, layer, data, params=params, channel_axis=channel_axis, grid=grid)
 
     with progress(f"dissection of {layer}", 2 * counted.batches, show=show) as bar:
         thresholds: dict[str, TailThreshold] = {}
@@ -78,14 +78,14 @@ def dissect(
                 total = counted.images * features[0, 0].numel()
                 thresholds.setdefault(name, TailThreshold(share, total, kept=kept)).add(values)
             bar.advance()
-        found = {name: _Counts(item.threshold(), len(data.concepts)) for name, item in thresholds.items()}
-        for features, masks in maps():
+        found = {name: _Counts(item.threshold(), data) for name, item in thresholds.items()}
+        for features, (_, masks, annotated) in maps():
+            masks, annotated = masks.to(features.device), annotated.to(features.device)
             for name, matrix in matrices.items():
-                found[name].add(unit_maps(features, matrix, name, layer), masks.to(features.device), placement)
+                found[name].add(unit_maps(features, matrix, name, layer), masks, annotated, placement)
             bar.advance()
     return {
-        name: counts.result(layer, data, counted, thresholds[name].error, share, least_iou)
-        for name, counts in found.items()
+        name: counts.result(layer, counted, thresholds[name].error, share, least_iou) for name, counts in found.items()
     }
 
 
@@ -97,31 +97,34 @@ def feature_maps(
     params: Mapping[str, Tensor] | None = None,
     channel_axis: ChannelAxis = None,
     grid: tuple[int, int] | None = None,
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """The features (n, C, h, w) of ``layer`` with inputs and masks, batch by batch; finite, and of one shape."""
+) -> Iterator[tuple[Tensor, AnnotatedBatch]]:
+    """The features (n, C, h, w) of ``layer`` with their batch, one after the other; finite, and of one shape."""
     shape: tuple[int, ...] | None = None
-    for inputs, masks in checked_batches(data):
+    for batch in checked_batches(data):
         chunks = feature_chunks(
-            model, inputs, [layer], params=params, channel_axis=channel_axis, batch_size=len(inputs)
+            model, batch.inputs, [layer], params=params, channel_axis=channel_axis, batch_size=len(batch.inputs)
         )
         features = positions_of(next(chunks)[layer], layer, grid)
         shape = _check_maps(features, layer, shape)
-        yield features, inputs, masks
+        yield features, batch
 
 
 class _Counts:
-    """Pixels of units above their ``thresholds`` (D,), summed over images: all, and those of each of K concepts."""
+    """Pixels of D units above their ``thresholds`` (D,), summed over images.
 
-    def __init__(self, thresholds: Tensor, concepts: int) -> None:
-        self.thresholds = thresholds
+    ``common`` (D, K): those that have each concept; ``pixels`` (D, G): those on images annotated for each category.
+    """
+
+    def __init__(self, thresholds: Tensor, data: AnnotatedImages) -> None:
+        self.thresholds, self.data = thresholds, data
         units, device = len(thresholds), thresholds.device
-        self.pixels = torch.zeros(units, dtype=torch.int64, device=device)
-        self.common = torch.zeros(units, concepts, dtype=torch.int64, device=device)
+        self.pixels = torch.zeros(units, len(data.categories), dtype=torch.int64, device=device)
+        self.common = torch.zeros(units, len(data.concepts), dtype=torch.int64, device=device)
         self.above = torch.zeros(units, dtype=torch.int64, device=device)
         self.activations = 0
 
-    def add(self, maps: Tensor, masks: Tensor, placement: Placement | None) -> None:
-        """Maps (n, D, h, w) of the units, and masks (n, K, H, W) of the concepts."""
+    def add(self, maps: Tensor, masks: Tensor, annotated: Tensor, placement: Placement | None) -> None:
+        """Maps (n, D, h, w) of the units, masks (n, K, H, W) of the concepts, and what is annotated (n, G)."""
         height, width = masks.shape[2:]
         cut = self.thresholds[:, None, None]
         self.above += (maps > cut).sum((0, 2, 3))
@@ -134,24 +137,23 @@ class _Counts:
         step = max(1, _HELD // (height * width))
         for start in range(0, len(units), step):
             image, unit = images[start : start + step], units[start : start + step]
-            large = (rows @ maps[image, unit] @ columns.mT) > cut[unit]
-            number, pixel = large.flatten(1).nonzero(as_tuple=True)
-            self.pixels += torch.bincount(unit[number], minlength=len(self.pixels))
+            large = ((rows @ maps[image, unit] @ columns.mT) > cut[unit]).flatten(1)
+            self.pixels.index_add_(0, unit, large.sum(1)[:, None] * annotated[image])
+            number, pixel = large.nonzero(as_tuple=True)
             self.common.index_add_(0, unit[number], concepts[image[number] * (height * width) + pixel].long())
 
-    def result(
-        self, layer: str, data: AnnotatedImages, counted: Census, error: float, share: float, least_iou: float
-    ) -> Dissection:
+    def result(self, layer: str, counted: Census, error: float, share: float, least_iou: float) -> Dissection:
         """Intersections over unions, on the CPU."""
-        common, concepts = self.common.cpu(), counted.pixels
-        union = self.pixels.cpu()[:, None] + concepts - common
+        common = self.common.cpu()
+        union = self.pixels.cpu()[:, list(self.data.category_places)] + counted.pixels - common
         return Dissection(
             layer=layer,
-            concepts=data.concepts,
+            concepts=self.data.concepts,
             iou=common.double() / union,
             thresholds=self.thresholds.cpu(),
             shares=self.above.cpu().double() / self.activations,
-            concept_shares=concepts.double() / counted.area,
+            concept_shares=counted.pixels.double() / counted.areas,
+            annotated_shares=counted.areas.double() / counted.area,
             error=error,
             share=share,
             least_iou=least_iou,

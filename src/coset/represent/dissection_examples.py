@@ -49,7 +49,7 @@ def top_examples(
             raise InputError(f"{name} is {value!r}; expected a whole number ≥ 1")
     chosen = dissection.best.argsort(descending=True, stable=True)[:units]
     found: dict[int, list[Example]] = {unit: [] for unit in chosen.tolist()}
-    for features, inputs, masks in feature_maps(model, layer, data, **options):
+    for features, (inputs, masks, _) in feature_maps(model, layer, data, **options):
         maps = unit_maps(features, basis, "of the dissection", layer)
         if maps.shape[1] != dissection.units:
             raise InputError(f"dissection is of {dissection.units} units; the basis has {maps.shape[1]}")

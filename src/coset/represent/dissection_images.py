@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,8 +11,18 @@ from torch import Tensor
 from coset.batches import BATCH_SIZE, check_batch_size
 from coset.errors import InputError
 
-Batch = tuple[Tensor, Tensor]
-"""Inputs (n, …) as the model takes them, and masks (n, K, H, W), bool: where each of K concepts is."""
+Batch = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
+"""A batch as a user gives it: inputs (n, …) and masks (n, K, H, W), perhaps with what is annotated, (n, G)."""
+
+
+class AnnotatedBatch(NamedTuple):
+    """``inputs`` (n, …) as the model takes them, ``masks`` (n, K, H, W), bool: where each of K concepts is, and
+    ``annotated`` (n, G), bool: for which of G categories each image was annotated.
+    """
+
+    inputs: Tensor
+    masks: Tensor
+    annotated: Tensor
 
 
 @dataclass(frozen=True)
@@ -28,8 +39,11 @@ class AnnotatedImages:
 
     ``batches`` gives pairs (inputs, masks): inputs (n, …) as the model takes them, masks (n, K, H, W) of type bool,
     K the number of ``concepts``, in their order. Pixels may have several concepts or none; H and W are the resolution
-    of the annotation, and may differ from that of the inputs. Data are read several times: a list, a ``DataLoader``,
-    any object with ``__iter__``, but not an iterator, which ends; the same images every time, in whatever order.
+    of the annotation, and may differ from that of the inputs. Where not every image was annotated for every category,
+    a batch is (inputs, masks, annotated): annotated (n, G) of type bool, for the G ``categories`` in their order. An
+    image counts for the concepts of a category, found or missed, only if it was annotated for it; of a pair all were.
+    Data are read several times: a list, a ``DataLoader``, any object with ``__iter__``, but not an iterator, which
+    ends; the same images every time, in whatever order.
     """
 
     concepts: tuple[Concept, ...]
@@ -54,7 +68,16 @@ class AnnotatedImages:
     @property
     def categories(self) -> tuple[str, ...]:
         """The categories of the concepts, each once."""
-        return tuple(dict.fromkeys(concept.category for concept in self.concepts))
+        return _categories(self.concepts)
+
+    @property
+    def category_places(self) -> tuple[int, ...]:
+        """Of each concept the place of its category in ``categories``, (K,)."""
+        return tuple(self.categories.index(concept.category) for concept in self.concepts)
+
+
+def _categories(concepts: Iterable[Concept]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(concept.category for concept in concepts))
 
 
 @dataclass(frozen=True)
@@ -69,47 +92,79 @@ class Repeated:
 
 @dataclass(frozen=True, eq=False)
 class Census:
-    """How many ``images`` and ``batches`` there are, and of each concept how many ``pixels`` (K,), of ``area`` all."""
+    """How many ``images`` and ``batches`` there are, and of each concept how many ``pixels`` (K,).
+
+    ``area``: how many pixels there are; ``areas`` (K,): those on images that are annotated for the concept's category.
+    """
 
     images: int
     batches: int
     area: int
     pixels: Tensor
+    areas: Tensor
 
 
-def checked_batches(data: AnnotatedImages) -> Iterator[Batch]:
-    """The batches of ``data``; raises unless each is a pair of inputs and of masks of its concepts."""
-    count = len(data.concepts)
+def checked_batches(data: AnnotatedImages) -> Iterator[AnnotatedBatch]:
+    """The batches of ``data``; raises unless each is inputs, masks of its concepts and, if told, what is annotated."""
     for number, batch in enumerate(data.batches):
-        if not (isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(p, Tensor) for p in batch)):
+        if not (isinstance(batch, tuple | list) and len(batch) in (2, 3) and all(isinstance(p, Tensor) for p in batch)):
             raise InputError(
-                f"batch {number} of the images is a {type(batch).__name__}; expected a pair of tensors (inputs, masks)"
+                f"batch {number} of the images is a {type(batch).__name__}; expected a pair of tensors (inputs, masks) "
+                f"or three, (inputs, masks, annotated)"
             )
-        inputs, masks = batch
-        if masks.dtype != torch.bool or masks.ndim != 4 or masks.shape[1] != count or 0 in masks.shape[2:]:
-            raise InputError(
-                f"the masks of batch {number} are {masks.dtype} of shape {tuple(masks.shape)}; expected torch.bool "
-                f"(n, {count}, H, W), one for each concept"
-            )
-        if inputs.ndim < 2 or len(inputs) != len(masks) or len(inputs) == 0:
-            raise InputError(
-                f"batch {number} has inputs of shape {tuple(inputs.shape)} and masks of shape {tuple(masks.shape)}; "
-                f"expected as many of each, and at least one"
-            )
-        yield inputs, masks
+        inputs, masks = batch[:2]
+        _check_masks(inputs, masks, len(data.concepts), f"batch {number}")
+        if len(batch) == 2:
+            annotated = masks.new_ones(len(masks), len(data.categories))
+        else:
+            annotated = batch[2]
+            _check_annotated(annotated, masks, data, f"batch {number}")
+        yield AnnotatedBatch(inputs, masks, annotated)
+
+
+def _check_masks(inputs: Tensor, masks: Tensor, concepts: int, where: str) -> None:
+    if masks.dtype != torch.bool or masks.ndim != 4 or masks.shape[1] != concepts or 0 in masks.shape[2:]:
+        raise InputError(
+            f"the masks of {where} are {masks.dtype} of shape {tuple(masks.shape)}; expected torch.bool "
+            f"(n, {concepts}, H, W), one for each concept"
+        )
+    if inputs.ndim < 2 or len(inputs) != len(masks) or len(inputs) == 0:
+        raise InputError(
+            f"{where} has inputs of shape {tuple(inputs.shape)} and masks of shape {tuple(masks.shape)}; "
+            f"expected as many of each, and at least one"
+        )
+
+
+def _check_annotated(annotated: Tensor, masks: Tensor, data: AnnotatedImages, where: str) -> None:
+    shape = (len(masks), len(data.categories))
+    if annotated.dtype != torch.bool or tuple(annotated.shape) != shape:
+        raise InputError(
+            f"annotated of {where} is {annotated.dtype} of shape {tuple(annotated.shape)}; expected torch.bool "
+            f"{shape}, an entry for each image and each of the categories {', '.join(data.categories)}"
+        )
+    found = masks.any(-1).any(-1) & ~annotated.to(masks.device)[:, list(data.category_places)]
+    if bool(found.any()):
+        concept = data.concepts[int(found.any(0).nonzero()[0])]
+        raise InputError(
+            f"{where} has pixels of '{concept.name}' on an image that is not annotated for the category "
+            f"'{concept.category}'; expected none there"
+        )
 
 
 def census(data: AnnotatedImages) -> Census:
     """Count images and the pixels of every concept in one pass; no model is run."""
     images = batches = area = 0
-    pixels = torch.zeros(len(data.concepts), dtype=torch.int64)
-    for _, masks in checked_batches(data):
+    pixels, areas = (torch.zeros(len(data.concepts), dtype=torch.int64) for _ in range(2))
+    places = list(data.category_places)
+    for _, masks, annotated in checked_batches(data):
         images, batches = images + len(masks), batches + 1
-        area += len(masks) * masks.shape[2] * masks.shape[3]
+        size = masks.shape[2] * masks.shape[3]
+        area += len(masks) * size
         pixels += masks.sum((0, 2, 3)).cpu()
+        areas += size * annotated.sum(0).cpu()[places]
     if not images:
         raise InputError("the annotated images hold no batches; expected at least one")
-    return Census(images, batches, area, pixels)
+    return Census(images, batches, area, pixels, areas)
 
 
 def plain_images(images: Tensor, *, batch_size: int = BATCH_SIZE) -> AnnotatedImages:
@@ -138,50 +193,79 @@ def masks_of_labels(labels: Tensor, count: int) -> Tensor:
 def with_masks(
     data: AnnotatedImages, concepts: tuple[Concept, ...], make: Callable[[Tensor], Tensor]
 ) -> AnnotatedImages:
-    """More ``concepts``, whose masks ``make`` reads from the inputs: (n, …) to (n, k, H, W)."""
+    """More ``concepts``, whose masks ``make`` reads from the inputs: (n, …) to (n, k, H, W), bool.
+
+    All images are annotated for their categories.
+    """
+    every = (*data.concepts, *concepts)
+    categories = _categories(every)
+    kept = [categories.index(name) for name in data.categories]
+    added = [categories.index(concept.category) for concept in concepts]
 
     def batches() -> Iterator[Batch]:
-        for inputs, masks in checked_batches(data):
-            yield inputs, torch.cat([masks, make(inputs)], 1)
+        for number, (inputs, masks, annotated) in enumerate(checked_batches(data)):
+            more = make(inputs)
+            expected = (len(masks), len(concepts), *masks.shape[2:])
+            if not isinstance(more, Tensor) or more.dtype != torch.bool or tuple(more.shape) != expected:
+                found = f"{more.dtype} {tuple(more.shape)}" if isinstance(more, Tensor) else type(more).__name__
+                raise InputError(
+                    f"the masks that are added to batch {number} are {found}; expected torch.bool {expected}, of the "
+                    f"resolution of the masks that are there"
+                )
+            wide = annotated.new_zeros(len(masks), len(categories))
+            wide[:, kept] = annotated
+            wide[:, added] = True
+            yield inputs, torch.cat([masks, more], 1), wide
 
-    return AnnotatedImages((*data.concepts, *concepts), Repeated(batches))
+    return AnnotatedImages(every, Repeated(batches))
 
 
 def transformed_images(data: AnnotatedImages, function: Callable[[Tensor], Tensor]) -> AnnotatedImages:
     """The same with ``function`` of the inputs in their place, a normalisation for instance."""
 
     def batches() -> Iterator[Batch]:
-        for inputs, masks in checked_batches(data):
-            yield function(inputs), masks
+        for inputs, masks, annotated in checked_batches(data):
+            yield function(inputs), masks, annotated
 
     return replace(data, batches=Repeated(batches))
 
 
 def joined_images(*parts: AnnotatedImages) -> AnnotatedImages:
-    """The images of all ``parts``, one after the other, with the concepts of all; none of a concept where its part
-    did not annotate it.
+    """The images of all ``parts``, one after the other, with the concepts of all.
+
+    The images of a part are annotated for the categories of its own concepts, where they were in the part, and for no
+    others: there neither a concept nor its absence is known.
     """
     if not parts:
         raise InputError("there is nothing to join; expected annotated images")
     concepts = tuple(dict.fromkeys(itertools.chain.from_iterable(part.concepts for part in parts)))
+    categories = _categories(concepts)
 
     def batches() -> Iterator[Batch]:
         for part in parts:
             places = [concepts.index(concept) for concept in part.concepts]
-            for inputs, masks in checked_batches(part):
+            columns = [categories.index(name) for name in part.categories]
+            for inputs, masks, annotated in checked_batches(part):
                 wide = masks.new_zeros(len(masks), len(concepts), *masks.shape[2:])
                 wide[:, places] = masks
-                yield inputs, wide
+                known = annotated.new_zeros(len(masks), len(categories))
+                known[:, columns] = annotated
+                yield inputs, wide, known
 
     return AnnotatedImages(concepts, Repeated(batches))
 
 
 def present_concepts(data: AnnotatedImages) -> AnnotatedImages:
-    """Without the concepts that no pixel has, which cannot be dissected for; one pass over the data."""
+    """Without the concepts that no pixel has, which cannot be dissected for; one pass over the data.
+
+    Parts are joined before: one that loses all concepts of a category is not annotated for it any more.
+    """
     places = [place for place, pixels in enumerate(census(data).pixels.tolist()) if pixels]
+    concepts = tuple(data.concepts[place] for place in places)
+    columns = [data.categories.index(name) for name in _categories(concepts)]
 
     def batches() -> Iterator[Batch]:
-        for inputs, masks in checked_batches(data):
-            yield inputs, masks[:, places]
+        for inputs, masks, annotated in checked_batches(data):
+            yield inputs, masks[:, places], annotated[:, columns]
 
-    return AnnotatedImages(tuple(data.concepts[place] for place in places), Repeated(batches))
+    return AnnotatedImages(concepts, Repeated(batches))

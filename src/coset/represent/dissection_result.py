@@ -14,11 +14,12 @@ class Dissection:
     """The units of one layer, in one basis, against all concepts.
 
     ``iou`` (units, K): intersection over union of the pixels at which the unit's map exceeds its threshold and those
-    of the concept, over the whole data set. ``thresholds`` (units,); ``shares`` (units,): of the layer's activations,
-    how many exceed it: the share asked for, or less where values are equal (a unit that rests at 0). ``error``: by so
-    much the streamed threshold may miss the share. ``concept_shares`` (K,): of all pixels, those of the concept; of a
-    concept that covers much, no unit can have a large part. A unit is interpretable if its best IoU is greater than
-    ``least_iou``.
+    of the concept, over all images that are annotated for the concept's category. ``thresholds`` (units,); ``shares``
+    (units,): of the layer's activations on all images, how many exceed it: the share asked for, or less where values
+    are equal (a unit that rests at 0). ``error``: by so much the streamed threshold may miss the share.
+    ``annotated_shares`` (K,): of all pixels, those on images that are annotated for the concept's category;
+    ``concept_shares`` (K,): of these, the concept's; of a concept that covers much, no unit can have a large part. A
+    unit is interpretable if its best IoU is greater than ``least_iou``.
     """
 
     layer: str
@@ -27,6 +28,7 @@ class Dissection:
     thresholds: Tensor
     shares: Tensor
     concept_shares: Tensor
+    annotated_shares: Tensor
     error: float
     share: float
     least_iou: float
@@ -75,12 +77,17 @@ class Dissection:
 
     @property
     def ceilings(self) -> dict[Concept, float]:
-        """About the largest IoU that a unit can have with each concept: its map covers a ``share`` of all pixels.
+        """About the largest IoU that a unit can have with each concept: its map covers a ``share`` p of all pixels.
 
-        share/s for a concept on a share s of the pixels, s/share for one on fewer.
+        With a the share of pixels on annotated images and s that of the concept among these: p/(a·s) where that is
+        less than 1, and else 1 as long as the rest of the map has room on other images, a·s/(p − (1 − a)) beyond.
         """
-        shares = self.concept_shares.tolist()
-        return {c: min(self.share, s) / max(self.share, s) for c, s in zip(self.concepts, shares, strict=True)}
+        found = {}
+        rows = zip(self.concepts, self.concept_shares.tolist(), self.annotated_shares.tolist(), strict=True)
+        for concept, among, annotated in rows:
+            own = annotated * among
+            found[concept] = min(self.share, own) / max(own, self.share - (1 - annotated))
+        return found
 
     def _by_category(self, counts: dict[Concept, int]) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -97,6 +104,7 @@ class Dissection:
             "thresholds": self.thresholds.tolist(),
             "shares": self.shares.tolist(),
             "concept_shares": self.concept_shares.tolist(),
+            "annotated_shares": self.annotated_shares.tolist(),
             "error": self.error,
             "share": self.share,
             "least_iou": self.least_iou,

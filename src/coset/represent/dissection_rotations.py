@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from coset.errors import InputError
 from coset.represent.dissection import NEURONS, dissect
 from coset.represent.dissection_bases import rotation_powers, special_rotation
-from coset.represent.dissection_images import AnnotatedImages
+from coset.represent.dissection_images import AnnotatedImages, checked_batches
 from coset.represent.dissection_result import Dissection
 from coset.represent.features import feature_chunks
 from coset.represent.penalties import bootstrap_mean
@@ -93,7 +93,11 @@ def dissect_rotations(
         raise InputError("bases are the powers of random rotations here; dissect takes others")
     channels = _channels(model, layer, data, options)
     generator = torch.Generator().manual_seed(seed)
-    names = [[NEURONS if power == 0 else f"{number}: {power:g}" for power in powers] for number in range(rotations)]
+    # By their places: powers may be as close as they like.
+    names = [
+        [NEURONS if power == 0 else f"rotation {number}, power {place}" for place, power in enumerate(powers)]
+        for number in range(rotations)
+    ]
     bases: dict[str, Tensor] = {}
     for line in names:
         bases |= dict(zip(line, rotation_powers(special_rotation(channels, generator), powers), strict=True))
@@ -103,7 +107,7 @@ def dissect_rotations(
 
 def _channels(model: nn.Module, layer: str, data: AnnotatedImages, options: Mapping[str, Any]) -> int:
     """How many channels the layer has, from the first of the images."""
-    for inputs, _ in data.batches:
+    for inputs, _, _ in checked_batches(data):
         chosen = {name: options[name] for name in ("params", "channel_axis") if name in options}
         return int(next(feature_chunks(model, inputs[:1], [layer], **chosen))[layer].shape[1])
     raise InputError("the annotated images hold no batches; expected at least one")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from coset.represent.dissection import SHARE
 from coset.studies import Scalar, Table
 from coset.studies._godfrey_dissections import Found
 
@@ -153,16 +154,16 @@ def concepts_table(found: Mapping[str, Mapping[str, tuple[Found, ...]]]) -> Tabl
     """A row for each concept: how common it is, and how many units have it, by place."""
     first = next(each[0] for layers in found.values() for each in layers.values())
     rows: list[list[Scalar]] = []
-    for concept, share in zip(first.concepts, first.shares, strict=True):
+    for concept, share, ceiling in zip(first.concepts, first.shares, first.ceilings, strict=True):
         counts: list[Scalar] = []
         for layers in found.values():
             for place in (0, -1):
                 counts.append(sum(_units_with(each, concept.name, place) for each in layers.values()))
-        rows.append([concept.name, concept.category, 100 * share, min(0.005, share) / max(0.005, share), *counts])
+        rows.append([concept.name, concept.category, 100 * share, ceiling, *counts])
     columns = [f"{label}, {end}" for label in found for end in ("units", "rotated")]
     caption = (
-        "Concepts: the share of pixels, the IoU that a map on 0.5 % of the pixels can reach, and how many units of a "
-        "network have the concept, means over networks and rotations."
+        f"Concepts: the share of the pixels of annotated images, the IoU that a map on {100 * SHARE:g} % of the pixels "
+        f"of all images can reach, and how many units of a network have the concept, means over networks and rotations."
     )
     return Table(("concept", "category", "% of pixels", "highest IoU", *columns), rows, caption)
 

@@ -24,12 +24,13 @@ from coset.represent import (
     with_colours,
 )
 from coset.represent.dissection import LEAST_IOU
+from coset.represent.dissection_images import checked_batches
 from coset.store import Entry
 from coset.studies import Context
 from coset.studies._godfrey_zoo import PUBLISHED, Networks, Zoo, drawn, load_networks
 from coset.studies._rossi_images import load_images
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of what is measured: to be raised where the same settings come to give other numbers."""
 _PROBED = 16
 """So many images tell where receptive fields are."""
@@ -70,12 +71,13 @@ class Subject:
 class Found:
     """A layer of one network: ``iou`` (rotations, powers, units, K), on pixels of which ``shares`` have each concept.
 
-    ``error``: of the streamed thresholds.
+    ``ceilings``: about the largest IoU that a unit can have with each. ``error``: of the streamed thresholds.
     """
 
     concepts: tuple[Concept, ...]
     iou: Tensor
     shares: tuple[float, ...]
+    ceilings: tuple[float, ...]
     error: float
 
     @property
@@ -147,7 +149,7 @@ def annotated(context: Context, zoo: Zoo, pictures: Pictures) -> AnnotatedImages
 
     data = transformed_images(present_concepts(with_colours(joined_images(natural, made))), seen)
     # Read many times: made once.
-    return AnnotatedImages(data.concepts, list(data.batches))
+    return AnnotatedImages(data.concepts, list(checked_batches(data)))
 
 
 def with_classes(part: Split, classes: Sequence[str], batch_size: int) -> AnnotatedImages:
@@ -169,7 +171,7 @@ def _dissected(
     anchored: bool,
 ) -> tuple[Mapping[str, Tensor], Mapping[str, object]]:
     data = make_data()
-    first, _ = next(iter(data.batches))
+    first = next(checked_batches(data)).inputs
     placement = receptive_placement(module, layer, first[:_PROBED]) if anchored else None
     seed = int(torch.randint(2**62, (1,), generator=generator))
     found = dissect_rotations(
@@ -179,6 +181,7 @@ def _dissected(
     return {"iou": torch.stack([torch.stack([each.iou for each in line]) for line in found])}, {
         "concepts": [[concept.name, concept.category] for concept in one.concepts],
         "shares": one.concept_shares.tolist(),
+        "ceilings": list(one.ceilings.values()),
         "error": max(each.error for line in found for each in line),
     }
 
@@ -186,4 +189,4 @@ def _dissected(
 def _found(entry: Entry) -> Found:
     info: Mapping[str, Any] = entry.info
     concepts = tuple(Concept(name, category) for name, category in info["concepts"])
-    return Found(concepts, entry.params["iou"], tuple(info["shares"]), info["error"])
+    return Found(concepts, entry.params["iou"], tuple(info["shares"]), tuple(info["ceilings"]), info["error"])
