@@ -15,8 +15,10 @@ from coset.represent import (
     called_layers,
     cka,
     cka_interval,
+    compare_layers,
     compare_networks,
     features,
+    hsic,
     layer_groups,
     layers_before_weights,
     plot_layers,
@@ -24,8 +26,9 @@ from coset.represent import (
     procrustes_interval,
 )
 from coset.represent import network_comparison as comparison_module
+from coset.represent.cka import shared_kernel, side_of
 from coset.represent.layer_choice import groups_of_comparable, matching_layers
-from coset.represent.unit_groups import permutation
+from coset.represent.unit_groups import orthogonal, permutation, trivial
 from coset.symmetry import discover
 
 LAYERS = ("activations.0", "activations.1", "layers.2")
@@ -186,6 +189,9 @@ def test_the_figure_shows_every_number_with_its_layers(compared):
         written = [text.get_text() for text in panel.texts if text.get_text()]
         assert written[0] == f"{float(matrix.similarity[0, 0]):.2f}".replace("0.", ".")
         assert len(written) == 9
+    assert [panel.get_xlabel() for panel in panels] == ["second\nkernel: max, framed: linear", "second\nkernel: linear"]
+    assert [len(panel.patches) for panel in panels] == [1, 0]
+    assert panels[0].patches[0].get_center() == pytest.approx((2, 2))
     assert panels[0].get_ylabel() == "first"
     small = LayerMatrix("cka", ("a",), ("b",), torch.tensor([[-0.001]]))
     assert plot_layers({"one": small}).axes[0].texts[0].get_text() == ".00"
@@ -196,7 +202,43 @@ def test_the_figure_shows_every_number_with_its_layers(compared):
 def test_numbers_of_a_matrix_are_written_as_they_are(compared):
     matrix = compared[-1].matrices["own"]
     rows = list(csv.reader(io.StringIO(matrix.to_csv())))
-    assert rows[0] == ["layer of x", "layer of y", "cka"]
+    assert rows[0] == ["layer of x", "layer of y", "cka", "kernel"]
     assert rows[2][:2] == [LAYERS[0], LAYERS[1]]
     assert float(rows[2][2]) == float(matrix.similarity[0, 1])
+    assert [row[3] for row in rows[1:]] == ["max"] * 8 + ["sum"]
     assert matrix.to_dict()["similarity"] == matrix.similarity.tolist()
+    assert matrix.to_dict()["kernels"] == [["max"] * 3, ["max"] * 3, ["max", "max", "sum"]]
+
+
+def test_both_layers_of_a_pair_have_one_kernel(compared):
+    """Of a layer whose units change places and one whose do not, both have the max kernel, each with its group."""
+    a, b, x, acting, found = compared
+    for matrix in (
+        found.matrices["own"],
+        compare_layers(a, b, x, LAYERS, group=acting, batch_size=len(x)),
+    ):
+        for i, first in enumerate(LAYERS):
+            for j, second in enumerate(LAYERS):
+                kernel = "sum" if i == j == 2 else "max"
+                assert matrix.kernels[i][j] == kernel
+                sides = [
+                    (features(model, x, [name])[name][:, :, None], acting[name])
+                    for model, name in ((a, first), (b, second))
+                ]
+                k, l = (side_of([part], group, kernel, "x").matrix(part) for part, group in sides)  # noqa: E741
+                expected = hsic(k, l) / (hsic(k, k) * hsic(l, l)) ** 0.5
+                assert float(matrix.similarity[i, j]) == pytest.approx(expected, abs=1e-12)
+    assert [pair.kernel for pair in found.pairs] == ["max", "max", "sum"]
+    assert shared_kernel(permutation(3), orthogonal(3)) == "sum"
+    assert shared_kernel(orthogonal(3), trivial(3)) == "sum"
+
+
+def test_equal_networks_are_no_more_than_equal(compared):
+    a, _, x, acting, _ = compared
+    found = compare_networks(a, a, x, acting, seed=0, draws=20)
+    for matrix in found.matrices.values():
+        assert float(matrix.similarity.max()) <= 1
+    for pair in found.pairs:
+        for one in (*pair.cka.values(), *pair.procrustes.values()):
+            assert one.value == pytest.approx(1, abs=1e-12)
+            assert 1 - 1e-7 < one.low <= one.high <= 1

@@ -91,6 +91,16 @@ def default_kernel(group: UnitGroup) -> str:
     return "max" if group.permutes and not group.rotates else "sum"
 
 
+def shared_kernel(x: UnitGroup, y: UnitGroup) -> str:
+    """The one kernel for a pair of layers on which these groups act, invariant under both.
+
+    It is the groups' own where they have the same, "sum" where one of them rotates, else "max": of channels that do not
+    change places, too, it is a function.
+    """
+    own, other = default_kernel(x), default_kernel(y)
+    return own if own == other else "sum" if x.rotates or y.rotates else "max"
+
+
 def mean_terms(terms: Sequence[HsicTerms], counts: Sequence[int]) -> HsicTerms:
     """The terms averaged over batches with so many examples each: first the averages, then the ratio."""
     total = sum(counts)

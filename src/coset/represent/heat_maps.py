@@ -1,5 +1,6 @@
 """Layer × layer similarities as a figure."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,8 @@ def plot_layers(matrices: Mapping[str, LayerMatrix], *, x: str = "layer of x", y
     """A panel for each label → similarities, with one scale of colours from 0 to 1; ``x``, ``y``: names of the axes.
 
     Rows are the layers of x, columns those of y, the first layer at the lower left. Unbiased estimates below 0 have the
-    colour of 0 and tell their number.
+    colour of 0 and tell their number. Below each panel stands the kernel that both layers of a pair have; pairs with
+    another one are framed.
     """
     if not isinstance(matrices, Mapping) or not matrices:
         raise InputError(f"matrices is {matrices!r}; expected at least one LayerMatrix by label")
@@ -39,7 +41,7 @@ def plot_layers(matrices: Mapping[str, LayerMatrix], *, x: str = "layer of x", y
     cell = max(cell, min(0.9, (0.4 + 0.08 * max(map(len, matrices))) / columns))
     width, height = cell * columns, cell * rows
     with styled():
-        figure = new_figure(1.3 + named * labels + (0.15 + width) * len(matrices), 0.7 + labels + height)
+        figure = new_figure(1.3 + named * labels + (0.15 + width) * len(matrices), 0.85 + labels + height)
         # Panels of squares: what they leave of their places is taken away.
         figure.set_layout_engine("compressed")
         panels = []
@@ -48,7 +50,7 @@ def plot_layers(matrices: Mapping[str, LayerMatrix], *, x: str = "layer of x", y
             panels.append(axes)
             shown = _draw(axes, matrix)
             label_panel(axes, chr(ord("a") + number), label)
-            axes.set_xlabel(y)
+            axes.set_xlabel("\n".join([y, *_framed(axes, matrix)]))
             if number == 0:
                 axes.set_ylabel(x)
             elif matrix.layers_x == first.layers_x:
@@ -72,6 +74,28 @@ def _draw(axes: "Axes", matrix: LayerMatrix) -> "AxesImage":
                 ink = "white" if value < 0.5 else "black"
                 axes.text(column, row, _hundredths(value), ha="center", va="center", color=ink, fontsize=6.5)
     return shown
+
+
+_SPOKEN = {"sum": "linear"}
+"""What people call a kernel, where that is not its name."""
+
+
+def _framed(axes: "Axes", matrix: LayerMatrix) -> list[str]:
+    """Frame the cells that have another kernel than most, and say which kernels there are, in one line if any."""
+    from matplotlib.patches import Rectangle
+
+    from coset.figures import VERMILION
+
+    if matrix.kernels is None:
+        return []
+    counts = Counter(kernel for row in matrix.kernels for kernel in row)
+    usual, *others = [kernel for kernel, _ in counts.most_common()]
+    for i, row in enumerate(matrix.kernels):
+        for j, kernel in enumerate(row):
+            if kernel != usual:
+                axes.add_patch(Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, fill=False, ec=VERMILION, lw=1.4))
+    framed = f", framed: {' or '.join(_SPOKEN.get(kernel, kernel) for kernel in others)}" if others else ""
+    return [f"kernel: {_SPOKEN.get(usual, usual)}{framed}"]
 
 
 def _hundredths(value: float) -> str:

@@ -62,8 +62,8 @@ class HsicTerms:
                     f"{what} has features that do not tell the examples apart (its HSIC with itself is 0); expected "
                     f"features that vary"
                 )
-        # Not the root of the product, which would underflow sooner.
-        return self.kl / (math.sqrt(self.kk) * math.sqrt(self.ll))
+        # Not the root of the product, which would underflow sooner. HSIC is an inner product: beyond ±1 is rounding.
+        return max(-1.0, min(1.0, self.kl / (math.sqrt(self.kk) * math.sqrt(self.ll))))
 
 
 def sums_of_matrices(k: Tensor, l: Tensor) -> PairSums:  # noqa: E741

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -13,25 +13,30 @@ from coset.data import Split
 from coset.errors import InputError
 from coset.progress import Ticker, progress
 from coset.represent.channels import ChannelStatistics, channel_statistics, check_features, merged
-from coset.represent.cka import Side, made_side, mean_terms
+from coset.represent.cka import Side, made_side, mean_terms, shared_kernel
 from coset.represent.features import ChannelAxis, feature_chunks, inputs_of
 from coset.represent.hsic import HsicTerms, check_examples, hsic_terms, sums_of_matrices
 from coset.represent.layers import check_layers
 from coset.represent.procrustes import CrossMoments, added, cross_moments, procrustes_of_moments
 from coset.represent.unit_groups import Group, group_on
 
+Kernels = tuple[tuple[str, ...], ...]
+"""Names of kernels, by layer of x and layer of y."""
+
 
 @dataclass(frozen=True, eq=False)
 class LayerMatrix:
     """How similar the layers of two models are: ``similarity`` (layers of x, layers of y) in float64.
 
-    It is CKA, or 1 − the Procrustes distance, as ``measure`` says.
+    It is CKA, or 1 − the Procrustes distance, as ``measure`` says. ``kernels``, of CKA: by rows, the kernel that both
+    layers of each pair have.
     """
 
     measure: str
     layers_x: tuple[str, ...]
     layers_y: tuple[str, ...]
     similarity: Tensor
+    kernels: Kernels | None = None
 
     def to_dict(self) -> dict[str, object]:
         """All of it, ready for JSON; rows belong to the layers of x."""
@@ -40,15 +45,17 @@ class LayerMatrix:
             "layers_x": list(self.layers_x),
             "layers_y": list(self.layers_y),
             "similarity": self.similarity.tolist(),
+            **({} if self.kernels is None else {"kernels": [list(row) for row in self.kernels]}),
         }
 
     def to_csv(self) -> str:
         """A line for each pair of layers."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["layer of x", "layer of y", self.measure])
-        for x, row in zip(self.layers_x, self.similarity.tolist(), strict=True):
-            writer.writerows([x, y, value] for y, value in zip(self.layers_y, row, strict=True))
+        writer.writerow(["layer of x", "layer of y", self.measure, *([] if self.kernels is None else ["kernel"])])
+        for i, (x, row) in enumerate(zip(self.layers_x, self.similarity.tolist(), strict=True)):
+            for j, (y, value) in enumerate(zip(self.layers_y, row, strict=True)):
+                writer.writerow([x, y, value, *([] if self.kernels is None else [self.kernels[i][j]])])
         return text.getvalue()
 
 
@@ -60,6 +67,7 @@ Chunk = tuple[dict[str, Tensor], dict[str, Tensor]]
 class Comparison:
     """Two models on the same batches: ``chunks`` begins anew every time it is called."""
 
+    measure: str
     layers_x: tuple[str, ...]
     layers_y: tuple[str, ...]
     chunks: Callable[[], Iterator[Chunk]]
@@ -90,7 +98,8 @@ def compare_layers(
 
     ``measure``: of ``MEASURES``. "cka" averages HSIC over batches (``cka_of_batches``), "procrustes" sums over all
     examples. ``layers_y``: by default those of x. ``group``: one for all layers, or by name of the layer, as
-    ``layer_groups`` gives them. ``params_x``, ``params_y``: weights in place of the models' own. Data are gone through
+    ``layer_groups`` gives them; CKA of layers with different groups has one kernel on both sides (``shared_kernel``),
+    or ``kernel`` everywhere. ``params_x``, ``params_y``: weights in place of the models' own. Data are gone through
     twice: once for the means and norms of channels.
     """
     names_x = check_layers(model_x, layers_x)
@@ -121,17 +130,17 @@ def compare_layers(
         return group[layer]
 
     with progress("comparing layers", 2 * (count_batches(inputs, batch_size) or 0), show=show) as bar:
-        comparison = Comparison(names_x, names_y, chunks, group_of, kernel, estimator, bar)
-        return LayerMatrix(measure, names_x, names_y, MEASURES[measure](comparison))
+        comparison = Comparison(measure, names_x, names_y, chunks, group_of, kernel, estimator, bar)
+        return MEASURES[measure](comparison)
 
 
 def _checked(features: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: check_features(tensor, f"layer '{name}'") for name, tensor in features.items()}
 
 
-def _cka(comparison: Comparison) -> Tensor:
-    """CKA of all pairs: per batch one kernel matrix a layer, then the HSIC of all pairs."""
-    sides = _sides(comparison)
+def _cka(comparison: Comparison) -> LayerMatrix:
+    """CKA of all pairs: per batch the kernel matrices of each layer, then the HSIC of all pairs."""
+    sides, kernels = _sides(comparison)
     terms: dict[tuple[str, str], list[HsicTerms]] = {}
     counts = []
     for number, chunk in enumerate(comparison.chunks()):
@@ -139,20 +148,25 @@ def _cka(comparison: Comparison) -> Tensor:
         check_examples(comparison.estimator, n, f"batch {number}")
         counts.append(n)
         tables = [
-            {name: side.matrix(features[name]) for name, side in own.items()}
+            {(name, kernel): side.matrix(features[name]) for (name, kernel), side in own.items()}
             for own, features in zip(sides, chunk, strict=True)
         ]
-        for name_x, k in tables[0].items():
-            for name_y, l in tables[1].items():  # noqa: E741
-                found = hsic_terms(sums_of_matrices(k, l), comparison.estimator)
-                terms.setdefault((name_x, name_y), []).append(found)
+        for (name_x, name_y), kernel in kernels.items():
+            both = tables[0][name_x, kernel], tables[1][name_y, kernel]
+            found = hsic_terms(sums_of_matrices(*both), comparison.estimator)
+            terms.setdefault((name_x, name_y), []).append(found)
         comparison.bar.advance()
     means = {names: mean_terms(found, counts) for names, found in terms.items()}
-    return _table(comparison, lambda x, y: means[x, y].ratio(f"layer '{x}' of x", f"layer '{y}' of y"))
+    table = _table(comparison, lambda x, y: means[x, y].ratio(f"layer '{x}' of x", f"layer '{y}' of y"))
+    return replace(table, kernels=tuple(tuple(kernels[x, y] for y in table.layers_y) for x in table.layers_x))
 
 
-def _sides(comparison: Comparison) -> tuple[dict[str, Side], dict[str, Side]]:
-    """The normalisation and kernel of every layer of both models, from one pass over the data."""
+_Sides = dict[tuple[str, str], Side]
+"""By name of the layer and of the kernel."""
+
+
+def _sides(comparison: Comparison) -> tuple[tuple[_Sides, _Sides], dict[tuple[str, str], str]]:
+    """The sides of every layer of both models, from one pass over the data, and the kernel of every pair."""
     known: tuple[dict[str, ChannelStatistics], dict[str, ChannelStatistics]] = ({}, {})
     for chunk in comparison.chunks():
         for own, features in zip(known, chunk, strict=True):
@@ -161,15 +175,27 @@ def _sides(comparison: Comparison) -> tuple[dict[str, Side], dict[str, Side]]:
                 own[name] = merged(own[name], here) if name in own else here
         comparison.bar.advance()
 
-    def side(name: str, statistics: ChannelStatistics) -> Side:
-        group = group_on(comparison.group_of(name), len(statistics.mean), f"layer '{name}'")
-        return made_side(group, comparison.kernel, lambda: statistics)
+    groups = [
+        {name: group_on(comparison.group_of(name), len(one.mean), f"layer '{name}'") for name, one in own.items()}
+        for own in known
+    ]
+    kernels = {
+        (x, y): comparison.kernel or shared_kernel(of_x, of_y)
+        for x, of_x in groups[0].items()
+        for y, of_y in groups[1].items()
+    }
 
-    x, y = ({name: side(name, statistics) for name, statistics in own.items()} for own in known)
-    return x, y
+    def side(number: int, name: str, kernel: str) -> Side:
+        return made_side(groups[number][name], kernel, lambda: known[number][name])
+
+    x, y = (
+        {key: side(number, *key) for key in dict.fromkeys((pair[number], kernel) for pair, kernel in kernels.items())}
+        for number in (0, 1)
+    )
+    return (x, y), kernels
 
 
-def _procrustes(comparison: Comparison) -> Tensor:
+def _procrustes(comparison: Comparison) -> LayerMatrix:
     """1 − the Procrustes distance of all pairs, from sums over all batches; both layers must have one group."""
     moments: dict[tuple[str, str], CrossMoments] = {}
     for name_x in comparison.layers_x:
@@ -193,10 +219,11 @@ def _procrustes(comparison: Comparison) -> Tensor:
     return _table(comparison, lambda x, y: procrustes_of_moments(moments[x, y], comparison.group_of(x)).similarity)
 
 
-def _table(comparison: Comparison, value: Callable[[str, str], float]) -> Tensor:
+def _table(comparison: Comparison, value: Callable[[str, str], float]) -> LayerMatrix:
     rows = [[value(x, y) for y in comparison.layers_y] for x in comparison.layers_x]
-    return torch.tensor(rows, dtype=torch.float64)
+    similarity = torch.tensor(rows, dtype=torch.float64)
+    return LayerMatrix(comparison.measure, comparison.layers_x, comparison.layers_y, similarity)
 
 
-MEASURES: dict[str, Callable[[Comparison], Tensor]] = {"cka": _cka, "procrustes": _procrustes}
+MEASURES: dict[str, Callable[[Comparison], LayerMatrix]] = {"cka": _cka, "procrustes": _procrustes}
 """Similarities of all pairs of layers, by name of the measure."""

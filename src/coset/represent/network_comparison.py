@@ -12,17 +12,20 @@ from coset.errors import InputError
 from coset.progress import progress
 from coset.represent.advice import Advice, advice
 from coset.represent.channels import check_features
-from coset.represent.cka import side_of
+from coset.represent.cka import shared_kernel, side_of
 from coset.represent.features import ChannelAxis, features
 from coset.represent.hsic import check_examples, hsic_terms, sums_of_matrices
 from coset.represent.layer_group import named_group
-from coset.represent.layer_matrix import LayerMatrix
+from coset.represent.layer_matrix import Kernels, LayerMatrix
 from coset.represent.layers import check_layers
 from coset.represent.resampling import Interval, kernel_interval, procrustes_interval, u_centred
 from coset.represent.unit_groups import Group, UnitGroup
 
 WAYS = ("own", "orthogonal")
 """Modulo what layers are compared: the group that acts on each, and O(C)."""
+
+_Held = list[dict[str, Tensor]]
+"""Of each layer the centred kernel matrices (N, N), by name of the kernel."""
 
 _KEPT = 1 << 27
 """So many entries of features are held at a time, unless a single pair of layers has more."""
@@ -32,13 +35,15 @@ _KEPT = 1 << 27
 class LayerPair:
     """A layer of x and one of y: how similar, by ``WAYS``, with bootstrap intervals over examples.
 
-    ``cka``; ``procrustes``: the similarity 1 − d, None where it is not defined, and then ``note`` says why.
+    ``kernel``: that of CKA modulo their own groups, the same for both; modulo O(C) it is "sum". ``procrustes``: the
+    similarity 1 − d, None where it is not defined, and then ``note`` says why.
     """
 
     layer_x: str
     layer_y: str
     advice_x: Advice
     advice_y: Advice
+    kernel: str
     cka: Mapping[str, Interval]
     procrustes: Mapping[str, Interval | None]
     note: str | None
@@ -77,8 +82,10 @@ def compare_networks(
 
     ``groups_x``, ``groups_y``: name of the layer → its group, as ``layer_groups`` finds them; the k-th layers of both
     are a pair, by default the same of both networks. ``inputs_y``: the same examples as y takes them, where that is
-    not as x does. ``params_x``, ``params_y``: weights in place of the models' own. Kernels have the unbiased HSIC; all
-    of them are held, four (N, N) matrices for every pair of layers. ``called``: the networks' names in complaints.
+    not as x does. ``params_x``, ``params_y``: weights in place of the models' own. CKA of any two layers has one kernel
+    on both sides (``shared_kernel``) and the unbiased HSIC; all kernels are held, four (N, N) matrices for every pair
+    of layers, and one more for each layer that has another kernel with some others. ``called``: the networks' names in
+    complaints.
     """
     others = groups_x if groups_y is None else groups_y
     layers = check_layers(model_x, tuple(groups_x)), check_layers(model_y, tuple(others))
@@ -92,31 +99,40 @@ def compare_networks(
         partial(features, model, params=params, channel_axis=channel_axis, batch_size=batch_size, show=False)
         for model, params in ((model_x, params_x), (model_y, params_y))
     )
-    kernels: dict[str, tuple[list[Tensor], list[Tensor]]] = {way: ([], []) for way in WAYS}
+    kernels: dict[str, Kernels] = {
+        "own": tuple(tuple(shared_kernel(x, y) for y in others.values()) for x in groups_x.values()),
+        "orthogonal": (("sum",) * len(others),) * len(groups_x),
+    }
+    held: dict[str, tuple[_Held, _Held]] = {way: ([], []) for way in WAYS}
     similar = []
     with progress("comparing layers", len(groups_x), show=show) as bar:
-        for names, pair in _features(runs, layers, both):
+        for place, (names, pair) in enumerate(_features(runs, layers, both)):
             acting = groups_x[names[0]], others[names[1]]
+            wanted = set(kernels["own"][place]), {row[place] for row in kernels["own"]}
             for side, (name, whole, group) in enumerate(zip(names, pair, acting, strict=True)):
                 what = f"layer '{name}' of {called[side]}"
-                kernels["own"][side].append(_kernel(whole, group, what))
-                kernels["orthogonal"][side].append(_kernel(whole, "orthogonal", what))
+                held["own"][side].append({kernel: _kernel(whole, group, kernel, what) for kernel in wanted[side]})
+                held["orthogonal"][side].append({"sum": _kernel(whole, "orthogonal", "sum", what)})
             similar.append(_procrustes(*pair, acting, draws, level, seed))
             bar.advance()
-    tables = {way: _table(*kernels[way]) for way in WAYS}
+    tables = {way: _table(*held[way], kernels[way]) for way in WAYS}
 
     def cka(place: int) -> dict[str, Interval]:
         found = {}
-        for way, (x, y) in kernels.items():
+        for way, sides in held.items():
+            x, y = (side[place][kernels[way][place][place]] for side in sides)
             value = float(tables[way][place, place])
-            found[way] = kernel_interval(x[place], y[place], value, seed=seed, draws=draws, level=level)
+            found[way] = kernel_interval(x, y, value, seed=seed, draws=draws, level=level)
         return found
 
     pairs = tuple(
-        LayerPair(x, y, advice(groups_x[x]), advice(others[y]), cka(place), *similar[place])
+        LayerPair(
+            x, y, advice(groups_x[x]), advice(others[y]), kernels["own"][place][place], cka(place), *similar[place]
+        )
         for place, (x, y) in enumerate(zip(*layers, strict=True))
     )
-    return NetworkComparison(pairs, {way: LayerMatrix("cka", *layers, tables[way]) for way in WAYS}, len(inputs))
+    matrices = {way: LayerMatrix("cka", *layers, tables[way], kernels[way]) for way in WAYS}
+    return NetworkComparison(pairs, matrices, len(inputs))
 
 
 def _features(
@@ -145,19 +161,23 @@ def _portions(sizes: list[int]) -> Iterator[slice]:
     yield slice(start, len(sizes))
 
 
-def _kernel(x: Tensor, group: Group, what: str) -> Tensor:
+def _kernel(x: Tensor, group: Group, kernel: str, what: str) -> Tensor:
     """The centred kernel matrix (N, N) with norm 1, so that CKA is a sum of products; raises where there is none."""
     x = check_features(x, what)
-    kernel = side_of([x], group, None, what).matrix(x)
-    hsic_terms(sums_of_matrices(kernel, kernel), "unbiased").ratio(what, what)
-    centred = u_centred(kernel)
+    matrix = side_of([x], group, kernel, what).matrix(x)
+    hsic_terms(sums_of_matrices(matrix, matrix), "unbiased").ratio(what, what)
+    centred = u_centred(matrix)
     norm: Tensor = torch.linalg.vector_norm(centred)
     return centred / norm
 
 
-def _table(x: list[Tensor], y: list[Tensor]) -> Tensor:
-    """CKA of all pairs of centred kernels with norm 1."""
-    return torch.stack([kernel.flatten() for kernel in x]) @ torch.stack([kernel.flatten() for kernel in y]).mT
+def _table(x: _Held, y: _Held, kernels: Kernels) -> Tensor:
+    """CKA of all pairs of centred kernels with norm 1, each pair with its kernel; beyond ±1 is rounding."""
+    rows = [
+        [torch.vdot(a[kernel].flatten(), b[kernel].flatten()) for kernel, b in zip(row, y, strict=True)]
+        for row, a in zip(kernels, x, strict=True)
+    ]
+    return torch.tensor(rows, dtype=torch.float64).clamp(-1.0, 1.0)
 
 
 def _procrustes(

@@ -90,7 +90,7 @@ def kernel_interval(
         kl, kk, ll = (_weighted_hsic(w, m, a, b, estimator) for m, (a, b) in zip(products, pairs, strict=True))
         if bool((kk <= least[0]).any()) or bool((ll <= least[1]).any()):
             raise InputError(f"a resample of the {n} examples does not tell them apart; expected more examples")
-        found.append(kl / (kk.sqrt() * ll.sqrt()))
+        found.append((kl / (kk.sqrt() * ll.sqrt())).clamp(-1.0, 1.0))
     return _interval(value, torch.cat(found), level)
 
 
