@@ -1,16 +1,30 @@
 """Parts of the studies of residual networks and transformers: layers, contrasts of penalties, what is said of them."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from coset.data import Split
 from coset.models import build
 from coset.represent import Interval, layer_names
+from coset.store import Store
+from coset.studies import Context
 from coset.studies._godfrey_contrasts import average, contrast, listed, minus, points, sign, told
 from coset.studies._godfrey_residual import RESNET18_PLACES, RESNET20_PLACES, Places, resnet18, resnet20
 from coset.studies._godfrey_residual_similarity import correlation, inside_less_outside, judge_blocks, judge_procrustes
+from coset.studies._godfrey_residual_starts import (
+    AT_RANDOM,
+    UNTRAINED,
+    Starts,
+    dead_units,
+    judge_starts,
+    matched_to_dead,
+    start_numbers,
+    start_table,
+)
 from coset.studies._godfrey_residual_stitching import (
     FAMILIES,
     at_layers,
@@ -23,7 +37,16 @@ from coset.studies._godfrey_residual_stitching import judge_blocks as judge_pena
 from coset.studies._godfrey_setting import interval_sentence, sentence, stitching_differences, zoo_differences
 from coset.studies._godfrey_similarity import MEASURES, Similarities
 from coset.studies._godfrey_stitching import Penalties, resampled
-from coset.studies.godfrey_leaky_slopes import Slope, end_drop, judge_accuracy, judge_end, judge_evenness, spread
+from coset.studies._godfrey_zoo import Networks
+from coset.studies.godfrey_leaky_slopes import (
+    Slope,
+    end_drop,
+    judge_accuracy,
+    judge_end,
+    judge_evenness,
+    spread,
+    spread_difference,
+)
 from coset.studies.godfrey_leaky_slopes import numbers_of as leaky_numbers
 from coset.studies.godfrey_resnet18_stitching import judge_last
 from coset.studies.godfrey_resnet20_stitching import PRESETS
@@ -41,7 +64,8 @@ def _penalties(table: Tensor, layers: tuple[str, ...], families: tuple[str, ...]
     lost = (torch.arange(N) < (N * table).round()[..., None, None]).double().expand(-1, -1, PAIRS, -1)
     draws = resampled(lost, torch.Generator().manual_seed(0), draws=200)
     pairs = ((0, 1), (1, 0))
-    return Penalties(layers, families, pairs, lost, draws, torch.zeros(*lost.shape[:3]), accuracy)
+    zeros = torch.zeros(*lost.shape[:3])
+    return Penalties(layers, families, pairs, lost, draws, zeros, accuracy, zeros.long())
 
 
 def _residual(outside: list[float], inside: list[float]) -> Penalties:
@@ -150,10 +174,10 @@ def test_differences_to_the_paper_are_told_where_there_are_some() -> None:
     paper, small = PRESETS["paper"], PRESETS["small"]
     assert zoo_differences(paper.zoo, paper.zoo) == []
     text = sentence(zoo_differences(small.zoo, paper.zoo))
-    for part in ("squares of 2×2", "width 0.5", "(there 100)", "6 epochs"):
+    for part in ("squares of 2×2", "width 0.5", "(there 100)", "3 networks", "8 epochs"):
         assert part in text
     maps = sentence(stitching_differences(small.training, paper.training, small.pairs, paper.pairs))
-    for part in ("2 ordered pairs are stitched (there 16)", "least-squares"):
+    for part in ("3 ordered pairs are stitched (there 16)", "least-squares"):
         assert part in maps
     assert sentence([]) == ""
     transformers = sentence(zoo_differences(TRANSFORMERS["small"].zoo, TRANSFORMERS["paper"].zoo))
@@ -161,6 +185,54 @@ def test_differences_to_the_paper_are_told_where_there_are_some() -> None:
     found = _residual(outside=[0.1] * 5, inside=[0.2] * 5)
     assert "of pairs" in interval_sentence(found)
     assert "of one pair" in interval_sentence(replace(found, pairs=((0, 1),)))
+
+
+def _starts(gain: float, random: float) -> Starts:
+    """Maps whose training changes the penalty of 0.3 by ``gain``, and another start it by ``random``."""
+    layers = ("a", "b")
+    found = _penalties(torch.tensor([[0.3 + gain, 0.3]] * 2), layers, ("G_ReLU", UNTRAINED))
+    other = _penalties(torch.tensor([[0.3 + gain, 0.3 + gain + random]]), layers[1:], ("G_ReLU", AT_RANDOM))
+    return Starts(found, other, torch.tensor([[0.5, 0.25], [0.0, 0.25]]), torch.tensor([[1, 0], [0, 2]]), 32)
+
+
+def test_what_training_does_to_the_start_is_told() -> None:
+    words = {(0.1, 0.2): ("raises", "less than that"), (-0.1, -0.1): ("lowers", "more than that"),
+             (0.0, 0.0): ("not told apart from 0", "not told apart from that")}  # fmt: skip
+    for (gain, random), (of_training, of_start) in words.items():
+        starts = _starts(gain, random)
+        numbers = start_numbers(starts)
+        assert numbers["gain"] == pytest.approx(100 * gain)
+        assert numbers["random_loss"] == pytest.approx(-100 * random)
+        text = judge_starts(starts, {"b": "7"}).format(**numbers)
+        for part in (of_training, of_start, "25 % of the units", "at layer 7 is", "Of 32 units", "3 are dead"):
+            assert part in text
+        rows = start_table(starts, {"a": "1", "b": "7"}).rows
+        assert [row[0] for row in rows] == ["1", "7"]
+        assert (rows[0][-1], rows[1][-3]) == (None, 2)
+
+
+def test_units_matched_to_dead_ones_are_counted() -> None:
+    """Output 0 reads input 2, 1 reads 0, 2 reads 1."""
+    matrix = torch.tensor([[0, 0, 0.5], [2, 0, 0], [0, 1e-7, 0]])
+    alive = torch.zeros(3, dtype=torch.bool)
+    assert matched_to_dead(matrix, alive, alive) == 0
+    assert matched_to_dead(matrix, torch.tensor([True, False, False]), alive) == 1
+    assert matched_to_dead(matrix, torch.tensor([True, False, False]), torch.tensor([False, True, True])) == 2
+
+
+def test_dead_units_are_zero_on_all_images_and_positions(tmp_path: Path) -> None:
+    context = Context(seed=0, device=torch.device("cpu"), store=Store(tmp_path), show=False)
+    network = torch.nn.Sequential(torch.nn.Conv2d(1, 3, 1), torch.nn.ReLU())
+    with torch.no_grad():
+        network[0].weight.copy_(torch.tensor([1.0, -1.0, 1.0]).reshape(3, 1, 1, 1))
+        network[0].bias.copy_(torch.tensor([0.0, 0.0, -2.0]))
+    x = torch.rand(600, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    part = Split(x, torch.arange(600) % 2)
+    networks = Networks({0: network}, {0: "name"}, part, part, 2, "images")
+    assert dead_units(context, networks, ["1"], None)[0]["1"].tolist() == [False, True, True]
+    x[-1, 0, 1, 1] = 3.0
+    networks = Networks({0: network}, {0: "name"}, part, part, 2, "other images")
+    assert dead_units(context, networks, ["1"], None)[0]["1"].tolist() == [False, True, False]
 
 
 def _slope(penalties: list[float], accuracies: tuple[float, float]) -> Slope:
@@ -171,8 +243,7 @@ def _slope(penalties: list[float], accuracies: tuple[float, float]) -> Slope:
 
 def test_verdicts_of_slopes_follow_the_penalties() -> None:
     steep, even = _slope([0.5, 0.6, 0.1, 0.1], (70.0, 72.0)), _slope([0.3, 0.3, 0.3, 0.3], (40.0, 41.0))
-    assert spread(steep.found).value == pytest.approx(float(torch.tensor([0.5, 0.6, 0.1, 0.1]).std(correction=0)))
-    assert spread(even.found).value == pytest.approx(0)
+    assert spread(even).value == pytest.approx(0)
     assert end_drop(steep.found).value == pytest.approx(0.45)
     slopes = {0.01: steep, 1.0: even}
     numbers = leaky_numbers(slopes)
@@ -183,6 +254,40 @@ def test_verdicts_of_slopes_follow_the_penalties() -> None:
     numbers = leaky_numbers(turned)
     texts = [text.format(**numbers) for text in (judge_accuracy(turned), judge_evenness(turned), judge_end(turned))]
     assert all("nlike in the paper" in text for text in texts)
+
+
+def _noisy_slope(true: list[float], noise: float, seed: int, room: float = 0.5) -> Slope:
+    """Penalties that are met up to independent noise, and resamples that have the same noise once more."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.tensor(true, dtype=torch.float64)
+    means = rows + noise * torch.randn(len(true), generator=generator, dtype=torch.float64)
+    draws = means[:, None] + noise * torch.randn(len(true), 300, generator=generator, dtype=torch.float64)
+    found = Penalties(tuple(map(str, range(len(true)))), ("G_ReLU",), ((0, 1),), means[:, None, None, None],
+                      draws[:, None], None, room + 0.1)  # fmt: skip
+    return Slope((60.0, 60.0), 0.1, found)
+
+
+@pytest.mark.parametrize("level", [0.0, 0.1])
+def test_the_spread_over_layers_is_without_noise(level: float) -> None:
+    """In the mean of the squares over many slopes; with the noise it would be 0.0125 or 0.0025."""
+    true = [0.2 + level, 0.2 - level] * 20
+    found = [_noisy_slope(true, 0.05, seed) for seed in range(20)]
+    spreads = [spread(one) for one in found]
+    assert sum(one.value**2 for one in spreads) / len(spreads) == pytest.approx(level**2, abs=4e-4)
+    assert sum(one.low <= level <= one.high for one in spreads) >= 16
+
+
+def test_evenness_is_judged_by_what_there_is_to_lose() -> None:
+    """A smaller deviation in points, of networks that have even less to lose."""
+    layers = [0.1, 0.3] * 4
+    one, other = _noisy_slope(layers, 1e-3, 0), _noisy_slope([0.6 * part for part in layers], 1e-3, 1, room=0.1)
+    assert spread_difference(one, other).low > 0
+    assert spread_difference(one, other, relative=True).high < 0
+    slopes = {0.01: one, 1.0: other}
+    text = judge_evenness(slopes).format(**leaky_numbers(slopes))
+    assert "Unlike in the paper, penalties are less constant" in text
+    assert "In points they are more constant" in text
+    assert spread(other, relative=True).value == pytest.approx(spread(other).value / 0.1)
 
 
 def test_verdicts_of_transformers_follow_the_penalties() -> None:

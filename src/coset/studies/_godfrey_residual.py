@@ -18,8 +18,8 @@ PAPER_RECIPE = replace(RECIPES["godfrey-cifar"], keep="last")
 RECIPE = {
     "quick": Recipe(epochs=5, batch_size=50, optimizer="adam", learning_rate=1e-2, schedule="cosine"),
     "small": Recipe(
-        epochs=6,
-        batch_size=250,
+        epochs=8,
+        batch_size=125,
         optimizer="adam",
         learning_rate=1e-2,
         schedule="cosine",
@@ -67,7 +67,7 @@ def resnet20(preset: str) -> Zoo:
     tiny = (("stages", (4, 8)), ("blocks", 1), ("in_channels", 1))
     return {
         "quick": Zoo("resnet", IMAGES["quick"], 2, RECIPE["quick"], tiny),
-        "small": Zoo("resnet20", IMAGES["small"], 2, RECIPE["small"], (("width", 0.5),)),
+        "small": Zoo("resnet20", IMAGES["small"], 3, RECIPE["small"], (("width", 0.5),)),
         "paper": Zoo("resnet20", IMAGES["paper"], 100, PAPER_RECIPE),
     }[preset]
 
@@ -77,14 +77,14 @@ def resnet18(preset: str) -> Zoo:
     tiny = (("stages", (6,)), ("in_channels", 1))
     return {
         "quick": Zoo("resnet18", IMAGES["quick"], 2, RECIPE["quick"], tiny),
-        "small": Zoo("resnet18", IMAGES["small"], 2, RECIPE["small"], (("width", 0.125),)),
+        "small": Zoo("resnet18", IMAGES["small"], 3, RECIPE["small"], (("width", 0.125),)),
         "paper": Zoo("resnet18", IMAGES["paper"], 100, PAPER_RECIPE),
     }[preset]
 
 
 RESNET20_PLACES = {
     "quick": Places(stages=2, depth=1, blocks=(0,)),
-    "small": Places(blocks=(0, 2)),
+    "small": Places(),
     "paper": Places(),
 }
 RESNET18_PLACES = {
@@ -92,5 +92,5 @@ RESNET18_PLACES = {
     "small": Places(depth=2, blocks=(0, 1)),
     "paper": Places(depth=2, blocks=(0, 1)),
 }
-PAIRS: dict[str, Pairs] = {"quick": ((0, 1),), "small": ((0, 1), (1, 0)), "paper": 16}
-"""(below, above)."""
+PAIRS: dict[str, Pairs] = {"quick": ((0, 1),), "small": ((0, 1), (1, 2), (2, 0)), "paper": 16}
+"""(below, above); of three networks each is below once and above once."""

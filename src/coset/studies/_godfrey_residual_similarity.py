@@ -50,8 +50,12 @@ def similarity_findings(
     paper: SimilarityConfig,
     context: Context,
     extra: Callable[[Similarities], tuple[str, dict[str, Scalar]]] | None = None,
+    earlier: str = "",
 ) -> Findings:
-    """Measure all pairs, and judge what the paper says of them; ``extra``: one more sentence, and its numbers."""
+    """Measure all pairs, and judge what the paper says of them.
+
+    ``extra``: one more sentence, and its numbers. ``earlier``: runs that were seen before the settings were chosen.
+    """
     pairs = chosen_pairs(context, config.zoo, config.pairs)
     networks = load_networks(context, config.zoo, (number for pair in pairs for number in pair))
     labels = config.places.labels()
@@ -81,7 +85,7 @@ def similarity_findings(
 
         {judge_blocks(blocks)} {matrix_sentence(found)} {more}
 
-        {how_sentence(found, config.measuring, images)} {sentence(smaller)}
+        {how_sentence(found, config.measuring, images)} {sentence(smaller)} {earlier}
         """,
         figure=lambda: similarity_figure(found),
         caption=similarity_caption(
@@ -92,8 +96,8 @@ def similarity_findings(
 
 OUTCOME = """
 CKA is {g_relu_cka_first:.3f} modulo G_ReLU and {orthogonal_cka_first:.3f} modulo rotations at {first}, and
-{g_relu_cka_last:.3f} and {orthogonal_cka_last:.3f} at {last}, between networks with a test accuracy of
-{accuracy:.1f} %.
+{g_relu_cka_last:.3f} and {orthogonal_cka_last:.3f} at {last}, between networks with an accuracy of
+{accuracy:.1f} % on all test images.
 """
 
 

@@ -8,6 +8,7 @@ from coset.represent import Interval
 from coset.studies import Context, Findings, Scalar, Table
 from coset.studies._godfrey_contrasts import Weighted, average, contrast, key_of, listed, minus, points, sign, told
 from coset.studies._godfrey_residual import Places
+from coset.studies._godfrey_residual_starts import judge_starts, start_numbers, start_table, starts_of
 from coset.studies._godfrey_setting import (
     LAST_EPOCH,
     interval_sentence,
@@ -17,7 +18,7 @@ from coset.studies._godfrey_setting import (
 )
 from coset.studies._godfrey_stitching import Penalties, Training, penalties
 from coset.studies._godfrey_stitching_report import draw_penalties, penalty_table
-from coset.studies._godfrey_zoo import Pairs, Zoo, chosen_pairs, load_networks
+from coset.studies._godfrey_zoo import Networks, Pairs, Zoo, chosen_pairs, load_networks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,12 +30,16 @@ OTHERS = FAMILIES[:-1]
 
 @dataclass(frozen=True)
 class StitchingConfig:
-    """Which networks are stitched, at which layers, in which pairs, and how maps are trained."""
+    """Which networks are stitched, at which layers, in which pairs, and how maps are trained.
+
+    ``at_random``: the labels of layers at which G_ReLU is trained from a random start, too.
+    """
 
     zoo: Zoo
     places: Places
     pairs: Pairs
     training: Training
+    at_random: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,10 +85,11 @@ def stitching_findings(
     paper: StitchingConfig,
     context: Context,
     extra: Callable[[Penalties, Places], tuple[str, dict[str, Scalar]]] | None = None,
+    earlier: str = "",
 ) -> Findings:
     """Stitch all pairs at all layers by maps of all families, and judge what the paper says of it.
 
-    ``extra``: one more sentence, and its numbers.
+    ``extra``: one more sentence, and its numbers. ``earlier``: runs that were seen before the settings were chosen.
     """
     pairs = chosen_pairs(context, config.zoo, config.pairs)
     networks = load_networks(context, config.zoo, {number for pair in pairs for number in pair})
@@ -92,24 +98,38 @@ def stitching_findings(
     found = replace(named, layers=tuple(labels.values()))
     compared = contrasts_of(found, config.places)
     more, more_numbers = extra(found, config.places) if extra else ("", {})
+    begun, begun_numbers, begun_tables = _starts(config, context, networks, pairs)
     smaller = [*zoo_differences(config.zoo, paper.zoo), LAST_EPOCH]
     if len(labels) < len(paper.places.labels()):
         smaller.append(f"{len(labels)} layers are looked at (there {len(paper.places.labels())})")
     smaller += stitching_differences(config.training, paper.training, config.pairs, paper.pairs)
     return Findings(
-        numbers=numbers_of(found, compared, config.places) | more_numbers,
-        tables={"penalties": penalty_table(found), "differences": _difference_table(compared)},
+        numbers=numbers_of(found, compared, config.places) | more_numbers | begun_numbers,
+        tables={"penalties": penalty_table(found), "differences": _difference_table(compared), **begun_tables},
         outcome=f"{OVERVIEW}\n\n{judge_blocks(compared)}\n\n{judge_outside(compared, config.places)}\n\n"
-        f"{judge_inside(compared)} {more}\n\n{interval_sentence(found)} {sentence(smaller)}",
+        f"{judge_inside(compared)} {more}\n\n{begun}\n\n{interval_sentence(found)} {sentence(smaller)} {earlier}",
         figure=lambda: _figure(found, config.places),
         caption="Stitching penalties by layer, numbered by convolutions: (a) where everything passes through the "
         "layer, (b) inside of residual blocks, marked *. Means over pairs with 95 % intervals.",
     )
 
 
+def _starts(
+    config: StitchingConfig, context: Context, networks: Networks, pairs: Sequence[tuple[int, int]]
+) -> tuple[str, dict[str, Scalar], dict[str, Table]]:
+    """A paragraph on the start of G_ReLU maps, its numbers and its table; nothing where all maps begin at random."""
+    if config.training.start == "random":
+        return "", {}, {}
+    labels = config.places.labels()
+    at_random = [layer for layer, label in labels.items() if label in config.at_random]
+    starts = starts_of(context, networks, tuple(labels), at_random, pairs, config.training)
+    return judge_starts(starts, labels), start_numbers(starts), {"starts": start_table(starts, labels)}
+
+
 def numbers_of(found: Penalties, compared: Contrasts, places: Places) -> dict[str, Scalar]:
     """Accuracies and penalties in percent and points."""
     numbers: dict[str, Scalar] = {"accuracy": 100 * found.accuracy, "pairs": len(found.pairs)}
+    numbers["held_out"] = found.lost.shape[-1]
     for family in FAMILIES:
         key = key_of(family)
         for where, layers in (("outside", places.outside), ("inside", places.inside)):
@@ -123,7 +143,8 @@ def numbers_of(found: Penalties, compared: Contrasts, places: Places) -> dict[st
 
 
 OVERVIEW = f"""
-The networks have a test accuracy of {{accuracy:.1f}} %. Averaged over layers outside of blocks the penalty is
+The networks have an accuracy of {{accuracy:.1f}} % on the {{held_out:,}} test images by which maps are judged, in the
+mean of the pairs. Averaged over layers outside of blocks the penalty is
 {told("full_outside")} points for full maps, {told("rank_4_outside")}, {told("rank_2_outside")} and
 {told("rank_1_outside")} for rank 4, 2 and 1, and {told("g_relu_outside")} for G_ReLU; over layers inside of them
 {told("full_inside")}, {told("rank_4_inside")}, {told("rank_2_inside")}, {told("rank_1_inside")} and

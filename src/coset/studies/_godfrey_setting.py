@@ -71,6 +71,14 @@ def _images(count: int | None) -> str:
     return "all" if count is None else f"{count:,}"
 
 
+def earlier_sentence(before: str) -> str:
+    """What had been seen when the settings of a preset were chosen."""
+    return (
+        f"The settings of this preset were chosen by the time they take, after shorter runs of this study had been "
+        f"seen and published: {before}."
+    )
+
+
 def interval_sentence(found: Penalties) -> str:
     """Over what intervals are."""
     if len(found.pairs) > 1:

@@ -7,8 +7,9 @@ from coset.studies._godfrey_residual_stitching import StitchingConfig, stitching
 from coset.studies._godfrey_stitching import Penalties
 from coset.studies.godfrey_resnet20_stitching import TRAINING
 
+AT_RANDOM = {"quick": ("3",), "small": ("5", "9", "13"), "paper": ()}
 PRESETS = {
-    preset: StitchingConfig(resnet18(preset), RESNET18_PLACES[preset], PAIRS[preset], training)
+    preset: StitchingConfig(resnet18(preset), RESNET18_PLACES[preset], PAIRS[preset], training, AT_RANDOM[preset])
     for preset, training in TRAINING.items()
 }
 

@@ -3,6 +3,7 @@
 from coset.studies import Context, Findings, study
 from coset.studies._godfrey_residual import PAIRS, RESNET20_PLACES, Places, resnet20
 from coset.studies._godfrey_residual_similarity import SimilarityConfig, similarity_findings
+from coset.studies._godfrey_setting import earlier_sentence
 from coset.studies._godfrey_similarity import Measuring
 from coset.studies._godfrey_zoo import Pairs
 
@@ -12,11 +13,12 @@ MEASURING = {
     "paper": Measuring(None, 500),
 }
 PLACES = {**RESNET20_PLACES, "small": Places()}
-FIGURE_PAIRS: dict[str, Pairs] = {**PAIRS, "small": ((0, 1),), "paper": 32}
+FIGURE_PAIRS: dict[str, Pairs] = {**PAIRS, "paper": 32}
 PRESETS = {
     preset: SimilarityConfig(resnet20(preset), PLACES[preset], FIGURE_PAIRS[preset], measuring)
     for preset, measuring in MEASURING.items()
 }
+EARLIER = earlier_sentence("the last one before had one pair of networks of 6 epochs")
 
 
 @study(
@@ -33,4 +35,5 @@ PRESETS = {
 )
 def run(config: SimilarityConfig, context: Context) -> Findings:
     """All measures at all layers, for pairs of the zoo."""
-    return similarity_findings(config, PRESETS["paper"], context)
+    earlier = EARLIER if config == PRESETS["small"] else ""
+    return similarity_findings(config, PRESETS["paper"], context, earlier=earlier)

@@ -3,17 +3,24 @@
 from coset.studies import Context, Findings, study
 from coset.studies._godfrey_residual import PAIRS, RESNET20_PLACES, resnet20
 from coset.studies._godfrey_residual_stitching import StitchingConfig, stitching_findings
+from coset.studies._godfrey_setting import earlier_sentence
 from coset.studies._godfrey_stitching import Training
 
 TRAINING = {
     "quick": Training(images=100, held_out=100, epochs=1, batch_size=50, learning_rate=1e-2),
-    "small": Training(images=1500, held_out=2000, epochs=3, batch_size=50, learning_rate=3e-2),
+    "small": Training(images=2500, held_out=5000, epochs=4, batch_size=50, learning_rate=3e-2),
     "paper": Training(images=None, held_out=None, start="random"),
 }
+AT_RANDOM = {"quick": ("3",), "small": ("7", "13", "19"), "paper": ()}
+"""Behind which layers G_ReLU also begins at random."""
 PRESETS = {
-    preset: StitchingConfig(resnet20(preset), RESNET20_PLACES[preset], PAIRS[preset], training)
+    preset: StitchingConfig(resnet20(preset), RESNET20_PLACES[preset], PAIRS[preset], training, AT_RANDOM[preset])
     for preset, training in TRAINING.items()
 }
+EARLIER = earlier_sentence(
+    "the last one before had two networks of 6 epochs, stitched in both directions at 13 layers by maps that trained "
+    "on 1,500 images for 3 epochs and were judged on 2,000"
+)
 
 
 @study(
@@ -31,4 +38,5 @@ PRESETS = {
 )
 def run(config: StitchingConfig, context: Context) -> Findings:
     """All families at all layers, for pairs of the zoo."""
-    return stitching_findings(config, PRESETS["paper"], context)
+    earlier = EARLIER if config == PRESETS["small"] else ""
+    return stitching_findings(config, PRESETS["paper"], context, earlier=earlier)
