@@ -7,7 +7,7 @@ from coset.studies._rossi_images import Images
 from coset.train import RECIPES, Recipe
 
 IMAGES = {
-    "quick": Images("digits", train=300, test=200),
+    "quick": Images("digits", train=200, test=200),
     "small": Images("cifar10", pool=2),
     "paper": Images("cifar10"),
 }
@@ -16,7 +16,7 @@ FEWER_IMAGES = replace(IMAGES["small"], train=25_000)
 PAPER_RECIPE = replace(RECIPES["godfrey-cifar"], keep="last")
 """The paper keeps the best epoch, judged by the images on which it then measures; here it is the last."""
 RECIPE = {
-    "quick": Recipe(epochs=5, batch_size=50, optimizer="adam", learning_rate=1e-2, schedule="cosine"),
+    "quick": Recipe(epochs=3, batch_size=50, optimizer="adam", learning_rate=1e-2, schedule="cosine"),
     "small": Recipe(
         epochs=8,
         batch_size=125,
@@ -62,11 +62,14 @@ class Places:
         return tuple(label for label in self.labels().values() if not label.endswith("*"))
 
 
+TINY = (("stages", (6,)), ("blocks", 1), ("in_channels", 1))
+"""Options of a residual network of one block."""
+
+
 def resnet20(preset: str) -> Zoo:
     """The zoo of ResNet20s."""
-    tiny = (("stages", (4, 8)), ("blocks", 1), ("in_channels", 1))
     return {
-        "quick": Zoo("resnet", IMAGES["quick"], 2, RECIPE["quick"], tiny),
+        "quick": Zoo("resnet", IMAGES["quick"], 2, RECIPE["quick"], TINY),
         "small": Zoo("resnet20", IMAGES["small"], 3, RECIPE["small"], (("width", 0.5),)),
         "paper": Zoo("resnet20", IMAGES["paper"], 100, PAPER_RECIPE),
     }[preset]
@@ -83,7 +86,7 @@ def resnet18(preset: str) -> Zoo:
 
 
 RESNET20_PLACES = {
-    "quick": Places(stages=2, depth=1, blocks=(0,)),
+    "quick": Places(stages=1, depth=1, blocks=(0,)),
     "small": Places(),
     "paper": Places(),
 }

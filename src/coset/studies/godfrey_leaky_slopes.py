@@ -9,7 +9,15 @@ import torch
 from coset.represent import Interval
 from coset.studies import Context, Findings, Scalar, Table, study
 from coset.studies._godfrey_contrasts import average, contrast, key_of, listed, minus, points, sign, told
-from coset.studies._godfrey_residual import FEWER_IMAGES, IMAGES, PAPER_RECIPE, RECIPE, RESNET20_PLACES, Places
+from coset.studies._godfrey_residual import (
+    FEWER_IMAGES,
+    IMAGES,
+    PAPER_RECIPE,
+    RECIPE,
+    RESNET20_PLACES,
+    TINY,
+    Places,
+)
 from coset.studies._godfrey_setting import (
     LAST_EPOCH,
     earlier_sentence,
@@ -66,7 +74,6 @@ class Slope:
         return self.found.accuracy - self.chance
 
 
-TINY = (("stages", (4, 8)), ("blocks", 1), ("in_channels", 1))
 PRESETS = {
     "quick": Config(
         Zoo("resnet", IMAGES["quick"], 2, RECIPE["quick"], TINY),

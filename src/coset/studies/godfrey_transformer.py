@@ -51,12 +51,12 @@ PRESETS = {
             "cct",
             IMAGES["quick"],
             2,
-            Recipe(epochs=6, batch_size=50, optimizer="adamw", learning_rate=5e-3, schedule="cosine"),
+            Recipe(epochs=3, batch_size=50, optimizer="adamw", learning_rate=5e-3, schedule="cosine"),
             _narrow(16, 2, 2, 8, in_channels=1),
         ),
         2,
         ((0, 1),),
-        Training(images=200, held_out=None, epochs=2, batch_size=50, learning_rate=1e-2),
+        Training(images=100, held_out=None, epochs=2, batch_size=50, learning_rate=1e-2),
     ),
     "small": Config(
         Zoo(
