@@ -1,14 +1,14 @@
 """``coset barrier``: what does not fit is refused in one line, before anything is computed, and nothing stays."""
 
-from pathlib import Path
+import functools
 
 import pytest
+import refusals
 import torch
+from refusals import check_refused
 
 from coset.distribution import MeanField, Mixture, Samples, save_distribution
 from coset.models import MLP
-
-MODEL = ["--model", "mlp", "--option", "in_features=64", "--option", "widths=[4]"]
 
 
 def network(seed, widths=(4,), outputs=10):
@@ -28,7 +28,6 @@ def files(tmp_path):
     q0, q1 = posterior(a), posterior(b)
     torch.save(a, tmp_path / "a.pt")
     torch.save(b, tmp_path / "b.pt")
-    torch.save(network(3, (5,)), tmp_path / "wide.pt")
     torch.save({**a, "layers.0.bias": a["layers.0.bias"] * float("nan")}, tmp_path / "nan.pt")
     save_distribution(q0, tmp_path / "q0")
     save_distribution(q1, tmp_path / "q1")
@@ -39,32 +38,23 @@ def files(tmp_path):
     save_distribution(Mixture((q0, q1), torch.tensor([0.5, 0.5])), tmp_path / "mixed")
     whole = (tmp_path / "q1").read_bytes()
     (tmp_path / "half").write_bytes(whole[: len(whole) // 2])
-    (tmp_path / "zip-half.pt").write_bytes((tmp_path / "b.pt").read_bytes()[:500])
-    (tmp_path / "text").write_text("hello, world")
-    (tmp_path / "out.csv").mkdir()
 
 
-def command(*more, a="a.pt", b="b.pt", data="digits"):
-    return ["barrier", a, b, *MODEL, "--data", data, *more]
+command = functools.partial(refusals.command, "barrier")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (command(b="gone.pt"), "gone.pt does not exist; expected a file of weights"),
-        (command(b="text"), "text is neither a safetensors nor a PyTorch file"),
         (command(a="q0", b="half"), "half is not a whole safetensors file"),
-        (command(b="zip-half.pt"), "zip-half.pt is damaged or not a PyTorch file"),
         (command(b="nan.pt"), "'layers.0.bias' of nan.pt has 4 of 4 entries that are NaN or infinite"),
         (command(b="q1"), "a.pt is a network and q1 a posterior of class MeanField; expected two of one kind"),
         (command(a="draws", b="q1"), "draws is a posterior of class Samples and q1 a posterior of class MeanField"),
-        (command(b="wide.pt"), "wide.pt does not fit the model mlp: 'layers.0.weight' is (5, 64) where (4, 64)"),
         (command(a="q0", b="wide-q"), "wide-q does not fit the model mlp: 'layers.0.weight' is (5, 64) where (4, 64)"),
         (
             command("--strip-prefix", "module.", a="q0", b="q1"),
             "--strip-prefix is 'module.' and q0 a distribution, read as it is",
         ),
-        (command("--option", "norm=batch"), "a.pt does not fit the model mlp: it lacks "),
         (command("--option", "norm=batch", a="q0", b="q1"), "q0 does not fit the model mlp: it lacks "),
         (command(a="q0", b="double-q"), "no path from q0 to double-q: 'layers.0.weight' has dtype torch.float32 in"),
         (command(a="draws", b="draws"), "a Samples cannot be aligned; measure it as it is with --no-align"),
@@ -90,7 +80,6 @@ def command(*more, a="a.pt", b="b.pt", data="digits"):
         (command("--points", 1), "--points is 1; expected a whole number of at least 2"),
         (command("--samples", 0), "--samples is 0; expected a whole number of at least 1"),
         (command("--limit", 0), "--limit is 0; expected a whole number of at least 1"),
-        (command("--seed", -1), "seed is -1, expected an integer from 0 to 2^63 - 1"),
         (command("--likelihood", "good"), "--likelihood is 'good'; expected categorical, bernoulli, learned-noise, or"),
         (command("--likelihood", "-1"), "--likelihood is '-1'; expected categorical"),
         (command("--likelihood", 0.1), "--likelihood 0.1 is for regression; --data digits is for classification"),
@@ -98,25 +87,10 @@ def command(*more, a="a.pt", b="b.pt", data="digits"):
             command("--likelihood", "bernoulli"),
             "--data digits does not suit the model mlp: the model's outputs have shape (2, 10); the Bernoulli",
         ),
-        (command(data="numbers"), "dataset is 'numbers', expected one of"),
-        (command(data="breast-cancer"), "--data breast-cancer has inputs of shape (30,); the model takes (64,)"),
-        (command("--mean", "0.5"), "--mean and --std belong together; one of them is missing"),
-        (command("--symmetry", "gone.json"), "gone.json does not exist; expected a symmetry"),
-        (command("--out", "figure.png"), "--out is figure.png; expected a stem, to which .png, .svg, .json, .csv are"),
-        (command("--out", "out"), "out.csv is a folder; expected a file to write"),
-        (command("--out", "a.pt/x"), "out must be a folder, found the file a.pt"),
-        (command("--out", "/proc/coset/x"), "/proc/coset cannot be written to"),
-        (["barrier", "a.pt", "b.pt", *MODEL], "Missing option '--data'"),
-        (["barrier", "a.pt", *MODEL, "--data", "digits"], "Missing argument 'B'"),
     ],
 )
 def test_bad_input_gets_one_line_and_leaves_nothing(here, files, monkeypatch, arguments, message):
-    monkeypatch.setattr("coset.symmetry.discover", lambda *a, **k: pytest.fail("looked for a symmetry"))
-    before = sorted(Path().rglob("*"))
-    code, out, err = here(*arguments)
-    assert (code, out, len(err.splitlines())) == (2, "", 1)
-    assert message in err
-    assert sorted(Path().rglob("*")) == before
+    check_refused(here, monkeypatch, arguments, message)
 
 
 def test_labels_the_model_does_not_have_are_refused(here, files):
@@ -126,17 +100,3 @@ def test_labels_the_model_does_not_have_are_refused(here, files):
     assert (code, out) == (2, "")
     told = "the train part has labels from 0 to 9; the model has 3 classes"
     assert err == f"coset: --data digits does not suit the model mlp: {told}\n"
-
-
-def test_an_interruption_leaves_nothing(here, files, monkeypatch):
-    def stop(*arguments, **options):
-        raise KeyboardInterrupt
-
-    before = sorted(Path().rglob("*"))
-    monkeypatch.setattr("coset.figures.render", stop)
-    assert here(*command("--no-align", "--limit", 20, "--points", 3, "--out", "new/deep/x")) == (
-        130,
-        "",
-        "coset: interrupted\n",
-    )
-    assert sorted(Path().rglob("*")) == before

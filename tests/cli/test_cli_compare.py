@@ -103,6 +103,8 @@ def test_the_table_tells_group_advice_and_numbers(here, files):
     assert "own only: units have scales of their own, which orthogonal measures notice" in out
     assert "all: nothing acts on the units" in out
     assert "*: different for networks with the same function" in out
+    assert "kernels of CKA: own group max at activations.0, activations.1; linear at layers.2; O(C) linear" in out
+    assert [row["kernel"] for row in found["layers"]] == ["max", "max", "sum"]
     assert not list(Path().glob("*.png"))
 
 
@@ -120,6 +122,7 @@ def test_figure_and_numbers_are_written(here, files):
     assert [(row["layer of A"], row["layer of B"]) for row in rows] == [(x, y) for x in LAYERS for y in LAYERS]
     assert float(rows[1]["CKA, own"]) == content["cka"]["own"]["similarity"][0][1]
     assert rows[1]["Procrustes, own"] == ""
+    assert [row["CKA, own, kernel"] for row in rows] == ["max"] * 8 + ["sum"]
     assert float(rows[4]["Procrustes, own, low"]) == content["layers"][1]["procrustes"]["own"]["low"]
     assert here(*command("--limit", 40, "--out", "again"))[0] == 0
     assert Path("again.png").read_bytes() == Path(names[0]).read_bytes()

@@ -1,14 +1,16 @@
 """``coset compare``: what does not fit is refused in one line, before anything long is computed, and nothing stays."""
 
+import functools
 from pathlib import Path
 
 import numpy as np
 import pytest
+import refusals
 import torch
+from refusals import check_refused
 
 from coset.models import MLP
 
-MODEL = ["--model", "mlp", "--option", "in_features=64", "--option", "widths=[4]"]
 B = ["--model-b", "mlp", "--option-b", "in_features=64", "--option-b", "widths=[5]"]
 
 
@@ -16,7 +18,6 @@ B = ["--model-b", "mlp", "--option-b", "in_features=64", "--option-b", "widths=[
 def files(tmp_path):
     for name, widths in (("a.pt", [4]), ("b.pt", [4]), ("wide.pt", [5])):
         torch.save(dict(MLP(64, widths, 10).state_dict()), tmp_path / name)
-    (tmp_path / "text").write_text("hello, world")
     (tmp_path / "text.npy").write_text("hello, world")
     (tmp_path / "text.npz").write_text("hello, world")
     np.save(tmp_path / "short.npy", np.zeros((9, 63)))
@@ -27,19 +28,14 @@ def files(tmp_path):
     np.save(tmp_path / "pickled.npy", np.array([{}]), allow_pickle=True)
     np.savez(tmp_path / "many.npz", p=np.zeros((9, 64)), q=np.zeros((9, 64)))
     (tmp_path / "half.npz").write_bytes((tmp_path / "many.npz").read_bytes()[:900])
-    (tmp_path / "out.csv").mkdir()
 
 
-def command(*more, a="a.pt", b="b.pt", data="digits"):
-    return ["compare", a, b, *MODEL, "--data", data, *more]
+command = functools.partial(refusals.command, "compare")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (command(b="gone.pt"), "gone.pt does not exist; expected a file of weights"),
-        (command(b="text"), "text is neither a safetensors nor a PyTorch file"),
-        (command(b="wide.pt"), "wide.pt does not fit the model mlp: 'layers.0.weight' is (5, 64) where (4, 64)"),
         (command(*B), "b.pt does not fit the model mlp: 'layers.0.weight' is (4, 64) where (5, 64)"),
         (
             command("--option-b", "widths=[5]"),
@@ -53,7 +49,6 @@ def command(*more, a="a.pt", b="b.pt", data="digits"):
             command(*B, "--layers", "layers.*", "--layers-b", "layers.0", b="wide.pt"),
             "2 layers of A and 1 of B are named (layers.0, layers.1; layers.0); expected pairs",
         ),
-        (command(data="numbers"), "dataset is 'numbers', expected one of"),
         (command(data="gone.npy"), "--data gone.npy does not exist; expected a NumPy file, or a name from"),
         (command(data="text.npy"), "--data text.npy is no whole NumPy file of plain numbers"),
         (command(data="text.npz"), "--data text.npz is no whole NumPy file of plain numbers"),
@@ -68,27 +63,13 @@ def command(*more, a="a.pt", b="b.pt", data="digits"):
             "--data whole.npy holds int64; the model takes numbers in floating point, or bytes",
         ),
         (command("--mean", "0.5", "--std", "1", data="still.npy"), "--mean has 1 numbers; still.npy has 64 channels"),
-        (command(data="breast-cancer"), "--data breast-cancer has inputs of shape (30,); the model takes (64,)"),
-        (command("--mean", "0.5"), "--mean and --std belong together; one of them is missing"),
         (command("--split", "middle"), "--split is 'middle', expected train or test"),
         (command("--limit", 3), "--limit is 3; expected a whole number of at least 4"),
         (command("--draws", 0), "--draws is 0; expected a whole number of at least 1"),
-        (command("--seed", -1), "seed is -1, expected an integer from 0 to 2^63 - 1"),
-        (command("--symmetry", "gone.json"), "gone.json does not exist; expected a symmetry"),
-        (command("--out", "figure.png"), "--out is figure.png; expected a stem, to which .png, .svg, .json, .csv are"),
-        (command("--out", "out"), "out.csv is a folder; expected a file to write"),
-        (command("--out", "a.pt/x"), "out must be a folder, found the file a.pt"),
-        (["compare", "a.pt", "b.pt", *MODEL], "Missing option '--data'"),
-        (["compare", "a.pt", *MODEL, "--data", "digits"], "Missing argument 'B'"),
     ],
 )
 def test_bad_input_gets_one_line_and_leaves_nothing(here, files, monkeypatch, arguments, message):
-    monkeypatch.setattr("coset.symmetry.discover", lambda *a, **k: pytest.fail("looked for a symmetry"))
-    before = sorted(Path().rglob("*"))
-    code, out, err = here(*arguments)
-    assert (code, out, len(err.splitlines())) == (2, "", 1)
-    assert message in err
-    assert sorted(Path().rglob("*")) == before
+    check_refused(here, monkeypatch, arguments, message)
 
 
 def test_what_shows_itself_in_the_features_is_refused_and_leaves_nothing(here, files):
@@ -96,15 +77,4 @@ def test_what_shows_itself_in_the_features_is_refused_and_leaves_nothing(here, f
     code, out, err = here(*command("--out", "new/x", data="still.npy"))
     assert (code, out) == (2, "")
     assert "of A has features that do not tell the examples apart" in err
-    assert sorted(Path().rglob("*")) == before
-
-
-def test_an_interruption_leaves_nothing(here, files, monkeypatch):
-    def stop(*arguments, **options):
-        raise KeyboardInterrupt
-
-    before = sorted(Path().rglob("*"))
-    monkeypatch.setattr("coset.figures.render", stop)
-    arguments = command("--limit", 20, "--draws", 5, "--out", "new/deep/x")
-    assert here(*arguments) == (130, "", "coset: interrupted\n")
     assert sorted(Path().rglob("*")) == before

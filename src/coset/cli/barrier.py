@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,13 +14,15 @@ import typer
 import coset.cli.options as given
 from coset.cli.between import Asked, Found, check_asked, joinable, measure
 from coset.cli.ends import NETWORK, Ends, read_ends
-from coset.cli.examples import Choice, choose
-from coset.cli.figure_files import reserve_figure
+from coset.cli.examples import Choice, chosen
+from coset.cli.figure_files import reserve_figure, told_inputs, write_figure
 from coset.cli.models import gathered
 from coset.cli.networks import Source
 from coset.cli.printing import print_json, show_table
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from coset.landscape import Profile, Profiles
 
 
@@ -64,13 +66,9 @@ def barrier(
     mean: given.Mean = None,
     std: given.Std = None,
     seed: given.Seed = 0,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="STEM", help="Write STEM.png, .svg, .json and .csv.")
-    ] = None,
+    out: given.FigureStem = None,
     key: given.Key = None,
-    strip_prefix: Annotated[
-        str, typer.Option(metavar="PREFIX", help="Take this off the names in the files, e.g. 'module.'.")
-    ] = "",
+    strip_prefix: given.PrefixToStrip = "",
     as_json: given.Json = False,
 ) -> None:
     """How much worse it gets on the way from A to B, as B is and after bringing B to A by symmetry.
@@ -86,8 +84,7 @@ def barrier(
     settings = gathered(setting, gauge=gauge, scales=scales, objective=objective)
     asked = Asked(path, points, tolerance, samples, method, renormalize, align, settings, seed)
     given.check_counts({"--points": (points, 2), "--samples": (samples, 1), "--limit": (limit, 1)})
-    choice = choose(data, "train", limit, mean, std, seed)
-    assert choice is not None
+    choice = chosen(data, "train", limit, mean, std, seed)
     known = check_asked(asked, choice)
     with ExitStack() as stack:
         inputs = [start, end, *([symmetry] if symmetry else [])]
@@ -97,7 +94,7 @@ def barrier(
         ends = read_ends((start, end), source, choice, likelihood, joinable(asked), symmetric=symmetric)
         found = measure(ends, asked, choice, known)
         told = _told(found, ends, asked, choice, source)
-        told["files"] = [str(file) for file in _written(out, found.profiles, told)]
+        told["files"] = write_figure(out, partial(_drawn, found.profiles), told, _lines(found.profiles))
     if as_json:
         print_json(told)
     else:
@@ -108,7 +105,7 @@ def _told(found: Found, ends: Ends, asked: Asked, choice: Choice, source: Source
     """How the numbers came about, and all of them: for machines, and the file of numbers."""
     return {
         "coset": version("coset"),
-        "inputs": [{"file": str(file.where), "sha256": file.sha256} for file in ends.checkpoints],
+        "inputs": told_inputs(ends.checkpoints),
         "kind": ends.kind,
         "model": source.model,
         "options": list(source.options or ()),
@@ -133,41 +130,27 @@ def _told(found: Found, ends: Ends, asked: Asked, choice: Choice, source: Source
     }
 
 
-@dataclass(frozen=True)
-class _Numbers:
-    """What stands beside the figure."""
-
-    profiles: "Mapping[str, Profiles]"
-    told: dict[str, Any]
-
-    def to_dict(self) -> dict[str, object]:
-        """All that was told."""
-        return self.told
-
-    def to_csv(self) -> str:
-        """A line for each way and τ; a column for each functional, and one for its standard errors if it has some."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        noisy = {name for profiles in self.profiles.values() for name, one in profiles.items() if any(one.errors or ())}
-        for number, (way, profiles) in enumerate(self.profiles.items()):
-            columns: dict[str, tuple[float | None, ...]] = {"tau": profiles.taus}
-            for name, profile in profiles.items():
-                columns[name] = profile.values
-                if name in noisy:
-                    columns[f"{name}, standard error"] = profile.errors or (None,) * len(profiles.taus)
-            if number == 0:
-                writer.writerow(["way", *columns])
-            writer.writerows([way, *numbers] for numbers in zip(*columns.values(), strict=True))
-        return text.getvalue()
+def _lines(ways: "Mapping[str, Profiles]") -> str:
+    """A line for each way and τ; a column for each functional, and one for its standard errors if it has some."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    noisy = {name for profiles in ways.values() for name, one in profiles.items() if any(one.errors or ())}
+    for number, (way, profiles) in enumerate(ways.items()):
+        columns: dict[str, tuple[float | None, ...]] = {"tau": profiles.taus}
+        for name, profile in profiles.items():
+            columns[name] = profile.values
+            if name in noisy:
+                columns[f"{name}, standard error"] = profile.errors or (None,) * len(profiles.taus)
+        if number == 0:
+            writer.writerow(["way", *columns])
+        writer.writerows([way, *numbers] for numbers in zip(*columns.values(), strict=True))
+    return text.getvalue()
 
 
-def _written(out: Path | None, profiles: "Mapping[str, Profiles]", told: dict[str, Any]) -> tuple[Path, ...]:
-    if out is None:
-        return ()
-    from coset.figures import save_figure
+def _drawn(profiles: "Mapping[str, Profiles]") -> "Figure":
     from coset.landscape import plot_barriers
 
-    return save_figure(plot_barriers(profiles), out, _Numbers(profiles, told))
+    return plot_barriers(profiles)
 
 
 def _show(found: Found, told: dict[str, Any], asked: Asked) -> None:

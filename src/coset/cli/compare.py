@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,15 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import coset.cli.options as given
-from coset.cli.compared import Compared, Sides, find_layers, read_sides
-from coset.cli.examples import Choice, choose
-from coset.cli.figure_files import reserve_figure
+from coset.cli.compared import Compared, Sides, find_layers, lines_of, read_sides
+from coset.cli.examples import Choice, chosen
+from coset.cli.figure_files import reserve_figure, told_inputs, write_figure
 from coset.cli.input_files import SUFFIXES
 from coset.cli.networks import Source
 from coset.cli.printing import print_json, show_table
 from coset.errors import InputError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from coset.represent import Interval, LayerPair, NetworkComparison
 
 
@@ -55,13 +58,9 @@ def compare(
     std: given.Std = None,
     draws: Annotated[int, typer.Option(metavar="N", help="Resamples of the examples for the intervals.")] = 1000,
     seed: given.Seed = 0,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="STEM", help="Write STEM.png, .svg, .json and .csv.")
-    ] = None,
+    out: given.FigureStem = None,
     key: given.Key = None,
-    strip_prefix: Annotated[
-        str, typer.Option(metavar="PREFIX", help="Take this off the names in the files, e.g. 'module.'.")
-    ] = "",
+    strip_prefix: given.PrefixToStrip = "",
     as_json: given.Json = False,
 ) -> None:
     """How similar the layers of A and B are, modulo the group that acts on each layer and modulo rotations.
@@ -75,8 +74,7 @@ def compare(
     coset compare a.pt b.pt --model mlp --option widths=[64,64] --data inputs.npy --layers 'activations.*'
     """
     given.check_counts({"--limit": (limit, 4), "--draws": (draws, 1)})
-    choice = choose(data, split, limit, mean, std, seed)
-    assert choice is not None
+    choice = chosen(data, split, limit, mean, std, seed)
     if model_b is None and (option_b or layers_b):
         raise InputError("--option-b and --layers-b say what is different in B; they need --model-b")
     with ExitStack() as stack:
@@ -88,7 +86,7 @@ def compare(
         compared = find_layers(sides, layers, layers_b)
         found = compared.measure(seed=seed, draws=draws)
         told = _told(found, compared, sides, choice, (source, other or source), seed, draws)
-        told["files"] = [str(file) for file in _written(out, found, told)]
+        told["files"] = write_figure(out, partial(_drawn, found), told, lines_of(found))
     if as_json:
         print_json(told)
     else:
@@ -107,7 +105,7 @@ def _told(
     """How the numbers came about, and all of them: for machines, and the file of numbers."""
     return {
         "coset": version("coset"),
-        "inputs": [{"file": str(file.where), "sha256": file.sha256} for file in sides.checkpoints],
+        "inputs": told_inputs(sides.checkpoints),
         "models": [{"model": source.model, "options": list(source.options or ())} for source in sources],
         "data": {
             "name": choice.name,
@@ -137,27 +135,26 @@ def _layer(pair: "LayerPair") -> dict[str, Any]:
         "contained in": [pair.advice_x.named, pair.advice_y.named],
         "invariant": [pair.advice_x.invariant, pair.advice_y.invariant],
         "orthogonal measures invariant": pair.advice_x.orthogonal and pair.advice_y.orthogonal,
+        "kernel": pair.kernel,
         "cka": numbers(pair.cka),
         "procrustes": numbers(pair.procrustes),
         "note": pair.note,
     }
 
 
-def _written(out: Path | None, found: "NetworkComparison", told: dict[str, Any]) -> tuple[Path, ...]:
-    if out is None:
-        return ()
-    from coset.cli.compared import Numbers
-    from coset.figures import save_figure
+def _drawn(found: "NetworkComparison") -> "Figure":
     from coset.represent import plot_layers
 
     panels = {
         "modulo the layer's group": found.matrices["own"],
         "modulo rotations": found.matrices["orthogonal"],
     }
-    return save_figure(plot_layers(panels, x="layer of A", y="layer of B"), out, Numbers(found, told))
+    return plot_layers(panels, x="layer of A", y="layer of B")
 
 
 def _show(found: "NetworkComparison", told: dict[str, Any]) -> None:
+    from coset.represent.kernels import spoken
+
     names = " and ".join(dict.fromkeys(item["model"] for item in told["models"]))
     data = told["data"]
     print(f"A and B: {names}; {data['name']}: {data['examples']:,} {data['part']} examples; 95 % bootstrap intervals")
@@ -190,6 +187,10 @@ def _show(found: "NetworkComparison", told: dict[str, Any]) -> None:
         print(f"{words}: {sentence}")
     if any(not side.orthogonal for pair in found.pairs for side in (pair.advice_x, pair.advice_y)):
         print("*: different for networks with the same function")
+    kernels = dict.fromkeys(pair.kernel for pair in found.pairs)
+    where = {kernel: [_both(p.layer_x, p.layer_y) for p in found.pairs if p.kernel == kernel] for kernel in kernels}
+    own = "; ".join(f"{spoken(kernel)} at {', '.join(names)}" for kernel, names in where.items())
+    print(f"kernels of CKA: own group {own}; O(C) linear")
     for note in told["notes"]:
         print(f"note: {note}")
     if told["files"]:

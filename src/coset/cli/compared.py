@@ -4,7 +4,7 @@ import csv
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from coset.cli.examples import Choice
 from coset.cli.input_files import load_inputs
@@ -129,36 +129,27 @@ def _chosen(side: Weights, text: str | None, inputs: "Tensor") -> tuple[str, ...
     return names
 
 
-@dataclass(frozen=True, eq=False)
-class Numbers:
-    """What stands beside the heat-maps."""
-
-    found: "NetworkComparison"
-    told: dict[str, Any]
-
-    def to_dict(self) -> dict[str, object]:
-        """All that was told."""
-        return self.told
-
-    def to_csv(self) -> str:
-        """A line for each layer of A with each of B; more is known of those that were compared one by one."""
-        matrices = self.found.matrices
-        known: dict[tuple[str, str], dict[str, float]] = {}
-        for pair in self.found.pairs:
-            row = known.setdefault((pair.layer_x, pair.layer_y), {})
-            for measure, intervals in (("CKA", pair.cka), ("Procrustes", pair.procrustes)):
-                for way, one in intervals.items():
-                    if one is not None:
-                        values = {"": one.value, ", low": one.low, ", high": one.high}
-                        row |= {f"{measure}, {way}{end}": value for end, value in values.items()}
-        columns = dict.fromkeys(f"CKA, {way}" for way in matrices) | dict.fromkeys(
-            name for row in known.values() for name in row
-        )
-        text = io.StringIO()
-        writer = csv.DictWriter(text, ["layer of A", "layer of B", *columns], lineterminator="\n")
-        writer.writeheader()
-        for i, x in enumerate(matrices["own"].layers_x):
-            for j, y in enumerate(matrices["own"].layers_y):
-                values = {f"CKA, {way}": float(matrix.similarity[i, j]) for way, matrix in matrices.items()}
-                writer.writerow({"layer of A": x, "layer of B": y, **values, **known.get((x, y), {})})
-        return text.getvalue()
+def lines_of(found: "NetworkComparison") -> str:
+    """A line of CSV for each layer of A with each of B; more is known of those that were compared one by one."""
+    matrices = found.matrices
+    known: dict[tuple[str, str], dict[str, float]] = {}
+    for pair in found.pairs:
+        row = known.setdefault((pair.layer_x, pair.layer_y), {})
+        for measure, intervals in (("CKA", pair.cka), ("Procrustes", pair.procrustes)):
+            for way, one in intervals.items():
+                if one is not None:
+                    ends = {"": one.value, ", low": one.low, ", high": one.high}
+                    row |= {f"{measure}, {way}{end}": value for end, value in ends.items()}
+    columns = dict.fromkeys(name for way in matrices for name in (f"CKA, {way}", f"CKA, {way}, kernel"))
+    columns |= dict.fromkeys(name for row in known.values() for name in row)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ["layer of A", "layer of B", *columns], lineterminator="\n")
+    writer.writeheader()
+    for i, x in enumerate(matrices["own"].layers_x):
+        for j, y in enumerate(matrices["own"].layers_y):
+            values: dict[str, float | str] = {}
+            for way, matrix in matrices.items():
+                assert matrix.kernels is not None
+                values |= {f"CKA, {way}": float(matrix.similarity[i, j]), f"CKA, {way}, kernel": matrix.kernels[i][j]}
+            writer.writerow({"layer of A": x, "layer of B": y, **values, **known.get((x, y), {})})
+    return text.getvalue()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from coset.cli.examples import Choice, load_examples
 from coset.cli.models import build_model
-from coset.cli.networks import Source, converted
+from coset.cli.networks import Source, check_symmetry, converted, read_symmetry
 from coset.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,11 +51,10 @@ def read_ends(
 
     The symmetry is read or discovered if ``symmetric``, and last.
     """
-    from coset.alignment.inputs import check_network
-    from coset.symmetry import Symmetry, discover
+    from coset.symmetry import discover
 
     chosen = _likelihood(likelihood, choice)
-    known = None if source.symmetry is None else Symmetry.load(source.symmetry)
+    known = read_symmetry(source)
     read = [_read(file, source) for file in files]
     kinds = [kind_of(network) for _, network in read]
     if kinds[0] != kinds[1]:
@@ -66,11 +65,7 @@ def read_ends(
     if kinds[0] == NETWORK:
         networks = drawn = tuple(converted(network, dtype) for network in networks)
     model = model.to(dtype)
-    if known is not None:
-        try:
-            check_network(known, drawn[0], f"the model {source.model}")
-        except InputError as error:
-            raise InputError(f"{source.symmetry} does not fit: {error}") from error
+    check_symmetry(known, drawn[0], source)
     try:
         check(*networks)
     except InputError as error:

@@ -44,19 +44,29 @@ class Choice:
 def choose(
     name: str | None, part: str, limit: int | None, mean: str | None, std: str | None, seed: int
 ) -> Choice | None:
-    """The choice of data, checked as far as it can be before anything is read; None without a name."""
+    """``chosen``, or None without a name."""
+    if name is not None:
+        return chosen(name, part, limit, mean, std, seed)
+    _check(part, seed)
+    if part != "train" or limit is not None or mean is not None or std is not None:
+        raise InputError("--split, --limit, --mean and --std say which data are used; they need --data")
+    return None
+
+
+def chosen(name: str, part: str, limit: int | None, mean: str | None, std: str | None, seed: int) -> Choice:
+    """The choice of data, checked as far as it can be before anything is read."""
+    _check(part, seed)
+    choice = Choice(name, part, limit, mean, std, seed)
+    normalization(choice)
+    return choice
+
+
+def _check(part: str, seed: int) -> None:
     from coset.data.splitting import check_seed
 
     check_seed(seed)
     if part not in ("train", "test"):
         raise InputError(f"--split is '{part}', expected train or test")
-    if name is None:
-        if part != "train" or limit is not None or mean is not None or std is not None:
-            raise InputError("--split, --limit, --mean and --std say which data are used; they need --data")
-        return None
-    choice = Choice(name, part, limit, mean, std, seed)
-    normalization(choice)
-    return choice
 
 
 def load_examples(choice: Choice, inputs: Sequence["Tensor"], dtype: "torch.dtype") -> tuple["Tensor", "Tensor"]:

@@ -1,10 +1,17 @@
 """The four files of a figure and its numbers, whose places are looked at before anything is computed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from coset.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from coset.checkpoints import Checkpoint
 
 SUFFIXES = (".png", ".svg", ".json", ".csv")
 
@@ -22,3 +29,34 @@ def reserve_figure(out: Path | None, inputs: Sequence[Path], stack: ExitStack) -
         raise InputError(f"--out is {out}; expected a stem, to which {', '.join(SUFFIXES)} are added")
     for suffix in SUFFIXES:
         stack.enter_context(output_file(out.with_name(out.name + suffix), inputs))
+
+
+@dataclass(frozen=True, eq=False)
+class _Numbers:
+    """What stands beside a figure: all that was told, and the lines of a table."""
+
+    told: dict[str, Any]
+    lines: str
+
+    def to_dict(self) -> dict[str, object]:
+        """For the JSON file."""
+        return self.told
+
+    def to_csv(self) -> str:
+        """For the CSV file."""
+        return self.lines
+
+
+def write_figure(out: Path | None, draw: "Callable[[], Figure]", told: dict[str, Any], lines: str) -> list[str]:
+    """Write the four files of the stem ``out``, if there is one, and give their names.
+
+    ``told``: how the numbers came about, and all of them; ``lines``: those of the figure as CSV.
+    """
+    from coset.figures import save_figure
+
+    return [] if out is None else [str(file) for file in save_figure(draw(), out, _Numbers(told, lines))]
+
+
+def told_inputs(checkpoints: "Iterable[Checkpoint]") -> list[dict[str, str]]:
+    """From which files numbers come."""
+    return [{"file": str(file.where), "sha256": file.sha256} for file in checkpoints]

@@ -74,11 +74,9 @@ def read_weights(files: Sequence[Path], source: Source) -> Weights:
     """
     import torch
 
-    from coset.alignment.inputs import check_network
     from coset.checkpoints import match_checkpoint, read_checkpoint
-    from coset.symmetry import Symmetry
 
-    known = None if source.symmetry is None else Symmetry.load(source.symmetry)
+    known = read_symmetry(source)
     checkpoints = tuple(read_checkpoint(file, key=source.key, strip_prefix=source.strip_prefix) for file in files)
     model, inputs = build_model(source.model, source.options, source.shapes)
     state = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, torch.Tensor)}
@@ -86,12 +84,27 @@ def read_weights(files: Sequence[Path], source: Source) -> Weights:
     types = {tensor.dtype for params in matched for tensor in params.values()}
     dtype = torch.float64 if torch.float64 in types else torch.float32
     params = tuple(converted(tensors, dtype) for tensors in matched)
-    if known is not None:
-        try:
-            check_network(known, params[0], f"the model {source.model}")
-        except InputError as error:
-            raise InputError(f"{source.symmetry} does not fit: {error}") from error
+    check_symmetry(known, params[0], source)
     return Weights(checkpoints, params, model, dtype, inputs, known)
+
+
+def read_symmetry(source: Source) -> "Symmetry | None":
+    """The symmetry that --symmetry names; None without."""
+    from coset.symmetry import Symmetry
+
+    return None if source.symmetry is None else Symmetry.load(source.symmetry)
+
+
+def check_symmetry(known: "Symmetry | None", params: Mapping[str, "Tensor"], source: Source) -> None:
+    """Raise unless weights of the model are such as the symmetry that was read expects."""
+    from coset.alignment.inputs import check_network
+
+    if known is None:
+        return
+    try:
+        check_network(known, params, f"the model {source.model}")
+    except InputError as error:
+        raise InputError(f"{source.symmetry} does not fit: {error}") from error
 
 
 def read_networks(files: Sequence[Path], source: Source, choice: Choice | None) -> Networks:

@@ -41,6 +41,12 @@ Key = Annotated[
 StripPrefix = Annotated[
     str, typer.Option(metavar="PREFIX", help="Take this off the names in the files, e.g. 'module.'; OUT has it again.")
 ]
+PrefixToStrip = Annotated[
+    str, typer.Option("--strip-prefix", metavar="PREFIX", help="Take this off the names in the files, e.g. 'module.'.")
+]
+FigureStem = Annotated[
+    Path | None, typer.Option("-o", "--out", metavar="STEM", help="Write STEM.png, .svg, .json and .csv.")
+]
 OutFile = Annotated[
     Path, typer.Option("-o", "--out", metavar="OUT", help="Write the weights to this safetensors file.")
 ]

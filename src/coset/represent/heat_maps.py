@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from coset.errors import InputError
+from coset.represent.kernels import spoken
 from coset.represent.layer_matrix import LayerMatrix
 
 if TYPE_CHECKING:
@@ -76,10 +77,6 @@ def _draw(axes: "Axes", matrix: LayerMatrix) -> "AxesImage":
     return shown
 
 
-_SPOKEN = {"sum": "linear"}
-"""What people call a kernel, where that is not its name."""
-
-
 def _framed(axes: "Axes", matrix: LayerMatrix) -> list[str]:
     """Frame the cells that have another kernel than most, and say which kernels there are, in one line if any."""
     from matplotlib.patches import Rectangle
@@ -94,8 +91,8 @@ def _framed(axes: "Axes", matrix: LayerMatrix) -> list[str]:
         for j, kernel in enumerate(row):
             if kernel != usual:
                 axes.add_patch(Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, fill=False, ec=VERMILION, lw=1.4))
-    framed = f", framed: {' or '.join(_SPOKEN.get(kernel, kernel) for kernel in others)}" if others else ""
-    return [f"kernel: {_SPOKEN.get(usual, usual)}{framed}"]
+    framed = f", framed: {' or '.join(map(spoken, others))}" if others else ""
+    return [f"kernel: {spoken(usual)}{framed}"]
 
 
 def _hundredths(value: float) -> str:

@@ -105,6 +105,11 @@ and "squares" are positive semidefinite.
 """
 
 
+def spoken(kernel: str) -> str:
+    """What people call a kernel."""
+    return {"sum": "linear"}.get(kernel, kernel)
+
+
 def check_kernel(kernel: str) -> None:
     """Raise unless there is a kernel of that name."""
     if kernel not in KERNELS:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from coset.represent import Interval
+from coset.represent.kernels import spoken
 from coset.studies import Scalar, Table
 from coset.studies._godfrey_similarity import (
     CKA,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-_KERNELS = {measure: {"sum": "linear"}.get(KERNELS[group], KERNELS[group]) for measure, group in CKA.items()}
+_KERNELS = {measure: spoken(KERNELS[group]) for measure, group in CKA.items()}
 """What people call the kernel of each kind of CKA."""
 KINDS: Mapping[str, Collection[str]] = {"CKA": tuple(CKA), "Procrustes": tuple(PROCRUSTES)}
 
