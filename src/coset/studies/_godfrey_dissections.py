@@ -27,7 +27,8 @@ from coset.represent.dissection import LEAST_IOU
 from coset.represent.dissection_images import checked_batches
 from coset.store import Entry
 from coset.studies import Context
-from coset.studies._godfrey_zoo import PUBLISHED, Networks, Zoo, drawn, load_networks
+from coset.studies._godfrey_zoo import Networks, Zoo, drawn, load_networks
+from coset.studies._published import PIXELS
 from coset.studies._rossi_images import load_images
 
 SCHEMA = 2
@@ -140,7 +141,7 @@ def annotated(context: Context, zoo: Zoo, pictures: Pictures) -> AnnotatedImages
         pictures.generated, seed=context.seed, size=size, objects=pictures.objects, batch_size=pictures.batch_size
     )
     natural = with_classes(drawn(whole.test, pictures.natural), whole.classes, pictures.batch_size)
-    normalization = PUBLISHED if zoo.recipe is None else load_images(context, zoo.images).x_normalization
+    normalization = PIXELS if zoo.recipe is None else load_images(context, zoo.images).x_normalization
 
     def seen(pixels: Tensor) -> Tensor:
         # A network for grey images sees generated ones without their colours.

@@ -1,28 +1,24 @@
 """Zoos of Godfrey et al. 2022 (D.1): networks of one architecture from different seeds, with their images, in pairs."""
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from coset.checkpoints import match_checkpoint, read_checkpoint
-from coset.data import Dataset, Normalization, Split, subset
+from coset.data import Dataset, Split, subset
 from coset.errors import InputError
 from coset.models import build
 from coset.represent import sample_pairs
 from coset.represent.penalties import correct
 from coset.studies import Context
+from coset.studies._published import PIXELS, published_weights
 from coset.studies._rossi_images import Images, load_images
 from coset.studies._trained import trained_network
 from coset.studies._uci_methods import Weights
 from coset.train import Recipe
 
-PUBLISHED = Normalization((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
-"""By these the images were normalised on which the published networks were trained."""
 SCHEMA = 1
 """Version of what is stored here."""
 
@@ -34,7 +30,7 @@ Pairs = int | tuple[tuple[int, int], ...]
 class Zoo:
     """``networks`` of a model on images: trained here, or, without a recipe, published ones.
 
-    Published ones are ``<model>-seed<number>.safetensors`` in COSET_CHECKPOINTS; they see pixels as ``PUBLISHED`` says.
+    Published ones are read, and see pixels, as in ``coset.studies._published``.
     """
 
     model: str
@@ -73,7 +69,7 @@ def load_networks(context: Context, zoo: Zoo, numbers: Iterable[int]) -> Network
     """The networks with these ``numbers``, and no others; those that are trained here begin with their own seed."""
     published = zoo.recipe is None
     data = load_images(context, replace(zoo.images, raw=True) if published else zoo.images)
-    train, test = (Split(PUBLISHED.apply(part.x), part.y) if published else part for part in (data.train, data.test))
+    train, test = (Split(PIXELS.apply(part.x), part.y) if published else part for part in (data.train, data.test))
     modules: dict[int, nn.Module] = {}
     wanted = sorted(set(numbers))
     with context.progress("networks", len(wanted)) as bar:
@@ -125,7 +121,7 @@ def _network(context: Context, zoo: Zoo, data: Dataset, number: int) -> nn.Modul
     options = dict(zoo.options)
     network = build(zoo.model, seed=number, **options)
     if zoo.recipe is None:
-        network.load_state_dict(_published(f"{zoo.model}-seed{number}", network))
+        network.load_state_dict(published_weights(zoo.model, number, network))
         return network
     entry = trained_network(
         context.store,
@@ -139,13 +135,6 @@ def _network(context: Context, zoo: Zoo, data: Dataset, number: int) -> nn.Modul
     )
     network.load_state_dict(entry.params)
     return network
-
-
-def _published(name: str, model: nn.Module) -> dict[str, Tensor]:
-    folder = os.environ.get("COSET_CHECKPOINTS")
-    if not folder:
-        raise InputError(f"COSET_CHECKPOINTS is not set; expected a folder with {name}.safetensors")
-    return match_checkpoint(read_checkpoint(Path(folder) / f"{name}.safetensors"), model.state_dict(), name)
 
 
 def _on(part: Split, device: torch.device) -> Split:

@@ -3,22 +3,18 @@
 import hashlib
 import itertools
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from coset.alignment import align, align_many, merge, renormalize
-from coset.checkpoints import match_checkpoint, read_checkpoint
-from coset.data import Normalization
-from coset.errors import InputError
 from coset.landscape import Profile, barrier, linear
 from coset.models import build, example_input
 from coset.studies import Context, Findings, Scalar, Table, study
+from coset.studies._published import PIXELS, published_weights
 from coset.symmetry import Symmetry, discover
 from coset.symmetry.axes import units_of
 from coset.train import Recipe, evaluate
@@ -39,8 +35,6 @@ ALIGNMENTS = (
 )
 RENORMALIZATIONS = ("none", "data-free", "refresh")
 BEST = ALIGNMENTS[-1]
-# The images on which the checkpoints were trained were normalised by these.
-_CIFAR = Normalization((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 
 
 @dataclass(frozen=True)
@@ -189,9 +183,9 @@ def _setting(config: Config, context: Context) -> _Setting:
     options = dict(config.options)
     if config.recipe is None:
         data = context.data(config.data, flatten=config.flatten, normalize=False)
-        x, tests = _CIFAR.apply(data.train.x), _CIFAR.apply(data.test.x)
+        x, tests = PIXELS.apply(data.train.x), PIXELS.apply(data.test.x)
         model = build(config.model, seed=0, **options).eval()
-        networks = [_checkpoint(f"{config.model}-seed{seed}", model) for seed in range(config.networks)]
+        networks = [published_weights(config.model, seed, model) for seed in range(config.networks)]
     else:
         data = context.data(config.data, flatten=config.flatten)
         x, tests = data.train.x, data.test.x
@@ -214,13 +208,6 @@ def _setting(config: Config, context: Context) -> _Setting:
         x[: config.images].to(device),
         (tests.to(device), data.test.y.to(device)),
     )
-
-
-def _checkpoint(name: str, model: nn.Module) -> dict[str, Tensor]:
-    folder = os.environ.get("COSET_CHECKPOINTS")
-    if not folder:
-        raise InputError(f"COSET_CHECKPOINTS is not set; expected a folder with {name}.safetensors")
-    return match_checkpoint(read_checkpoint(Path(folder) / f"{name}.safetensors"), model.state_dict(), name)
 
 
 def _aligned(config: Config, context: Context, setting: _Setting, alignment: str, i: int, j: int) -> Params:
