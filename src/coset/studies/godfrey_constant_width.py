@@ -43,7 +43,7 @@ class Config:
 
 _FEW = Zoo(
     "myrtle",
-    Images("cifar10", train=8000, test=2000),
+    Images("cifar10", train=6000, test=2000),
     3,
     Recipe(epochs=4, batch_size=100, optimizer="adam", learning_rate=5e-3, schedule="cosine"),
     (("width", 8),),

@@ -18,8 +18,8 @@ PRESETS = {
     for preset, training in TRAINING.items()
 }
 EARLIER = earlier_sentence(
-    "the last one before had two networks of 6 epochs, stitched in both directions at 13 layers by maps that trained "
-    "on 1,500 images for 3 epochs and were judged on 2,000"
+    "the last one before had two networks of 6 epochs, stitched in both directions by maps that trained on "
+    "1,500 images for 3 epochs and were judged on 2,000"
 )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from coset.represent import Interval
 from coset.studies import Context, Findings, Scalar, study
 from coset.studies._godfrey_contrasts import average, contrast, key_of, minus, points, sign, told
-from coset.studies._godfrey_residual import IMAGES
+from coset.studies._godfrey_residual import FEWER_IMAGES, IMAGES
 from coset.studies._godfrey_residual import PAIRS as RESIDUAL_PAIRS
 from coset.studies._godfrey_setting import (
     earlier_sentence,
@@ -61,10 +61,10 @@ PRESETS = {
     "small": Config(
         Zoo(
             "cct",
-            IMAGES["small"],
+            FEWER_IMAGES,
             3,
             Recipe(
-                epochs=4,
+                epochs=5,
                 batch_size=125,
                 optimizer="adamw",
                 learning_rate=2e-3,
@@ -88,8 +88,8 @@ PRESETS = {
     ),
 }
 EARLIER = earlier_sentence(
-    "the last one before had two networks that had trained on 25,000 images, stitched in both directions by maps that "
-    "trained on 1,500 images for 3 epochs and were judged on 2,000"
+    "the last one before had two networks of 4 epochs, stitched in both directions by maps that trained on 1,500 "
+    "images for 3 epochs and were judged on 2,000"
 )
 
 
