@@ -214,8 +214,21 @@ def test_dead_channels_count_for_nothing():
     for group in ("orthogonal", "permutation"):
         value = cka(dead, y, group=group, kernel="sum")
         assert value == pytest.approx(cka(x, y, group=group, kernel="sum"), abs=1e-12)
-    # The max kernel sees their product, 0.
-    assert torch.isfinite(torch.tensor(cka(dead, y, group="permutation")))
+
+
+def test_a_dead_channel_is_a_product_of_0_to_the_max_kernel():
+    x, y = (part - part.mean((0, 2), keepdim=True) for part in pair(0))
+    dead = torch.cat([x, torch.full((12, 1, 3), 0.1, dtype=x.dtype)], 1)
+    kernels = []
+    for part in (x, y):
+        normed = part / part.norm(dim=(0, 2), keepdim=True)
+        kernels.append(torch.einsum("mcp,ncp->mnc", normed, normed).amax(-1))
+    # Where all other products are negative, the largest one is 0.
+    assert float(kernels[0].min()) < 0
+    cut = kernels[0].clamp(min=0)
+    expected = hsic(cut, kernels[1]) / (hsic(cut, cut) * hsic(kernels[1], kernels[1])) ** 0.5
+    assert cka(dead, y, group="permutation") == pytest.approx(expected, abs=1e-12)
+    assert cka(x, y, group="permutation") != pytest.approx(expected, abs=1e-4)
 
 
 def test_more_features_than_examples_give_a_number():
@@ -250,7 +263,7 @@ X, Y = pair(0)
     [
         ((X[:3], Y[:3]), {}, "x and y have 3 examples; the unbiased HSIC needs at least 4"),
         ((X[:1], Y[:1]), {"estimator": "biased"}, "the biased HSIC needs at least 2"),
-        ((X, Y), {"batches": 4}, "x and y have 3 examples"),
+        ((X, Y), {"batches": 4}, "batches is 4 for 12 examples, 3 in a batch; the unbiased HSIC needs at least 4"),
         ((X, Y), {"batches": 0}, "batches is 0"),
         ((X, Y[:5]), {}, "x has 12 examples and y 5"),
         ((X, Y * float("nan")), {}, "y holds NaN"),
@@ -272,8 +285,19 @@ def test_bad_input_is_refused(arguments, options, message):
 def test_batches_that_can_be_gone_through_once_or_are_too_small_are_refused():
     with pytest.raises(InputError, match="pairs is an iterator"):
         cka_of_batches(iter([(X, Y)]))
-    with pytest.raises(InputError, match="batch 1 has 2 examples; the unbiased HSIC needs at least 4"):
-        cka_of_batches([(X, Y), (X[:2], Y[:2])])
+    for few, name in (([(X, Y), (X[:2], Y[:2])], r"pairs\[1\]"), ([(X[:2], Y[:2]), (X, Y)], r"pairs\[0\]")):
+        with pytest.raises(InputError, match=f"{name} has 2 examples; the unbiased HSIC needs at least 4"):
+            cka_of_batches(few)
+    with pytest.raises(InputError, match=r"y of pairs\[1\] holds NaN"):
+        cka_of_batches([(X, Y), (X, Y * float("nan"))])
+    with pytest.raises(InputError, match=r"x of pairs\[0\] has 12 examples and y 5"):
+        cka_of_batches([(X, Y[:5])])
+    with pytest.raises(InputError, match=r"pairs\[1\] have 5 and 4 channels, those of pairs\[0\] 5 and 5"):
+        cka_of_batches([(X, Y), (X, Y[:, :4])])
+    with pytest.raises(InputError, match=r"pairs\[0\] is a Tensor; expected a batch \(x, y\)"):
+        cka_of_batches([X])
+    with pytest.raises(InputError, match="pairs is a int; expected a sequence"):
+        cka_of_batches(3)
     with pytest.raises(InputError, match="there are no features"):
         cka_of_batches([])
 

@@ -296,8 +296,12 @@ def test_what_cannot_be_dissected() -> None:
         dissect(model, "2", data, bases={})
     with pytest.raises(InputError, match="share is 0; expected"):
         dissect(model, "2", data, share=0)
-    with pytest.raises(InputError, match="least_iou is 1; expected"):
-        dissect(model, "2", data, least_iou=1)
+    for least in (1, "a"):
+        with pytest.raises(InputError, match=f"least_iou is {least!r}; expected"):
+            dissect(model, "2", data, least_iou=least)  # type: ignore[arg-type]
+    for grid in (3, (9, "9")):
+        with pytest.raises(InputError, match=r"layer '0' has 81 positions; expected their height and width"):
+            dissect(nn.Sequential(nn.Flatten(2)), "0", data, grid=grid, channel_axis=1)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"grid is \(2, 3\); layer '0' has 81 positions"):
         dissect(nn.Sequential(nn.Flatten(2)), "0", data, grid=(2, 3), channel_axis=1)
     with pytest.raises(InputError, match="rotations is 0"):

@@ -116,6 +116,11 @@ def test_wrong_input_is_named():
         cross_validate(model, model, "activations.0", data, family="none")
     with pytest.raises(InputError, match="values is empty"):
         cross_validate(model, model, "activations.0", data, values=())
+    for values in (3, "ab", (0.1, "b"), (0.1, float("nan"))):
+        with pytest.raises(InputError, match=r"values is .*; expected a list of finite numbers"):
+            cross_validate(model, model, "activations.0", data, values=values)
+    with pytest.raises(InputError, match="share is 'a'; expected a number between 0 and 1"):
+        cross_validate(model, model, "activations.0", data, share="a")
     with pytest.raises(InputError, match="models is 1"):
         sample_pairs(1, 3)
     with pytest.raises(InputError, match="pairs is 0"):

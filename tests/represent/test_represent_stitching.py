@@ -168,6 +168,42 @@ def test_training_finds_a_planted_permutation_from_a_random_start(scales):
         assert stitching_penalty(stitching, labelled(model, x[200:])).value == 0
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_training_finds_a_permutation_with_scales_between_convolutional_networks_from_a_random_start(seed):
+    model = seeded(lambda: nn.Sequential(nn.Conv2d(2, 5, 3), nn.ReLU(), nn.Conv2d(5, 8, 3), nn.Flatten()), seed)
+    x = normal(1200, 2, 5, 5)
+    order = torch.randperm(5, generator=torch.Generator().manual_seed(3))
+    scales = torch.logspace(-0.3, 0.3, 5, dtype=torch.float64)
+    with torch.no_grad():
+        model[0].weight.mul_(3)
+        model[2].bias.sub_(model(x).mean(0))
+        # Answers so clear that only the right scales give them all: labels that are in doubt draw scales away.
+        for parameter in model[2].parameters():
+            parameter.mul_(18)
+        best, second = model(x).topk(2).values.unbind(1)
+        x = x[best - second > (best - second).median()]
+        other = copy.deepcopy(model)
+        other[0].weight.copy_(model[0].weight[order] * scales[:, None, None, None])
+        other[0].bias.copy_(model[0].bias[order] * scales)
+        other[2].weight.copy_(model[2].weight[:, order] / scales[:, None, None])
+        torch.testing.assert_close(other(x), model(x), rtol=1e-10, atol=1e-10)
+    data, held_out = labelled(model, x[:400]), labelled(model, x[400:])
+    planted = torch.eye(5, dtype=torch.float64)[order]
+
+    def found(epochs: int):
+        training = StitchTraining(epochs=epochs, learning_rate=0.02, batch_statistics=False)
+        return stitch(model, other, "1", data, family="g-relu", start="random", training=training)
+
+    begun, trained = found(0), found(20)
+    assert not torch.equal((begun.matrix > 0).double(), planted)
+    assert stitching_penalty(begun, held_out).low > 0
+    assert torch.equal((trained.matrix > 0).double(), planted)
+    assert stitching_penalty(trained, held_out).value == 0
+    # Scales begin at 1, and those planted differ by a factor of 4.
+    beside = trained.matrix.sum(1) / scales
+    assert float(beside.max() / beside.min()) < 2
+
+
 def test_scales_stay_fixed_for_the_head_start():
     model, other = seeded(lambda: MLP(5, [6], 3), 0), seeded(lambda: MLP(5, [6], 3), 1)
     data = labelled(model, normal(64, 5))
@@ -288,6 +324,11 @@ def test_wrong_input_is_named():
         stitch(model, model, "activations.0", data, family=make_family("full"), rank=2)
     with pytest.raises(InputError, match="batch_size is 1"):
         StitchTraining(batch_size=1)
+    for name, value in (("learning_rate", "a"), ("learning_rate", None), ("momentum", "a"), ("momentum", True)):
+        with pytest.raises(InputError, match=f"{name} is {value!r}; expected a number"):
+            StitchTraining(**{name: value})
+    with pytest.raises(InputError, match="batch_statistics is 'no'; expected True or False"):
+        StitchTraining(batch_statistics="no")
     wrong = data[0], (data[1] + 1) % 3
     training = StitchTraining(epochs=10, learning_rate=1e308)
     with pytest.raises(InputError, match=r"in epoch \d+ of stitching; expected a learning_rate below"):

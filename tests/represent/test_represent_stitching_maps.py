@@ -62,6 +62,24 @@ def test_sinkhorn_leaves_doubly_stochastic_matrices_and_drops_negative_entries()
     torch.testing.assert_close(to_birkhoff(permutation - 0.5), permutation, rtol=0, atol=1e-15)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sinkhorn_in_half_precision_is_that_of_double_precision_rounded(dtype):
+    matrix = normal(64, 64, seed=0)
+    matrix[3], matrix[:, 5] = -1, 0
+    matrix[7] *= 1e-4
+    landed = to_birkhoff(matrix.to(dtype))
+    assert landed.dtype == dtype
+    assert bool(landed.isfinite().all())
+    rounding = torch.finfo(dtype).eps
+    torch.testing.assert_close(landed.double().sum(1), torch.ones(64, dtype=torch.float64), rtol=0, atol=rounding)
+    expected = to_birkhoff(matrix.to(dtype).double())
+    # What is too small for the type becomes 0, and what stands for 0 in single precision is larger than in double.
+    least = max(torch.finfo(dtype).tiny, torch.finfo(torch.float32).eps ** 2)
+    torch.testing.assert_close(landed.double(), expected, rtol=rounding, atol=least)
+    eye = torch.eye(64, dtype=dtype)
+    torch.testing.assert_close(to_birkhoff(eye), eye, rtol=0, atol=least)
+
+
 def test_a_row_without_positive_entries_becomes_a_row_of_the_polytope():
     matrix = torch.rand(4, 4, dtype=torch.float64, generator=generator(0))
     matrix[2] = -1
@@ -241,6 +259,11 @@ def test_channels_of_sequences_are_where_one_says():
         ("rank", {"rank": 0}, "rank is 0"),
         ("softsort", {"temperature": 0.0}, "temperature is 0.0"),
         ("l1", {"penalty": -1.0}, "penalty is -1.0"),
+        ("l1", {"penalty": "a"}, "penalty is 'a'; expected a number"),
+        ("softsort", {"temperature": "a"}, "temperature is 'a'; expected a number above 0, or None"),
+        ("softsort", {"temperature": True}, "temperature is True"),
+        ("g-relu", {"alpha": "x"}, "alpha is 'x'; expected a finite number"),
+        ("g-relu", {"alpha": None}, "alpha is None"),
     ],
 )
 def test_wrong_options_are_named(name, options, message):

@@ -13,18 +13,20 @@ def to_birkhoff(matrix: Tensor, sweeps: int = SWEEPS) -> Tensor:
     """Bring a square matrix (n, n) to the Birkhoff polytope: ReLU, then Sinkhorn sweeps.
 
     A sweep divides each column by its sum, then each row (Godfrey et al. 2022, D.2.1, with 16 of them): rows sum to
-    one exactly, columns in the limit. Rows and columns without a positive entry become uniform.
+    one up to rounding, columns in the limit. Rows and columns without a positive entry become uniform. What is in half
+    precision is computed in single precision and rounded at the end.
     """
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or len(matrix) == 0:
         raise InputError(f"matrix has shape {tuple(matrix.shape)}; expected a square one")
     if not isinstance(sweeps, int) or sweeps < 1:
         raise InputError(f"sweeps is {sweeps!r}; expected a whole number ≥ 1")
-    # Far below rounding, but above 0: it matters only where there is nothing else.
-    positive: Tensor = matrix.relu() + torch.finfo(matrix.dtype).tiny ** 0.5
+    wide = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
+    # Far below rounding, but above 0: it matters only where there is nothing else. Of float16 the root is 0.008.
+    positive: Tensor = wide.relu() + torch.finfo(wide.dtype).tiny ** 0.5
     for _ in range(sweeps):
         positive = positive / positive.sum(0, keepdim=True)
         positive = positive / positive.sum(1, keepdim=True)
-    return positive
+    return positive.to(matrix.dtype)
 
 
 def nearest_permutation(matrix: Tensor) -> Tensor:

@@ -30,11 +30,14 @@ def check_features(x: Tensor, what: str) -> Tensor:
     return x.detach().reshape(x.shape[0], x.shape[1], -1)
 
 
-def check_pair(x: Tensor, y: Tensor, *, positions: bool) -> tuple[Tensor, Tensor]:
-    """Two features of the same examples as (N, C, P); with ``positions`` they must have as many of these."""
-    x, y = check_features(x, "x"), check_features(y, "y")
+def check_pair(x: Tensor, y: Tensor, *, positions: bool, where: str = "") -> tuple[Tensor, Tensor]:
+    """Two features of the same examples as (N, C, P); with ``positions`` they must have as many of these.
+
+    ``where``: what is said behind their names, " of pairs[2]" for instance.
+    """
+    x, y = check_features(x, f"x{where}"), check_features(y, f"y{where}")
     if len(x) != len(y):
-        raise InputError(f"x has {len(x)} examples and y {len(y)}; expected features of the same examples")
+        raise InputError(f"x{where} has {len(x)} examples and y {len(y)}; expected features of the same examples")
     if positions and x.shape[2] != y.shape[2]:
         raise InputError(f"x has {x.shape[2]} positions and y {y.shape[2]}; Procrustes compares position by position")
     return x, y

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coset.errors import InputError
 from coset.represent.channels import ChannelStatistics, Normalization, channel_statistics, check_pair, normalization
-from coset.represent.hsic import HsicTerms, PairSums, check_examples, hsic_terms
+from coset.represent.hsic import FEWEST, HsicTerms, PairSums, check_examples, hsic_terms
 from coset.represent.kernels import UnitFeatures, centred, check_kernel, kernel_matrix, kernel_sums, linear_sums
 from coset.represent.unit_groups import Group, UnitGroup, group_on
 
@@ -43,6 +43,12 @@ def cka(
     x, y = check_pair(x, y, positions=False)
     if not isinstance(batches, int) or isinstance(batches, bool) or not 1 <= batches <= len(x):
         raise InputError(f"batches is {batches!r}; expected a whole number from 1 to the number of examples, {len(x)}")
+    check_examples(estimator, len(x))
+    if len(x) // batches < FEWEST[estimator]:
+        raise InputError(
+            f"batches is {batches} for {len(x)} examples, {len(x) // batches} in a batch; the {estimator} HSIC needs "
+            f"at least {FEWEST[estimator]}"
+        )
     pairs = list(zip(x.tensor_split(batches), y.tensor_split(batches), strict=True))
     return _of_checked(pairs, group, kernel, estimator, form)
 
@@ -64,6 +70,8 @@ def cka_of_batches(
     """
     if isinstance(pairs, Iterator):
         raise InputError("pairs is an iterator, which can be gone through once; expected a sequence of batches (x, y)")
+    if not isinstance(pairs, Iterable):
+        raise InputError(f"pairs is a {type(pairs).__name__}; expected a sequence of batches (x, y)")
     return _of_checked(_Checked(pairs), group, kernel, estimator, form)
 
 
@@ -76,7 +84,7 @@ def _of_checked(
     left, right = (side_of(_Column(pairs, number), group, kernel, "xy"[number]) for number in (0, 1))
     terms, counts = [], []
     for number, (x, y) in enumerate(pairs):
-        check_examples(estimator, len(x), f"batch {number}" if number else "x and y")
+        check_examples(estimator, len(x), f"pairs[{number}]")
         counts.append(len(x))
         if left.kernel == "sum":
             sums = _linear(left.ready(x), right.ready(y), form)
@@ -118,8 +126,19 @@ class _Checked:
     pairs: Iterable[tuple[Tensor, Tensor]]
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for x, y in self.pairs:
-            yield check_pair(x, y, positions=False)
+        channels: tuple[int, int] | None = None
+        for number, pair in enumerate(self.pairs):
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise InputError(f"pairs[{number}] is a {type(pair).__name__}; expected a batch (x, y) of two tensors")
+            x, y = check_pair(*pair, positions=False, where=f" of pairs[{number}]")
+            found = x.shape[1], y.shape[1]
+            if channels is not None and found != channels:
+                raise InputError(
+                    f"x and y of pairs[{number}] have {found[0]} and {found[1]} channels, those of pairs[0] "
+                    f"{channels[0]} and {channels[1]}; expected features of the same layers"
+                )
+            channels = found
+            yield x, y
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from coset.represent.dissection_quantiles import KEPT, TailThreshold
 from coset.represent.dissection_result import Dissection
 from coset.represent.features import ChannelAxis, feature_chunks
 from coset.represent.layers import check_layers
+from coset.represent.settings import is_number
 
 SHARE = 0.005
 """The share of a unit's activations above its threshold."""
@@ -60,7 +61,7 @@ def dissect(
     one batch and, for each unit of each basis, 2·``kept`` activations.
     """
     check_layers(model, [layer])
-    if not 0 <= least_iou < 1:
+    if not is_number(least_iou) or not 0 <= least_iou < 1:
         raise InputError(f"least_iou is {least_iou!r}; expected a number from 0 to 1")
     counted = _counted(data)
     matrices: dict[str, Tensor | None] = {NEURONS: None} if bases is None else dict(bases)
@@ -127,7 +128,6 @@ class _Counts:
         """Maps (n, D, h, w) of the units, masks (n, K, H, W) of the concepts, and what is annotated (n, G)."""
         height, width = masks.shape[2:]
         cut = self.thresholds[:, None, None]
-        self.above += (maps > cut).sum((0, 2, 3))
         self.activations += maps[:, 0].numel()
         # A map that is nowhere above the threshold is not so between its positions, either.
         images, units = (maps.amax((2, 3)) > self.thresholds).nonzero(as_tuple=True)
@@ -137,9 +137,12 @@ class _Counts:
         step = max(1, _HELD // (height * width))
         for start in range(0, len(units), step):
             image, unit = images[start : start + step], units[start : start + step]
-            large = ((rows @ maps[image, unit] @ columns.mT) > cut[unit]).flatten(1)
-            self.pixels.index_add_(0, unit, large.sum(1)[:, None] * annotated[image])
+            chosen = maps[image, unit]
+            self.above.index_add_(0, unit, (chosen > cut[unit]).sum((1, 2)))
+            large = ((rows @ chosen @ columns.mT) > cut[unit]).flatten(1)
             number, pixel = large.nonzero(as_tuple=True)
+            marked = torch.bincount(number, minlength=len(unit))
+            self.pixels.index_add_(0, unit, marked[:, None] * annotated[image])
             self.common.index_add_(0, unit[number], concepts[image[number] * (height * width) + pixel].long())
 
     def result(self, layer: str, counted: Census, error: float, share: float, least_iou: float) -> Dissection:

@@ -77,8 +77,11 @@ def positions_of(maps: Tensor, layer: str, grid: tuple[int, int] | None = None) 
     ``grid``: height and width that tokens (n, C, h·w) stand for.
     """
     if grid is not None and maps.ndim == 3:
-        if len(grid) != 2 or grid[0] * grid[1] != maps.shape[2]:
-            raise InputError(f"grid is {grid!r}; layer '{layer}' has {maps.shape[2]} positions")
+        pair = isinstance(grid, tuple | list) and len(grid) == 2 and all(isinstance(side, int) for side in grid)
+        if not pair or min(grid) < 1 or grid[0] * grid[1] != maps.shape[2]:
+            raise InputError(
+                f"grid is {grid!r}; layer '{layer}' has {maps.shape[2]} positions; expected their height and width"
+            )
         maps = maps.reshape(*maps.shape[:2], *grid)
     if maps.ndim != 4:
         raise InputError(

@@ -105,10 +105,8 @@ def check_examples(estimator: str, n: int, what: str = "x and y") -> None:
     if estimator not in ESTIMATORS:
         raise InputError(f"estimator is {estimator!r}; expected one of {', '.join(repr(name) for name in ESTIMATORS)}")
     if n < FEWEST[estimator]:
-        raise InputError(
-            f"{what} {'has' if what.startswith('batch') else 'have'} {n} examples; the {estimator} HSIC needs at least "
-            f"{FEWEST[estimator]}"
-        )
+        verb = "has" if what.startswith(("batch", "pairs[")) else "have"
+        raise InputError(f"{what} {verb} {n} examples; the {estimator} HSIC needs at least {FEWEST[estimator]}")
 
 
 def hsic_terms(sums: PairSums, estimator: str) -> HsicTerms:

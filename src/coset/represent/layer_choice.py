@@ -1,10 +1,14 @@
 """Which layers are compared unless someone says: those whose outputs are handed to weights."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
+from torch.func import functional_call
 
 from coset.errors import InputError
 from coset.represent.layer_group import layer_groups
@@ -13,43 +17,109 @@ from coset.represent.unit_groups import UnitGroup
 from coset.symmetry import Symmetry
 from coset.train.metrics import evaluation_mode
 
+# So many examples tell which layer reads which.
+_PROBED = 4
+
 
 def called_layers(model: nn.Module, inputs: Tensor) -> tuple[str, ...]:
     """The innermost layers in the order in which a pass calls them, as names for ``features``: 'relu#1' where needed.
 
     The hooks are gone afterwards, whatever happens.
     """
-    leaves = {name: module for name, module in model.named_modules() if name and not list(module.children())}
     called: list[str] = []
+    with torch.no_grad(), evaluation_mode(model), ExitStack() as hooks:
+        for name, module in _innermost(model):
+            hooks.callback(module.register_forward_hook(_noting(called, name)).remove)
+        model(inputs)
+    return _numbered(called)
 
-    def hook(name: str) -> Callable[..., None]:
-        return lambda *_: called.append(name)
 
-    handles = [module.register_forward_hook(hook(name)) for name, module in leaves.items()]
-    try:
-        with torch.no_grad(), evaluation_mode(model):
-            model(inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+def layers_before_weights(model: nn.Module, inputs: Tensor) -> tuple[str, ...]:
+    """The innermost layers that hand their outputs to a layer with a matrix of weights, or to the model's outputs.
+
+    No other layer lies between the two; sums, reshapes and other functions may. Which layer reads which is told by the
+    graph of derivatives of one pass, not by the order of calls, in which the layers are given. For conv → batch norm →
+    ReLU → conv → … → linear these are the ReLUs and the linear layer, whatever is called on another branch meanwhile.
+    """
+    called: list[str] = []
+    spoken: dict[Node, int] = {}
+    """The last step of each call of a layer, and the place of the call in ``called``."""
+    handing: set[int] = set()
+
+    def read(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        handing.update(_nearest((args, kwargs), spoken))
+
+    def speak(name: str) -> Callable[..., None]:
+        def note(_module: nn.Module, _args: Any, outputs: Any) -> None:
+            # A layer that hands on what it is given has the last word on it.
+            spoken.update((node, len(called)) for node in _last_steps(outputs))
+            called.append(name)
+
+        return note
+
+    weights = {name: parameter.detach().requires_grad_() for name, parameter in model.named_parameters()}
+    probe = inputs[:_PROBED].detach().clone()
+    if probe.is_floating_point():
+        probe.requires_grad_()
+    with torch.enable_grad(), evaluation_mode(model), ExitStack() as hooks:
+        for _, module in model.named_modules():
+            if any(parameter.ndim > 1 for parameter in module.parameters(recurse=False)):
+                hooks.callback(module.register_forward_pre_hook(read, with_kwargs=True).remove)
+        for name, module in _innermost(model):
+            hooks.callback(module.register_forward_hook(speak(name)).remove)
+        outputs = functional_call(model, weights, (probe,))
+        handing |= _nearest(outputs, spoken)
+    if not called:
+        raise InputError("the model calls no layers; expected a module made of modules")
+    if not handing:
+        raise InputError("no layer reaches weights or the outputs of the model by ways that have derivatives")
+    names = _numbered(called)
+    return tuple(names[place] for place in sorted(handing))
+
+
+def _innermost(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    return [(name, module) for name, module in model.named_modules() if name and not list(module.children())]
+
+
+def _noting(called: list[str], name: str) -> Callable[..., None]:
+    return lambda *_: called.append(name)
+
+
+def _numbered(called: Sequence[str]) -> tuple[str, ...]:
+    """Names of calls: with their number where a layer is called more than once."""
     return tuple(
         f"{name}#{called[:place].count(name)}" if called.count(name) > 1 else name for place, name in enumerate(called)
     )
 
 
-def layers_before_weights(model: nn.Module, inputs: Tensor) -> tuple[str, ...]:
-    """The layers that are called right before one with a matrix of weights, and the last: one a stage of the network.
+def _last_steps(values: Any) -> Iterator[Node]:
+    """The step of the graph of derivatives that made each tensor in ``values``, which may be nested."""
+    if isinstance(values, Tensor):
+        if values.grad_fn is not None:
+            yield values.grad_fn
+    elif isinstance(values, Mapping):
+        for value in values.values():
+            yield from _last_steps(value)
+    elif isinstance(values, tuple | list):
+        for value in values:
+            yield from _last_steps(value)
 
-    For conv → batch norm → ReLU → conv → … → linear these are the ReLUs and the linear layer.
-    """
-    called = called_layers(model, inputs)
-    if not called:
-        raise InputError("the model calls no layers; expected a module made of modules")
-    weighted = [
-        any(parameter.ndim > 1 for parameter in model.get_submodule(name.partition("#")[0]).parameters())
-        for name in called
-    ]
-    return tuple(name for name, next_weighted in zip(called, [*weighted[1:], True], strict=True) if next_weighted)
+
+def _nearest(values: Any, spoken: Mapping[Node, int]) -> set[int]:
+    """The calls from which a way leads to ``values`` that passes no other."""
+    found: set[int] = set()
+    seen: set[Node] = set()
+    open_ = list(_last_steps(values))
+    while open_:
+        node = open_.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node in spoken:
+            found.add(spoken[node])
+        else:
+            open_ += [before for before, _ in node.next_functions if before is not None]
+    return found
 
 
 def matching_layers(model: nn.Module, patterns: Sequence[str], inputs: Tensor) -> tuple[str, ...]:

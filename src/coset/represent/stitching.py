@@ -21,6 +21,7 @@ from coset.represent.cut import Change, Cut, cut, suited_to
 from coset.represent.layers import recording
 from coset.represent.least_squares import products
 from coset.represent.refresh import batch_statistics, refresh_norms
+from coset.represent.settings import is_number
 from coset.represent.stitching_maps import MapFamily, Weights, make_family
 from coset.train.check import check_pair
 from coset.train.loss import LOSSES
@@ -52,9 +53,11 @@ class StitchTraining:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise InputError(f"{name} is {value!r}; expected a whole number ≥ {least}")
-        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+        if not isinstance(self.batch_statistics, bool):
+            raise InputError(f"batch_statistics is {self.batch_statistics!r}; expected True or False")
+        if not is_number(self.learning_rate) or self.learning_rate <= 0:
             raise InputError(f"learning_rate is {self.learning_rate!r}; expected a number above 0")
-        if not 0 <= self.momentum < 1:
+        if not is_number(self.momentum) or not 0 <= self.momentum < 1:
             raise InputError(f"momentum is {self.momentum!r}; expected a number in [0, 1)")
 
 

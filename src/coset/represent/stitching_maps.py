@@ -23,6 +23,7 @@ from coset.represent.least_squares import (
     orthogonal_map,
     polar,
 )
+from coset.represent.settings import is_number
 
 Weights = dict[str, Tensor]
 """What is trained of a map, by name; tensors that change in place."""
@@ -91,7 +92,7 @@ def g_relu(*, alpha: float = 0.1, sweeps: int = SWEEPS, scales: bool = True) -> 
     to the vertices, which are the permutations. D > 0 is projected, too. In evaluation P is the nearest permutation.
     Without ``scales`` D = 1, the group of GELU or sigmoid.
     """
-    if not math.isfinite(alpha):
+    if not is_number(alpha):
         raise InputError(f"alpha is {alpha!r}; expected a finite number")
 
     def random(d: int, c: int, generator: torch.Generator) -> Weights:
@@ -125,7 +126,7 @@ def softsort(*, temperature: float | None = None) -> MapFamily:
     ``sort`` is descending; τ = 1/C unless told. The supplement prints it without |·|. In evaluation P is the nearest
     permutation: the largest entries of rows, which the paper takes, stand in one column where keys are equal.
     """
-    if temperature is not None and not (math.isfinite(temperature) and temperature > 0):
+    if temperature is not None and not (is_number(temperature) and temperature > 0):
         raise InputError(f"temperature is {temperature!r}; expected a number above 0, or None for 1/C")
 
     def random(d: int, c: int, generator: torch.Generator) -> Weights:
@@ -153,7 +154,7 @@ def softsort(*, temperature: float | None = None) -> MapFamily:
 
 def l1(*, penalty: float = 0.01) -> MapFamily:
     """Any matrix with the penalty λ Σ|M_ij| (D.6), λ = ``penalty``; ``sparsity`` tells how sparse it became."""
-    if not (math.isfinite(penalty) and penalty >= 0):
+    if not (is_number(penalty) and penalty >= 0):
         raise InputError(f"penalty is {penalty!r}; expected a number ≥ 0")
     plain = full()
 

@@ -11,6 +11,7 @@ from coset.errors import InputError
 from coset.progress import progress
 from coset.represent.penalties import DRAWS, Penalty, bootstrap_mean, correct, stitching_penalty
 from coset.represent.resampling import Interval
+from coset.represent.settings import is_number
 from coset.represent.stitching import Stitching, StitchTraining, check_labelled, stitch
 from coset.represent.stitching_maps import FAMILIES
 
@@ -108,9 +109,13 @@ def cross_validate(
     """
     if family not in FAMILIES:
         raise InputError(f"family is {family!r}; expected one of {', '.join(FAMILIES)}")
+    if not isinstance(values, Sequence) or not all(is_number(value) for value in values):
+        raise InputError(f"values is {values!r}; expected a list of finite numbers")
     if not values:
         raise InputError("values is empty; expected one at least")
     x, y = check_labelled(data, "data")
+    if not is_number(share):
+        raise InputError(f"share is {share!r}; expected a number between 0 and 1")
     kept = round(share * len(x))
     if not 2 <= kept < len(x):
         raise InputError(f"share is {share!r} of {len(x)} examples; expected two at least, and some that are left out")
