@@ -9,6 +9,7 @@ import refusals
 import torch
 from refusals import check_refused
 
+from coset.distribution import MeanField, save_distribution
 from coset.models import MLP
 
 B = ["--model-b", "mlp", "--option-b", "in_features=64", "--option-b", "widths=[5]"]
@@ -18,6 +19,10 @@ B = ["--model-b", "mlp", "--option-b", "in_features=64", "--option-b", "widths=[
 def files(tmp_path):
     for name, widths in (("a.pt", [4]), ("b.pt", [4]), ("wide.pt", [5])):
         torch.save(dict(MLP(64, widths, 10).state_dict()), tmp_path / name)
+    mean = {"layers.0.weight": torch.zeros(4, 64)}
+    save_distribution(
+        MeanField(mean, {name: torch.ones_like(tensor) for name, tensor in mean.items()}), tmp_path / "posterior"
+    )
     (tmp_path / "text.npy").write_text("hello, world")
     (tmp_path / "text.npz").write_text("hello, world")
     np.save(tmp_path / "short.npy", np.zeros((9, 63)))
@@ -36,6 +41,7 @@ command = functools.partial(refusals.command, "compare")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (command(b="posterior"), "posterior is a distribution over weights; expected the weights of one network"),
         (command(*B), "b.pt does not fit the model mlp: 'layers.0.weight' is (4, 64) where (5, 64)"),
         (
             command("--option-b", "widths=[5]"),

@@ -1,6 +1,7 @@
 """``coset compare``."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib.metadata import version
@@ -153,8 +154,6 @@ def _drawn(found: "NetworkComparison") -> "Figure":
 
 
 def _show(found: "NetworkComparison", told: dict[str, Any]) -> None:
-    from coset.represent.kernels import spoken
-
     names = " and ".join(dict.fromkeys(item["model"] for item in told["models"]))
     data = told["data"]
     print(f"A and B: {names}; {data['name']}: {data['examples']:,} {data['part']} examples; 95 % bootstrap intervals")
@@ -187,14 +186,20 @@ def _show(found: "NetworkComparison", told: dict[str, Any]) -> None:
         print(f"{words}: {sentence}")
     if any(not side.orthogonal for pair in found.pairs for side in (pair.advice_x, pair.advice_y)):
         print("*: different for networks with the same function")
-    kernels = dict.fromkeys(pair.kernel for pair in found.pairs)
-    where = {kernel: [_both(p.layer_x, p.layer_y) for p in found.pairs if p.kernel == kernel] for kernel in kernels}
-    own = "; ".join(f"{spoken(kernel)} at {', '.join(names)}" for kernel, names in where.items())
-    print(f"kernels of CKA: own group {own}; O(C) linear")
+    print(f"kernels of CKA: own group {_kernels(found.pairs)}; O(C) linear")
     for note in told["notes"]:
         print(f"note: {note}")
     if told["files"]:
         print(f"written: {', '.join(told['files'])}")
+
+
+def _kernels(pairs: "Sequence[LayerPair]") -> str:
+    """The kernel of most pairs, and where there is another."""
+    from coset.represent.kernels import spoken
+
+    usual, *others = [kernel for kernel, _ in Counter(pair.kernel for pair in pairs).most_common()]
+    where = {kernel: [_both(p.layer_x, p.layer_y) for p in pairs if p.kernel == kernel] for kernel in others}
+    return ", ".join([spoken(usual), *(f"{spoken(kernel)} at {', '.join(names)}" for kernel, names in where.items())])
 
 
 def _both(a: str, b: str) -> str:

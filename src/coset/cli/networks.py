@@ -75,9 +75,13 @@ def read_weights(files: Sequence[Path], source: Source) -> Weights:
     import torch
 
     from coset.checkpoints import match_checkpoint, read_checkpoint
+    from coset.distribution.files import KEY
 
     known = read_symmetry(source)
     checkpoints = tuple(read_checkpoint(file, key=source.key, strip_prefix=source.strip_prefix) for file in files)
+    for checkpoint in checkpoints:
+        if KEY in checkpoint.metadata:
+            raise InputError(f"{checkpoint.where} is a distribution over weights; expected the weights of one network")
     model, inputs = build_model(source.model, source.options, source.shapes)
     state = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, torch.Tensor)}
     matched = [match_checkpoint(checkpoint, state, f"the model {source.model}") for checkpoint in checkpoints]

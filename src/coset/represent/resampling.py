@@ -91,7 +91,7 @@ def kernel_interval(
         if bool((kk <= least[0]).any()) or bool((ll <= least[1]).any()):
             raise InputError(f"a resample of the {n} examples does not tell them apart; expected more examples")
         found.append((kl / (kk.sqrt() * ll.sqrt())).clamp(-1.0, 1.0))
-    return _interval(value, torch.cat(found), level)
+    return percentile_interval(value, torch.cat(found), level)
 
 
 def cka_test(
@@ -136,7 +136,7 @@ def procrustes_interval(
     generator = torch.Generator().manual_seed(seed)
     sums = sums_by_example(x, y, found)
     distances = [resampled_distances(_weights(len(x), count, generator), sums, found) for count in _portions(draws)]
-    return _interval(found.distance, torch.cat(distances), level)
+    return percentile_interval(found.distance, torch.cat(distances), level)
 
 
 def procrustes_test(
@@ -215,7 +215,8 @@ def _check(draws: int, level: float = 0.5) -> None:
         raise InputError(f"level is {level!r}; expected a number between 0 and 1")
 
 
-def _interval(value: float, draws: Tensor, level: float) -> Interval:
+def percentile_interval(value: float, draws: Tensor, level: float) -> Interval:
+    """A value with the percentiles of its resamples (B,)."""
     ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=draws.dtype, device=draws.device)
     low, high = torch.quantile(draws, ends).tolist()
     return Interval(value, low, high, level, draws.cpu())

@@ -19,7 +19,7 @@ from coset.represent.channels import ChannelStatistics, channel_statistics, chec
 from coset.represent.cka import Side, made_side
 from coset.represent.procrustes import CrossMoments, added, cross_moments, procrustes_of_moments
 from coset.represent.procrustes_resampling import resampled_distances, sums_by_batch
-from coset.represent.resampling import u_centred
+from coset.represent.resampling import percentile_interval, u_centred
 from coset.represent.unit_groups import group_on
 from coset.studies import Context
 from coset.studies._godfrey_zoo import Networks, drawn
@@ -71,9 +71,7 @@ class Similarities:
 
 def percentiles(value: float, draws: Tensor) -> Interval:
     """A value with the percentiles of its resamples (B,)."""
-    ends = torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2], dtype=draws.dtype)
-    low, high = torch.quantile(draws, ends).tolist()
-    return Interval(value, low, high, LEVEL, draws)
+    return percentile_interval(value, draws, LEVEL)
 
 
 def similarities(
