@@ -64,7 +64,7 @@ PRESETS = {
             FEWER_IMAGES,
             3,
             Recipe(
-                epochs=5,
+                epochs=4,
                 batch_size=125,
                 optimizer="adamw",
                 learning_rate=2e-3,
@@ -88,8 +88,8 @@ PRESETS = {
     ),
 }
 EARLIER = earlier_sentence(
-    "the last one before had two networks of 4 epochs, stitched in both directions by maps that trained on 1,500 "
-    "images for 3 epochs and were judged on 2,000"
+    "the last one before had two of these networks, stitched in both directions by maps that trained on 1,500 images "
+    "for 3 epochs and were judged on 2,000"
 )
 
 
