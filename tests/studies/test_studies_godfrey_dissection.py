@@ -123,8 +123,8 @@ def test_a_study_without_residual_networks_says_so() -> None:
     subjects = config.subjects()
     assert list(subjects) == ["plain", "with", "without"]
     assert dict(subjects["without"].zoo.options)["final_activation"] is False
-    assert subjects["with"].places[0] == (WITH, ("stages.0.0", "stages.1.0"))
-    assert "2 of either kind, with 4-8 channels" in _setting(config)
+    assert subjects["with"].places[0] == (WITH, ("stages.0.0",))
+    assert "2 of either kind, with 4 channels" in _setting(config)
     plain = replace(config, residual=None)
     assert list(plain.subjects()) == ["plain"]
     assert "left to the preset paper" in _setting(plain)

@@ -198,6 +198,8 @@ def figure_of(
         label_panel(axes, chr(ord("a") + number), title)
         if first is None:
             axes.set_ylabel("interpretable units, %")
+        else:
+            axes.tick_params(labelleft=False)
         first = first or axes
     assert first is not None
     first.set_ylim(bottom=0)
@@ -210,6 +212,8 @@ def figure_of(
         axes.set_title(f"$\\bf{{({chr(ord('a') + len(panels) + number)})}}$  {label}", loc="left", fontsize=8.0)
         if base is None:
             axes.set_ylabel("different concepts a layer")
+        else:
+            axes.tick_params(labelleft=False)
         base = base or axes
     assert base is not None
     handles, names = base.get_legend_handles_labels()

@@ -65,7 +65,7 @@ def _tiny10(*numbers: int) -> tuple[tuple[str, str], ...]:
 
 
 _TRAINED = Recipe(
-    epochs=8,
+    epochs=6,
     batch_size=100,
     optimizer="adam",
     learning_rate=1e-2,
@@ -73,23 +73,23 @@ _TRAINED = Recipe(
     augmentation="shift-flip",
     shift=1,
 )
-_BRIEF = Recipe(epochs=3, batch_size=50, optimizer="adam", learning_rate=1e-2, schedule="cosine")
-_DIGITS = Images("digits", train=300, test=100)
-_SMALL = (("stages", (4, 8)), ("blocks", 1), ("in_channels", 1))
+_BRIEF = Recipe(epochs=2, batch_size=50, optimizer="adam", learning_rate=1e-2, schedule="cosine")
+_DIGITS = Images("digits", train=100, test=100)
+_SMALL = (("stages", (4,)), ("blocks", 1), ("in_channels", 1))
 PRESETS = {
     "quick": Config(
         Zoo("resnet", _DIGITS, 2, _BRIEF, _SMALL),
-        (("stem.activation", "stem.norm"), ("stages.1.0.activation1", "stages.1.0.norm1")),
+        (("stem.activation", "stem.norm"),),
         Zoo("resnet", _DIGITS, 2, _BRIEF, _SMALL),
-        Pictures(60, 60, batch_size=60),
-        Turning((0.0, 0.5, 1.0), 2),
+        Pictures(40, 40, batch_size=40),
+        Turning((0.0, 1.0), 2),
     ),
     "small": Config(
         Zoo("tiny10", Images("cifar10", train=1000, test=1000), 4, None),
         _tiny10(1, 3, 5, 6, 7),
         Zoo(
             "resnet",
-            Images("cifar10", train=10_000, test=1000, pool=2),
+            Images("cifar10", train=6000, test=1000, pool=2),
             4,
             _TRAINED,
             (("stages", (16, 32, 64)), ("blocks", 1)),
