@@ -18,7 +18,7 @@ from coset.cli.examples import Choice, chosen
 from coset.cli.figure_files import reserve_figure, told_inputs, write_figure
 from coset.cli.models import gathered
 from coset.cli.networks import Source
-from coset.cli.printing import print_json, show_table
+from coset.cli.printing import decimals, print_json, show_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -182,10 +182,11 @@ def _show(found: Found, told: dict[str, Any], asked: Asked) -> None:
 def _nats(profile: "Profile") -> list[str]:
     doubt = f" ± {profile.barrier_error:.4f}" if profile.barrier_error else ""
     ends = (profile.values[0], profile.values[-1])
-    # No barrier is 0 and never -0.
-    return [f"{profile.barrier + 0.0:.4f}{doubt}", f"{profile.argmax:.3g}", *(f"{value:.4f}" for value in ends)]
+    barrier = f"{decimals(profile.barrier, 4)}{doubt}"
+    return [barrier, f"{profile.argmax:.3g}", *(decimals(value, 4) for value in ends)]
 
 
 def _percent(profile: "Profile") -> list[str]:
     ends = (profile.values[0], profile.values[-1])
-    return [f"{100 * profile.barrier + 0.0:.2f}", f"{profile.argmax:.3g}", *(f"{100 * value:.2f} %" for value in ends)]
+    values = [f"{decimals(100 * value, 2)} %" for value in ends]
+    return [decimals(100 * profile.barrier, 2), f"{profile.argmax:.3g}", *values]

@@ -16,7 +16,7 @@ from coset.cli.examples import Choice, chosen
 from coset.cli.figure_files import reserve_figure, told_inputs, write_figure
 from coset.cli.input_files import SUFFIXES
 from coset.cli.networks import Source
-from coset.cli.printing import print_json, show_table
+from coset.cli.printing import decimals, print_json, show_table
 from coset.errors import InputError
 
 if TYPE_CHECKING:
@@ -207,5 +207,7 @@ def _both(a: str, b: str) -> str:
 
 
 def _interval(one: "Interval | None") -> str:
-    # Nothing is shown as -0.
-    return "–" if one is None else f"{one.value + 0.0:.3f} [{one.low + 0.0:.3f}, {one.high + 0.0:.3f}]"
+    if one is None:
+        return "–"
+    value, low, high = (decimals(number, 3) for number in (one.value, one.low, one.high))
+    return f"{value} [{low}, {high}]"

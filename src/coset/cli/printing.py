@@ -24,6 +24,12 @@ def _plain(content: Any) -> Any:
     return content
 
 
+def decimals(value: float, places: int) -> str:
+    """``value`` with so many decimals; what rounds to 0 is never -0."""
+    # 0.0 + -0.0 is 0.0
+    return f"{round(value, places) + 0.0:.{places}f}"
+
+
 def show_table(columns: list[str], rows: list[list[str]], title: str = "", right: Collection[int] = ()) -> None:
     """Print a table, under a title if there is one; columns numbered in ``right`` are aligned to the right."""
     if title:
