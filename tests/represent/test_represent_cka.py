@@ -305,7 +305,7 @@ def test_batches_that_can_be_gone_through_once_or_are_too_small_are_refused():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_memory_is_bounded_by_tiles(dtype):
     """Neither the kernel matrix nor a second copy of the features is made, however many examples or channels."""
-    x, y = (z.to(dtype) for z in pair(0, n=1200, channels=256, positions=(2,)))
+    x, y = (z.to(dtype) for z in pair(0, n=600, channels=256, positions=(2,)))
     given = {z.untyped_storage().data_ptr() for z in (x, y)}
     largest = 0
 
