@@ -330,6 +330,7 @@ def test_verdicts_of_similarities_follow_the_values() -> None:
     found = _similarities(dict.fromkeys(MEASURES, dipped))
     assert correlation(found).value == pytest.approx(1)
     assert "qualitatively similar, as in the paper" in judge_procrustes(correlation(found))
+    assert "above 0.8, a bound that is ours and not the paper's" in judge_procrustes(correlation(found))
     blocks = {measure: inside_less_outside(found, measure) for measure in MEASURES}
     assert blocks["G_ReLU CKA"].value == pytest.approx(0.3 - 0.85)
     assert judge_blocks(blocks).count("lower modulo") == 4
