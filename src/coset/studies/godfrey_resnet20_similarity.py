@@ -9,7 +9,7 @@ from coset.studies._godfrey_zoo import Pairs
 
 MEASURING = {
     "quick": Measuring(None, 20, draws=50),
-    "small": Measuring(2000, 100, draws=400),
+    "small": Measuring(5000, 100, draws=400),
     "paper": Measuring(None, 500),
 }
 PLACES = {**RESNET20_PLACES, "small": Places()}
@@ -18,7 +18,7 @@ PRESETS = {
     preset: SimilarityConfig(resnet20(preset), PLACES[preset], FIGURE_PAIRS[preset], measuring)
     for preset, measuring in MEASURING.items()
 }
-EARLIER = earlier_sentence("the last one before had one pair of networks of 6 epochs")
+EARLIER = earlier_sentence("the last one before had one pair of networks of 6 epochs, and 2,000 images")
 
 
 @study(
