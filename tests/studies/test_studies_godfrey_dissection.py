@@ -14,7 +14,7 @@ from coset.represent import Concept, dissect
 from coset.represent.dissection_images import checked_batches
 from coset.store import Store
 from coset.studies import Context
-from coset.studies._godfrey_dissection_report import Curve, concepts_table, curve, difference, estimate
+from coset.studies._godfrey_dissection_report import Curve, Estimate, concepts_table, curve, difference, estimate
 from coset.studies._godfrey_dissections import Found, Pictures, Subject, Turning, annotated, examined, with_classes
 from coset.studies.godfrey_dissection import (
     AFTER,
@@ -50,6 +50,10 @@ def test_intervals_are_those_of_student_and_welch() -> None:
     assert found.sign == 1
     assert between.sign == 0
     assert str(found) == f"{one.mean():.1f} [{found.low:.1f}, {found.high:.1f}]"
+    # Not "-0.0", which says nothing.
+    assert str(Estimate(-7.2, -14.34, -0.04)) == "-7.2 [-14.34, -0.04]"
+    assert str(Estimate(1.0, 0.003, 2.0)) == "1.0 [0.003, 2.000]"
+    assert str(Estimate(0.0, 0.0, 0.0)) == "0.0 [0.0, 0.0]"
 
 
 def test_networks_that_agree_and_single_ones() -> None:

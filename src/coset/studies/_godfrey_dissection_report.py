@@ -40,7 +40,10 @@ class Estimate:
     def __str__(self) -> str:
         if self.low is None or self.high is None:
             return f"{self.value:.1f}"
-        return f"{self.value:.1f} [{self.low:.1f}, {self.high:.1f}]"
+        # An end that is near 0 is told with the digits that say on which side it lies.
+        near = min((abs(end) for end in (self.low, self.high) if end != 0), default=1.0)
+        digits = next((digits for digits in (1, 2, 3) if near >= 0.5 * 10**-digits), 4)
+        return f"{self.value:.1f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
 
 
 def estimate(values: Tensor) -> Estimate:
@@ -182,27 +185,24 @@ def _units_with(each: Sequence[Found], name: str, place: int) -> float:
 def figure_of(
     curves: Mapping[str, Curve], panels: Sequence[tuple[str, Sequence[str]]], bars: Sequence[str]
 ) -> "Figure":
-    """Above, ``panels`` with a title and some of the curves each; below, different concepts of ``bars``."""
+    """Above, ``panels`` with a title and some of the curves each, each with a scale of its own; below, different
+    concepts of ``bars``.
+    """
     from coset.figures import label_panel, new_figure
 
     figure = new_figure(8.4, 6.4)
     grid = figure.add_gridspec(2, 1, height_ratios=(1.25, 1.0))
     upper = grid[0].subgridspec(1, len(panels))
-    first: Axes | None = None
     for number, (title, labels) in enumerate(panels):
-        axes = figure.add_subplot(upper[number], sharey=first)
+        axes = figure.add_subplot(upper[number])
         for place, label in enumerate(labels):
             _draw_percent(axes, label, curves[label], place)
         axes.set_xlabel("power t of the rotation")
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18))
         label_panel(axes, chr(ord("a") + number), title)
-        if first is None:
+        if number == 0:
             axes.set_ylabel("interpretable units, %")
-        else:
-            axes.tick_params(labelleft=False)
-        first = first or axes
-    assert first is not None
-    first.set_ylim(bottom=0)
+        axes.set_ylim(bottom=0)
     lower = grid[1].subgridspec(1, len(bars))
     base: Axes | None = None
     for number, label in enumerate(bars):

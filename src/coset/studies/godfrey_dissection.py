@@ -170,8 +170,8 @@ def _caption(curves: Mapping[str, Curve]) -> str:
     bars = sum(label in curves for label in _BARS)
     return (
         f"{', '.join(f'({letter})' for letter in letters[:lines])} Units with a concept in the basis Q^t, means over "
-        f"networks and rotations, with 95 % intervals over networks. ({letters[lines]})-({letters[lines + bars - 1]}) "
-        f"Different concepts among the units of a layer, by category."
+        f"networks and rotations, with 95 % intervals over networks; scales differ. "
+        f"({letters[lines]})-({letters[lines + bars - 1]}) Different concepts among the units of a layer, by category."
     )
 
 
@@ -217,10 +217,10 @@ rotated behind the ReLUs, {before_concepts:.1f} and {before_concepts_rotated:.1f
 """
 
 _RESIDUAL = """
-On the outputs of residual blocks with a ReLU {with_units:.1f} % of the units are interpretable, and
-{with_rotated:.1f} % rotated ({with_change}); without one {without_units:.1f} and {without_rotated:.1f} %
-({without_change}). Inside of the blocks, behind their first ReLU, it is {with_inside_units:.1f} and
-{with_inside_rotated:.1f} % ({with_inside_change}) in the networks with, {without_inside_units:.1f} and
+On the outputs of residual blocks with a ReLU {with_units:.1f} % of the {with_count} units of a network are
+interpretable, and {with_rotated:.1f} % rotated ({with_change}); without one {without_units:.1f} and
+{without_rotated:.1f} % ({without_change}). Inside of the blocks, behind their first ReLU, it is {with_inside_units:.1f}
+and {with_inside_rotated:.1f} % ({with_inside_change}) in the networks with, {without_inside_units:.1f} and
 {without_inside_rotated:.1f} % ({without_inside_change}) in those without a ReLU on the outputs. Different concepts of
 an output: {with_concepts:.1f} in the units and {with_concepts_rotated:.1f} rotated with a ReLU, {without_concepts:.1f}
 and {without_concepts_rotated:.1f} without. Test accuracies are {with_accuracy:.1f} and {without_accuracy:.1f} %.
@@ -268,8 +268,9 @@ def _rise(where: str, item: Curve) -> str:
 
 
 PAIRED = """
-This is compared within each network, with the same rotations; in the preset small a first comparison, of the two as
-separate groups and with unions over all images, had not told them apart.
+This is compared within each network, with the same rotations. Both were first seen, in the preset small, with unions
+over all images: the fall was then no larger than what networks differ by, and a comparison of the two as separate
+groups had not told them apart.
 """
 
 
