@@ -181,6 +181,12 @@ class Branches(nn.Module):
         return {"main": self.last(h) * self.gate(side).sum(1, keepdim=True)}
 
 
+@pytest.mark.parametrize("norm", [nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm])
+def test_modules_that_make_weights_are_no_layers(norm):
+    model = nn.Sequential(norm(nn.Linear(4, 5)), nn.ReLU(), norm(nn.Linear(5, 3))).double()
+    assert layers_before_weights(model, normal(2, 4)) == ("1", "2")
+
+
 def test_layers_before_weights_go_by_what_is_read():
     model, x = seeded(Branches), normal(3, 4)
     assert called_layers(model, x) == (

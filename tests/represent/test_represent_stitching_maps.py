@@ -158,6 +158,13 @@ def test_units_that_are_dead_or_unlike_all_others_leave_the_start_in_the_group(n
         assert sparsity(matrix, 0.0) == pytest.approx(1 - 1 / 4)
 
 
+@pytest.mark.parametrize("factor", [1e-10, 1e10])
+def test_the_monomial_start_is_exact_at_any_scale_of_the_features(factor):
+    y = normal(30, 4, seed=1).abs()
+    permutation, d = monomial_map(products([(factor * y[:, [2, 0, 3, 1]], y)]))
+    torch.testing.assert_close((permutation * d) @ (factor * y[:, [2, 0, 3, 1]]).T, y.T, rtol=1e-12, atol=0)
+
+
 def test_a_step_to_a_negative_scale_ends_in_the_group():
     family = make_family("g-relu")
     weights = family.random(3, 3, generator(0))
@@ -165,6 +172,12 @@ def test_a_step_to_a_negative_scale_ends_in_the_group():
     family.project(weights)
     assert bool((weights["scale"] > 0).all())
     assert float(weights["scale"][2]) == 2
+    weights["scale"].copy_(torch.tensor([1e-12, 2e-12, -1e-12], dtype=torch.float64))
+    family.project(weights)
+    assert weights["scale"][:2].tolist() == [1e-12, 2e-12]
+    weights["scale"].fill_(-1.0)
+    family.project(weights)
+    assert bool((weights["scale"] > 0).all())
     assert is_permutation((family.settled(weights) > 0).double())
 
 

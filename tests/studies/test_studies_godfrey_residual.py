@@ -36,7 +36,7 @@ from coset.studies._godfrey_residual_stitching import (
 from coset.studies._godfrey_residual_stitching import judge_blocks as judge_penalties
 from coset.studies._godfrey_setting import interval_sentence, sentence, stitching_differences, zoo_differences
 from coset.studies._godfrey_similarity import MEASURES, Similarities
-from coset.studies._godfrey_stitching import Penalties, resampled
+from coset.studies._godfrey_stitching import Penalties, pair_weights, resampled
 from coset.studies._godfrey_zoo import Networks
 from coset.studies.godfrey_leaky_slopes import (
     Slope,
@@ -62,7 +62,7 @@ N, PAIRS = 400, 2
 def _penalties(table: Tensor, layers: tuple[str, ...], families: tuple[str, ...], accuracy: float = 0.9) -> Penalties:
     """Penalties (layers, families) that are met exactly, by images of which so many are lost in every pair."""
     lost = (torch.arange(N) < (N * table).round()[..., None, None]).double().expand(-1, -1, PAIRS, -1)
-    draws = resampled(lost, torch.Generator().manual_seed(0), draws=200)
+    draws = resampled(lost, torch.Generator().manual_seed(0), 200, over_pairs=pair_weights)
     pairs = ((0, 1), (1, 0))
     zeros = torch.zeros(*lost.shape[:3])
     return Penalties(layers, families, pairs, lost, draws, zeros, accuracy, zeros.long())
@@ -164,7 +164,9 @@ def test_the_last_layer_inside_is_compared_with_the_others_inside() -> None:
     assert "not told apart" in judge_last(found, PLACES)[0]
     lost = found.lost.clone()
     lost[found.layers.index(PLACES.inside[-1])] = 1.0
-    worse = replace(found, lost=lost, draws=resampled(lost, torch.Generator().manual_seed(0), draws=100))
+    worse = replace(
+        found, lost=lost, draws=resampled(lost, torch.Generator().manual_seed(0), 100, over_pairs=pair_weights)
+    )
     text, numbers = judge_last(worse, PLACES)
     assert "As in the paper" in text
     assert numbers["last_inside"] == pytest.approx(80)
@@ -183,7 +185,8 @@ def test_differences_to_the_paper_are_told_where_there_are_some() -> None:
     transformers = sentence(zoo_differences(TRANSFORMERS["small"].zoo, TRANSFORMERS["paper"].zoo))
     assert "without mixup, CutMix, label smoothing" in transformers
     found = _residual(outside=[0.1] * 5, inside=[0.2] * 5)
-    assert "of pairs" in interval_sentence(found)
+    assert "of these 2 pairs they say nothing about other networks" in interval_sentence(found)
+    assert "Student's over pairs" in interval_sentence(replace(found, pairs=((0, 1), (1, 2), (2, 0))))
     assert "of one pair" in interval_sentence(replace(found, pairs=((0, 1),)))
 
 

@@ -12,7 +12,7 @@ from coset.represent.stitching import stitch
 from coset.store import Store
 from coset.studies import Context
 from coset.studies import _godfrey_stitching as module
-from coset.studies._godfrey_stitching import Penalties, Training, penalties, resampled, student_weights
+from coset.studies._godfrey_stitching import Penalties, Training, pair_weights, penalties, resampled, student_weights
 from coset.studies._godfrey_stitching_report import beats, beats_sentence, penalty_table
 from coset.studies._godfrey_zoo import Networks, Zoo, chosen_pairs, drawn, load_networks
 from coset.studies._rossi_images import Images
@@ -84,18 +84,28 @@ def test_an_interrupted_run_goes_on(networks, context, monkeypatch):
     assert torch.equal(both.lost[:, :, :1], whole.lost)
 
 
-def test_resamples_are_of_pairs_and_of_examples():
+def test_draws_are_of_pairs_and_of_examples():
     generator = torch.Generator().manual_seed(0)
     by_pair = torch.tensor([0.0, 1.0, 4.0, 5.0])[:, None].expand(4, 50)
     by_example = torch.randn(50, generator=generator).expand(4, 50)
-    draws = resampled(torch.stack([by_pair, by_example]), generator, draws=4000)
-    # The variance of a variance of 4,000 normal draws is 2/4,000 of its square; five deviations are allowed.
-    for row, values, count in ((0, by_pair[:, 0], 4), (1, by_example[0], 50)):
-        expected = float(values.double().var(correction=0)) / count
-        assert float(draws[row].var()) == pytest.approx(expected, rel=5 * (2 / 4000) ** 0.5)
-    # All rows see the same resample.
-    twice = resampled(torch.stack([by_pair, by_pair + 1]), torch.Generator().manual_seed(1), draws=7)
+    draws = resampled(torch.stack([by_pair, by_example]), generator, 4000, over_pairs=pair_weights)
+    # Examples as they are resampled with replacement; the variance of a variance of 4,000 normal draws is 2/4,000 of
+    # its square, and five deviations are allowed.
+    expected = float(by_example[0].double().var(correction=0)) / 50
+    assert float(draws[1].var()) == pytest.approx(expected, rel=5 * (2 / 4000) ** 0.5)
+    # Pairs as Student's t has them: quartiles at ± 0.765 of the mean's deviation, for three degrees of freedom.
+    spread = 0.765 * float(by_pair[:, 0].std()) / 4**0.5
+    inside = float(((draws[0] - 2.5).abs() < spread).double().mean())
+    assert abs(inside - 0.5) < 5 * 0.5 / 4000**0.5
+    # All rows see the same draw.
+    twice = resampled(torch.stack([by_pair, by_pair + 1]), torch.Generator().manual_seed(1), 7, over_pairs=pair_weights)
     assert torch.allclose(twice[1] - twice[0], torch.ones(7, dtype=torch.float64))
+
+
+def test_two_pairs_are_held():
+    by_pair = torch.tensor([0.0, 1.0])[:, None].expand(2, 50)
+    held = resampled(by_pair, torch.Generator().manual_seed(0), 5, over_pairs=pair_weights)
+    assert torch.allclose(held, torch.full((5,), 0.5, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("n", [2, 4])

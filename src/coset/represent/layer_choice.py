@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.func import functional_call
+from torch.nn.utils.parametrize import is_parametrized
 
 from coset.errors import InputError
 from coset.represent.layer_group import layer_groups
@@ -19,6 +20,8 @@ from coset.train.metrics import evaluation_mode
 
 # So many examples tell which layer reads which.
 _PROBED = 4
+_PARAMETRIZATIONS = "parametrizations"
+"""As torch calls the child that makes a module's weights from others."""
 
 
 def called_layers(model: nn.Module, inputs: Tensor) -> tuple[str, ...]:
@@ -63,7 +66,7 @@ def layers_before_weights(model: nn.Module, inputs: Tensor) -> tuple[str, ...]:
         probe.requires_grad_()
     with torch.enable_grad(), evaluation_mode(model), ExitStack() as hooks:
         for _, module in model.named_modules():
-            if any(parameter.ndim > 1 for parameter in module.parameters(recurse=False)):
+            if any(parameter.ndim > 1 for parameter in _own_parameters(module)):
                 hooks.callback(module.register_forward_pre_hook(read, with_kwargs=True).remove)
         for name, module in _innermost(model):
             hooks.callback(module.register_forward_hook(speak(name)).remove)
@@ -78,7 +81,26 @@ def layers_before_weights(model: nn.Module, inputs: Tensor) -> tuple[str, ...]:
 
 
 def _innermost(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    return [(name, module) for name, module in model.named_modules() if name and not list(module.children())]
+    """Modules without modules inside; what makes a module's weights from others (weight norm) is not one of these."""
+    return [
+        (name, module)
+        for name, module in model.named_modules()
+        if name
+        and _PARAMETRIZATIONS not in name.split(".")
+        and {child for child, _ in module.named_children()} <= _made(module)
+    ]
+
+
+def _made(module: nn.Module) -> set[str]:
+    """The name of the child that makes the module's weights, if there is one."""
+    return {_PARAMETRIZATIONS} if is_parametrized(module) else set()
+
+
+def _own_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
+    """The parameters of the module itself, or from which its own are made."""
+    yield from module.parameters(recurse=False)
+    for name in _made(module):
+        yield from module.get_submodule(name).parameters()
 
 
 def _noting(called: list[str], name: str) -> Callable[..., None]:

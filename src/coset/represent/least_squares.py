@@ -15,7 +15,7 @@ from coset.errors import InputError
 from coset.represent.birkhoff import permutation_matrix
 
 LEAST_SCALE = torch.finfo(torch.float32).eps
-"""In place of a scale of 0, which is no element of the group: to the next layer it is the same."""
+"""So small a part of the others stands in place of a scale of 0, which is no element of the group."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def monomial_map(known: Products, *, scales: bool = True) -> tuple[Tensor, Tenso
 
     Output i reads input p_i with d = max(0, ⟨y_i, x_j⟩)/‖x_j‖², j = p_i, which takes max(0, ⟨y_i, x_j⟩)²/‖x_j‖² off the
     squared distance; without scales 2⟨y_i, x_j⟩ − ‖x_j‖². The best p is an assignment. An input that is 0 has scale 1;
-    where d would be 0, which only the closure of the group has, it is ``LEAST_SCALE``.
+    where d would be 0, which only the closure of the group has, it is ``LEAST_SCALE`` times the median of the others.
     """
     energy = known.xx.diagonal()
     if scales:
@@ -94,7 +94,10 @@ def monomial_map(known: Products, *, scales: bool = True) -> tuple[Tensor, Tenso
     d = torch.ones_like(energy)
     if scales:
         live = energy[order] > 0
-        d[order[live]] = (matched[live] / energy[order[live]]).clamp(min=LEAST_SCALE)
+        found = matched[live] / energy[order[live]]
+        positive = found[found > 0]
+        least = LEAST_SCALE * (float(positive.median()) if len(positive) else 1.0)
+        d[order[live]] = torch.where(found > 0, found, least)
     return permutation_matrix(order, energy.dtype), d
 
 

@@ -112,7 +112,9 @@ def g_relu(*, alpha: float = 0.1, sweeps: int = SWEEPS, scales: bool = True) -> 
     def project(weights: Weights) -> None:
         weights["permutation"].copy_(to_birkhoff(weights["permutation"], sweeps))
         if scales:
-            weights["scale"].clamp_(min=LEAST_SCALE)
+            scale = weights["scale"]
+            largest = float(scale.max())
+            scale.clamp_(min=LEAST_SCALE * (largest if largest > 0 else 1.0))
 
     def penalty(weights: Weights) -> Tensor:
         return -alpha * weights["permutation"].square().sum()

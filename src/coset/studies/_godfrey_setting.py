@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from coset.studies._godfrey_stitching import Penalties, Training
+from coset.studies._godfrey_stitching import ENOUGH_PAIRS, Penalties, Training
 from coset.studies._godfrey_stitching_report import INTERVALS
 from coset.studies._godfrey_zoo import Pairs, Zoo
 
@@ -58,7 +58,7 @@ def stitching_differences(training: Training, paper: Training, pairs: Pairs, pap
             f"images (there all)"
         )
     if training.start != "random":
-        parts.append("every map begins at the least-squares one of its family (there at random)")
+        parts.append("unless told otherwise maps begin at the least-squares one of their family (there at random)")
     parts.append("train images of the maps are not moved (there they are)")
     return parts
 
@@ -81,9 +81,11 @@ def earlier_sentence(before: str) -> str:
 
 def interval_sentence(found: Penalties) -> str:
     """Over what intervals are."""
-    if len(found.pairs) > 1:
+    count = len(found.pairs)
+    if count >= ENOUGH_PAIRS:
         return INTERVALS
-    return "Intervals are of 95 %, over resamples of test images; of one pair they say nothing about other networks."
+    whose = "of one pair" if count == 1 else f"of these {count} pairs"
+    return f"Intervals are of 95 %, over resamples of test images; {whose} they say nothing about other networks."
 
 
 def sentence(parts: list[str]) -> str:

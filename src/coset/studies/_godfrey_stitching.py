@@ -40,8 +40,8 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 SCHEMA = 2
 """Version of what is stored: to be raised where the same settings come to give other maps."""
 FAINT = 1e-3
-DRAWS = 2000
-"""Resamples of pairs and images."""
+DRAWS = 8000
+"""Of weights of pairs and resamples of images; tails of Student's t take many."""
 _AT_ONCE = 100
 """So many resamples of the images are held."""
 
@@ -80,7 +80,7 @@ class Stitched:
 
     @property
     def faint(self) -> int:
-        """How many outputs of the map have no entry above 0.001: units that get next to nothing from below."""
+        """How many outputs of the map have no entry above 0.001, though a unit below may be dead as well."""
         return int((self.matrix.abs() <= FAINT).all(1).sum())
 
 
@@ -89,8 +89,9 @@ class Penalties:
     """Penalties of all layers, families and pairs.
 
     ``lost`` (layers, families, pairs, N): what each held-out image adds. ``draws`` (layers, families, B): means over
-    resamples of pairs and of images at once, the same for all layers and families. ``sparsity`` and ``faint`` (layers,
-    families, pairs), None where maps are not trained. ``accuracy``: the mean of the networks of all pairs.
+    resamples of images, with Student's weights of pairs at once, the same for all layers and families. ``sparsity``
+    and ``faint`` (layers, families, pairs), None where maps are not trained. ``accuracy``: the mean of the networks of
+    all pairs.
     """
 
     layers: tuple[str, ...]
@@ -219,7 +220,7 @@ def gathered(
         return torch.stack(cells).reshape(len(layers), len(families), len(pairs), *cells[0].shape)
 
     lost = before - table("correct")
-    draws = resampled(lost, context.generator("pairs and images"))
+    draws = resampled(lost, context.generator("pairs and images"), over_pairs=pair_weights)
     accuracy = float(before.mean())
     return Penalties(layers, families, tuple(pairs), lost, draws, table("sparsity"), accuracy, table("faint"))
 
@@ -233,12 +234,13 @@ def resampled(
     values: Tensor,
     generator: torch.Generator,
     draws: int = DRAWS,
-    over_pairs: Callable[[int, int, torch.Generator], Tensor] | None = None,
+    *,
+    over_pairs: Callable[[int, int, torch.Generator], Tensor],
 ) -> Tensor:
-    """Means of values (…, pairs, N) over resamples of pairs and, at once, of examples: (…, draws).
+    """Means of values (…, pairs, N) with weights of pairs and, at once, over resamples of examples: (…, draws).
 
-    Every resample has the same pairs and examples in all rows, so that differences of rows are resampled, too.
-    ``over_pairs``: the weights of pairs, (draws, pairs); unless told those of pairs drawn with replacement.
+    Every draw has the same weights and examples in all rows, so that it is one of differences of rows, too.
+    ``over_pairs(pairs, draws, generator)``: the weights of pairs, (draws, pairs).
     """
     *rows, pairs, n = values.shape
     flat = values.reshape(-1, n).double()
@@ -246,8 +248,19 @@ def resampled(
     for start in range(0, draws, _AT_ONCE):
         count = min(_AT_ONCE, draws - start)
         by_example = (flat @ _often(n, count, generator).T).reshape(-1, pairs, count)
-        found.append((by_example * (over_pairs or _often)(pairs, count, generator).T).sum(1))
+        found.append((by_example * over_pairs(pairs, count, generator).T).sum(1))
     return torch.cat(found, 1).reshape(*rows, draws)
+
+
+ENOUGH_PAIRS = 3
+"""With fewer, intervals are over examples only, of just these pairs: two say nearly nothing about others."""
+
+
+def pair_weights(n: int, draws: int, generator: torch.Generator) -> Tensor:
+    """``student_weights`` of pairs where there are enough of them, else equal ones."""
+    if n >= ENOUGH_PAIRS:
+        return student_weights(n, draws, generator)
+    return torch.full((draws, n), 1 / n, dtype=torch.float64)
 
 
 def student_weights(n: int, draws: int, generator: torch.Generator) -> Tensor:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from coset.studies import Scalar, Table
 from coset.studies._godfrey_contrasts import key_of, listed, points, sign, told
-from coset.studies._godfrey_stitching import Penalties
+from coset.studies._godfrey_stitching import ENOUGH_PAIRS, Penalties
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,14 +27,16 @@ STYLES: Mapping[str, tuple[int, str]] = {
 """The colour, by its place in the palette, and the mark of each family."""
 
 INTERVALS = """
-Intervals are of 95 %, over resamples of pairs and of test images at once. Pairs share networks, so that for other
-networks they are too narrow.
+Intervals are of 95 %, Student's over pairs, with resamples of test images at once. Where pairs share networks they are
+too narrow for other networks.
 """
 
 
 def over_what(found: Penalties) -> str:
     """What intervals are over, as captions say it."""
-    return "over pairs and images" if len(found.pairs) > 1 else "over images, of one pair"
+    if len(found.pairs) >= ENOUGH_PAIRS:
+        return "over pairs and images"
+    return "over images, of one pair" if len(found.pairs) == 1 else f"over images, of {len(found.pairs)} pairs"
 
 
 def penalty_numbers(found: Penalties) -> dict[str, Scalar]:

@@ -206,7 +206,7 @@ def judge(choices: Mapping[tuple[int, str], Chosen]) -> str:
     ties = (
         "In {tied} of {choices} cases other α are as good on the images left out as the one chosen, which is the "
         "smallest of these. Between the best and the worst α there are {spread:.1f} points of accuracy there, on "
-        "average."
+        "average, of which some is the chance of so few images."
     )
     if max(each.total() for each in counts.values()) == 1:
         return f"{ties} One pair does not tell whether the α chosen varies over pairs; in the paper it does."

@@ -98,7 +98,7 @@ def judge(found: Penalties) -> str:
         f"{family} at {layer}"
         for layer in found.layers
         for family in SPARSE
-        if not _sparser(found, layer, family) and sign(found.difference(layer, "G_ReLU", family)) < 0
+        if not _as_sparse(found, layer, family) and sign(found.difference(layer, "G_ReLU", family)) < 0
     ]
     if cheaper:
         first = (
@@ -132,10 +132,6 @@ def _nearest(found: Penalties) -> str:
 
 def _as_sparse(found: Penalties, layer: str, family: str) -> bool:
     return sparsity_of(found, layer, family) >= sparsity_of(found, layer, "G_ReLU")
-
-
-def _sparser(found: Penalties, layer: str, family: str) -> bool:
-    return sparsity_of(found, layer, family) > sparsity_of(found, layer, "G_ReLU")
 
 
 def _layer_sentence(found: Penalties, layer: str) -> str:

@@ -125,8 +125,8 @@ def _starts(further: Penalties, moved: float | None) -> str:
     if moved is None:
         return ""
     return (
-        f"Of the start: G_ReLU maps begin at the least-squares permutation, and training gives {{moved:.0f}} % of the "
-        f"units another partner. {beats_sentence(further, 'G_ReLU', UNTRAINED)} "
+        f"Of the start: G_ReLU maps begin at the least-squares permutation, and training gives, in the mean "
+        f"over maps, {{moved:.0f}} % of the units another partner. {beats_sentence(further, 'G_ReLU', UNTRAINED)} "
         f"{beats_sentence(further, 'G_ReLU', AT_RANDOM)}"
     )
 
@@ -161,7 +161,7 @@ def judge(found: Penalties) -> str:
         )
     else:
         verdict = "So G_ReLU beats neither rank 1 nor rank 2 everywhere; in the paper it beats both."
-    last = "That it beats rank 4 everywhere holds, too." if wins["rank 4"] else "In the paper it beats rank 4, too."
+    last = "It beats rank 4 everywhere, as there." if wins["rank 4"] else "In the paper it beats rank 4, too."
     return f"{' '.join(ours)} {verdict} {last}"
 
 
