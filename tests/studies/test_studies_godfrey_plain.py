@@ -97,6 +97,6 @@ def _similar(fall: float) -> Similarities:
 
 def test_the_verdict_on_width():
     assert "measured with both widths, as in the paper" in judge_width(_similar(0.3), _similar(0.3))
-    assert "not shown with growing width, unlike there" in judge_width(_similar(0.3), _similar(-0.1))
+    assert "not shown with growing width, where the paper has it" in judge_width(_similar(0.3), _similar(-0.1))
     assert "measured with growing width, and is not shown" in judge_width(_similar(-0.1), _similar(0.3))
     assert "shown with neither width" in judge_width(_similar(-0.1), _similar(0.0))

@@ -157,6 +157,9 @@ def test_some_layers_are_taken_out() -> None:
     assert part.layers == ("2*", "4*")
     assert torch.equal(part.mean("4*", "full").draws, found.mean("4*", "full").draws)
     assert contrast(part, average(part.layers, "rank 2")).value == pytest.approx(0.2)
+    assert part.sparsity is not None
+    assert part.faint is not None
+    assert part.faint.shape == part.sparsity.shape == part.values.shape
 
 
 def test_the_last_layer_inside_is_compared_with_the_others_inside() -> None:
@@ -256,7 +259,8 @@ def test_verdicts_of_slopes_follow_the_penalties() -> None:
     turned = {0.01: even, 1.0: steep}
     numbers = leaky_numbers(turned)
     texts = [text.format(**numbers) for text in (judge_accuracy(turned), judge_evenness(turned), judge_end(turned))]
-    assert all("nlike in the paper" in text for text in texts)
+    assert all("nlike in the paper" in text for text in texts[:2])
+    assert "not told apart from those before them, lower in the paper" in texts[2]
 
 
 def _noisy_slope(true: list[float], noise: float, seed: int, room: float = 0.5) -> Slope:

@@ -157,7 +157,7 @@ def judge_blocks(compared: Contrasts) -> str:
     how = f"by {told('full_excess')} points on average"
     spoken = {
         1: f"As in the paper, full maps cost more inside of blocks than outside, {how}.",
-        0: f"Unlike in the paper, full maps do not cost more inside of blocks than outside by more than the "
+        0: f"That full maps cost more inside of blocks than outside, as in the paper, is not told apart from the "
         f"uncertainty: {told('full_excess')} points on average.",
         -1: f"Unlike in the paper, full maps cost less inside of blocks than outside: {told('full_excess')} points on "
         f"average.",
@@ -181,7 +181,7 @@ def judge_outside(compared: Contrasts, places: Places) -> str:
     spoken = {
         -1: "As in the paper, G_ReLU beats rank 1 outside of blocks on average"
         + (", and consistently" if wins == total else ", but not consistently"),
-        0: "Unlike in the paper, G_ReLU and rank 1 are not told apart outside of blocks on average",
+        0: "G_ReLU, which beats rank 1 outside of blocks in the paper, is not told apart from it on average",
         1: "Unlike in the paper, rank 1 beats G_ReLU outside of blocks on average",
     }[sign(compared.outer["rank 1"])]
     return (
@@ -264,5 +264,7 @@ def _figure(found: Penalties, places: Places) -> "Figure":
 def at_layers(found: Penalties, layers: Sequence[str]) -> Penalties:
     """Of some layers only."""
     rows = [found.layers.index(layer) for layer in layers]
-    zeros = None if found.sparsity is None else found.sparsity[rows]
-    return replace(found, layers=tuple(layers), lost=found.lost[rows], draws=found.draws[rows], sparsity=zeros)
+    zeros, faint = (None if table is None else table[rows] for table in (found.sparsity, found.faint))
+    return replace(
+        found, layers=tuple(layers), lost=found.lost[rows], draws=found.draws[rows], sparsity=zeros, faint=faint
+    )

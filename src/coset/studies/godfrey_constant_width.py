@@ -111,7 +111,7 @@ def judge(constant: Similarities, growing: Similarities) -> str:
     if one and other:
         seen = "with both widths, as in the paper"
     elif one:
-        seen = "with constant width, as in the paper, and is not shown with growing width, unlike there"
+        seen = "with constant width, as in the paper, and is not shown with growing width, where the paper has it, too"
     elif other:
         seen = "with growing width, and is not shown with constant width; in the paper it is there with both"
     else:

@@ -213,7 +213,12 @@ def judge_accuracy(slopes: Mapping[float, Slope]) -> str:
             f"As in the paper it falls towards the identity: every network of slope {least:g} is better than every one"
         )
         return f"The mean accuracy on all test images is {told_all}. {verdict} of slope {most:g}."
-    return f"The mean accuracy on all test images is {told_all}. Unlike in the paper, the two ends are not told apart."
+    verdict = (
+        f"Unlike in the paper, every network of slope {least:g} is worse than every one of slope {most:g}"
+        if max(first) < min(last)
+        else "In the paper it falls towards the identity; here the two ends are not told apart"
+    )
+    return f"The mean accuracy on all test images is {told_all}. {verdict}."
 
 
 def judge_evenness(slopes: Mapping[float, Slope]) -> str:
@@ -240,7 +245,8 @@ def judge_evenness(slopes: Mapping[float, Slope]) -> str:
         f"{spoken}, as a share of the accuracy above chance, which is what there is to lose and falls with the slope. "
         f"The standard deviation of penalties over layers is {each}. Between {least:g} and {most:g} it differs by "
         f"{told('relative_difference')} % of what there is to lose. In points {points_say[plain]}: it differs by "
-        f"{told('spread_difference')}. Noise is taken off these deviations."
+        f"{told('spread_difference')}. The noise of images is taken off these deviations; how much networks "
+        f"differ is not known of so few."
     )
 
 
@@ -249,7 +255,7 @@ def judge_end(slopes: Mapping[float, Slope]) -> str:
     least, most = _ends(slopes)
     drops = {slope: sign(end_drop(slopes[slope].found)) for slope in (least, most)}
     words = {1: "lower than before them", 0: "not told apart from those before them", -1: "higher than before them"}
-    verdict = "as in the paper" if drops[least] == 1 else "unlike in the paper"
+    verdict = {1: "as in the paper", 0: "lower in the paper", -1: "unlike in the paper"}[drops[least]]
     return (
         f"At slope {least:g} the penalties of the last two layers are {words[drops[least]]}, {verdict}: the mean of "
         f"the earlier ones is higher by {told(f'{_name(least)}_drop')} points. At slope {most:g} they are "

@@ -38,7 +38,8 @@ def judge_last(found: Penalties, places: Places) -> tuple[str, dict[str, Scalar]
     one = contrast(found, minus(average([last], "full"), average(others, "full")))
     spoken = {
         1: "As in the paper, full maps cost more at the last layer inside of a block than at the others inside",
-        0: "Full maps are not told apart at the last layer inside of a block and at the others inside, unlike there",
+        0: "Full maps are not told apart at the last layer inside of a block and at the others inside; there "
+        "they cost more",
         -1: "Unlike in the paper, full maps cost less at the last layer inside of a block than at the others inside",
     }[sign(one)]
     return f"{spoken}: by {told('last_inside')} points.", points("last_inside", one)

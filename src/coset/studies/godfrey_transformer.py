@@ -162,7 +162,8 @@ def judge(found: Penalties, share: Interval) -> str:
     """Whether G_ReLU costs more than linear maps, and whether that is much."""
     above = {
         1: f"As in the paper, G_ReLU costs more than linear maps, by {told('less_full')} points on average",
-        0: f"Unlike in the paper, G_ReLU and linear maps are not told apart: {told('less_full')} points on average",
+        0: f"G_ReLU, which costs more than linear maps in the paper, is not told apart from them: {told('less_full')} "
+        f"points on average",
         -1: f"Unlike in the paper, G_ReLU costs less than linear maps: {told('less_full')} points on average",
     }[sign(_less(found, "full"))]
     layers = sum(sign(found.difference(layer, "G_ReLU", "full")) > 0 for layer in found.layers)
@@ -181,7 +182,7 @@ def judge_rotations(found: Penalties) -> str:
     """Beyond the paper: whether rotations, which know no coordinates, do better."""
     spoken = {
         1: "rotations cost less than G_ReLU, as the paper's explanation lets expect",
-        0: "rotations are not told apart from G_ReLU, which the paper's explanation does not let expect",
+        0: "rotations, which should cost less by the paper's explanation, are not told apart from G_ReLU",
         -1: "rotations cost more than G_ReLU, which the paper's explanation does not let expect",
     }[sign(_less(found, "orthogonal"))]
     return (
