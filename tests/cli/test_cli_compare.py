@@ -103,7 +103,7 @@ def test_the_table_tells_group_advice_and_numbers(here, files):
     assert "own only: units have scales of their own, which orthogonal measures notice" in out
     assert "all: nothing acts on the units" in out
     assert "*: different for networks with the same function" in out
-    assert "kernels of CKA: own group max, linear at layers.2; O(C) linear" in out
+    assert "kernels of CKA: own group: max (linear at layers.2); O(C): linear" in out
     assert [row["kernel"] for row in found["layers"]] == ["max", "max", "sum"]
     assert not list(Path().glob("*.png"))
 

@@ -40,7 +40,7 @@ def test_trained_networks_of_one_orbit_are_at_distance_0_modulo_their_layers_gro
 
 
 def test_independent_networks_are_less_alike_modulo_permutations_than_modulo_rotations(tiny10):
-    """Figure 4 of Godfrey et al. 2022 in small: G_ReLU-CKA is smaller, and falls more with depth."""
+    """Figure 5 of Godfrey et al. 2022 in small: G_ReLU-CKA is smaller, and falls more with depth."""
     model, (a, b), images = tiny10
     layers = ["relu1", "relu4", "relu8"]
     x, y = (features(model, images, layers, params=params) for params in (a, b))

@@ -186,7 +186,7 @@ def _show(found: "NetworkComparison", told: dict[str, Any]) -> None:
         print(f"{words}: {sentence}")
     if any(not side.orthogonal for pair in found.pairs for side in (pair.advice_x, pair.advice_y)):
         print("*: different for networks with the same function")
-    print(f"kernels of CKA: own group {_kernels(found.pairs)}; O(C) linear")
+    print(f"kernels of CKA: own group: {_kernels(found.pairs)}; O(C): linear")
     for note in told["notes"]:
         print(f"note: {note}")
     if told["files"]:
@@ -199,7 +199,8 @@ def _kernels(pairs: "Sequence[LayerPair]") -> str:
 
     usual, *others = [kernel for kernel, _ in Counter(pair.kernel for pair in pairs).most_common()]
     where = {kernel: [_both(p.layer_x, p.layer_y) for p in pairs if p.kernel == kernel] for kernel in others}
-    return ", ".join([spoken(usual), *(f"{spoken(kernel)} at {', '.join(names)}" for kernel, names in where.items())])
+    apart = ", ".join(f"{spoken(kernel)} at {', '.join(names)}" for kernel, names in where.items())
+    return f"{spoken(usual)} ({apart})" if apart else spoken(usual)
 
 
 def _both(a: str, b: str) -> str:

@@ -195,7 +195,8 @@ def with_masks(
 ) -> AnnotatedImages:
     """More ``concepts``, whose masks ``make`` reads from the inputs: (n, …) to (n, k, H, W), bool.
 
-    All images are annotated for their categories.
+    All images are annotated for their categories from then on, with all concepts of these: to be used with categories
+    that ``data`` does not have, or has on all images.
     """
     every = (*data.concepts, *concepts)
     categories = _categories(every)

@@ -86,7 +86,8 @@ class Dissection:
         rows = zip(self.concepts, self.concept_shares.tolist(), self.annotated_shares.tolist(), strict=True)
         for concept, among, annotated in rows:
             own = annotated * among
-            found[concept] = min(self.share, own) / max(own, self.share - (1 - annotated))
+            # A concept without pixels cannot be met.
+            found[concept] = min(self.share, own) / max(own, self.share - (1 - annotated)) if own > 0 else 0.0
         return found
 
     def _by_category(self, counts: dict[Concept, int]) -> dict[str, int]:

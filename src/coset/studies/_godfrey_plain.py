@@ -53,7 +53,8 @@ def networks_sentence(zoo: Zoo) -> str:
     if zoo.recipe is None:
         return (
             f"The networks are {zoo.networks} of one architecture trained by others on CIFAR-10 ({zoo.model}: eight "
-            f"convolutions with batch normalisation, 16 to 64 channels); those of the paper are Myrtle CNNs with four "
+            f"convolutions with batch normalisation, 16 to 64 channels), read from the folder that COSET_CHECKPOINTS "
+            f"names (the list of studies has their origin and checksums); those of the paper are Myrtle CNNs with four "
             f"convolutions of 64 to 512 channels."
         )
     if zoo.model == MYRTLE.model:
