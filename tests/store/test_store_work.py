@@ -84,6 +84,19 @@ def test_an_entry_made_of_others_costs_what_these_cost(tmp_path) -> None:
     assert cost() == pytest.approx(entry.cost, abs=0.03)
 
 
+def test_a_part_of_two_entries_is_in_the_cost_of_both(tmp_path) -> None:
+    store = Store(tmp_path)
+
+    def whole() -> dict[str, torch.Tensor]:
+        store.get_or_make({"part": 1}, making(0.1))
+        return {"a": torch.zeros(1)}
+
+    with store.work.measured() as cost:
+        for number in range(2):
+            assert store.get_or_make({"whole": number}, whole).cost >= 0.099
+    assert 0.198 <= cost() < 0.29
+
+
 def test_what_is_not_known_is_not_told(tmp_path) -> None:
     store = Store(tmp_path)
     store.put({"n": 1}, {"a": torch.zeros(1)})

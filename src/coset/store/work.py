@@ -8,7 +8,10 @@ from coset.store.entry import Entry
 
 
 class Work:
-    """Adds up what entries cost to make, in seconds of all cores together."""
+    """Adds up what entries cost to make, in seconds of all cores together, in this process without those it starts.
+
+    One block at a time: threads that use one store at once count each other's work.
+    """
 
     def __init__(self) -> None:
         self._told = 0.0
@@ -25,8 +28,9 @@ class Work:
     def measured(self) -> Iterator[Callable[[], float | None]]:
         """Measure a block; after it, the function that it gives tells the cost.
 
-        That is the processor time of the block without what its entries took now, and the cost of each of these once,
-        found or made. None where one of them has no known cost.
+        That is the processor time of the block without what its entries took now, and the cost of each entry that it
+        asked for itself, found or made, once. Where two of these were made of a third one, this is in the cost of both:
+        then it is an upper bound. None where one of them has no known cost.
         """
         entries: dict[str, float | None] = {}
         start, told, own = time.process_time(), self._told, 0.0

@@ -159,7 +159,7 @@ def _is_text(table: Table, index: int) -> bool:
 
 
 def _times(run: StudyRun) -> str:
-    """How long the run took, and what the whole takes where nothing of it is in the store yet."""
+    """How long the run took, and what the whole takes at most where nothing of it is in the store yet."""
     seconds: float = run.times["seconds"]
     processor: Any = run.times.get("processor")
     # Elsewhere than on the CPU the processor only waits.
