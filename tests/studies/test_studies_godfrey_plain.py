@@ -77,7 +77,7 @@ def test_the_verdict_on_rotations(penalties, said):
 
 @pytest.mark.parametrize(
     ("cost", "noise", "said"),
-    [(0.01, 0.001, "has come far enough"), (0.05, 0.001, "far from its end"), (0.01, 0.1, "is open")],
+    [(0.01, 0.001, "has come far enough"), (0.05, 0.001, "far from its end"), (0.01, 0.1, "is open at layer")],
 )
 def test_whether_fine_tuning_came_far_enough(cost, noise, said):
     found = _rotations(cost, 0.02, 0.05)

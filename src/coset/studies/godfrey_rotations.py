@@ -173,24 +173,23 @@ def judge(found: Penalties) -> str:
 
 
 def adapted(found: Penalties) -> str:
-    """Whether fine-tuning came far enough for the question: a permutation can be undone."""
+    """Where fine-tuning came far enough for the question: a permutation can be undone."""
     costs = {layer: found.mean(layer, "permutation") for layer in found.layers}
+    done = [layer for layer, cost in costs.items() if cost.high < ADAPTED]
     late = [layer for layer, cost in costs.items() if cost.low > ADAPTED]
+    rest = [layer for layer in costs if layer not in (*done, *late)]
+    bound = f"{100 * ADAPTED:g} points"
+    parts = []
+    if done:
+        parts.append(f"it costs less than {bound} at {listed(done)}, where fine-tuning has come far enough")
     if late:
-        return (
-            f"What is above can undo a permutation exactly, and yet it costs more than {100 * ADAPTED:g} points at "
-            f"{listed(late)}: fine-tuning is far from its end, and penalties tell how fast a network adapts, not only "
-            f"whether it can."
+        parts.append(
+            f"it costs more than {bound} at {listed(late)}, where fine-tuning is far from its end, and penalties tell "
+            f"how fast a network adapts, not only whether it can"
         )
-    if all(cost.high < ADAPTED for cost in costs.values()):
-        return (
-            f"Permutations, which what is above can undo exactly, cost less than {100 * ADAPTED:g} points, so that "
-            f"fine-tuning has come far enough."
-        )
-    return (
-        f"Whether fine-tuning came far enough to undo what can be undone is open: permutations may cost "
-        f"{100 * ADAPTED:g} points or more."
-    )
+    if rest:
+        parts.append(f"whether it costs less than {bound} is open at {listed(rest)}")
+    return f"What is above can undo a permutation exactly: {'; '.join(parts)}."
 
 
 def _capital(text: str) -> str:
