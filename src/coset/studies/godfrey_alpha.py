@@ -12,7 +12,7 @@ from torch import Tensor
 from coset.represent import ALPHAS, StitchTraining, cross_validate
 from coset.studies import Context, Findings, Scalar, Table, study
 from coset.studies._godfrey_contrasts import key_of, sign, told
-from coset.studies._godfrey_plain import FEWER, LAYERS, TRAINING, ZOOS, maps_sentence, networks_sentence
+from coset.studies._godfrey_plain import LAYERS, STITCHED, TRAINING, ZOOS, maps_sentence, networks_sentence
 from coset.studies._godfrey_setting import interval_sentence
 from coset.studies._godfrey_stitching import (
     Penalties,
@@ -87,7 +87,7 @@ class Chosen:
     varies much at all layers: the choice of α is not essential.
     """,
     presets={
-        preset: Config(ZOOS[preset], layers, FEWER[preset], TRAINING[preset]) for preset, layers in LAYERS.items()
+        preset: Config(ZOOS[preset], layers, STITCHED[preset], TRAINING[preset]) for preset, layers in LAYERS.items()
     },
 )
 def run(config: Config, context: Context) -> Findings:
@@ -141,8 +141,8 @@ def judge_penalties(found: Penalties) -> str:
     apart = beats_sentence(found, CHOSEN, FIXED)
     if all(sign(one) == 0 for one in differences):
         return (
-            f"{apart} In the paper they are very similar; here no layer tells them apart, and they differ by at most "
-            f"{100 * widest:.1f} points within the intervals."
+            f"{apart} In the paper they are very similar; here no layer tells them apart, which excludes differences "
+            f"of more than {100 * widest:.1f} points only."
         )
     return f"{apart} In the paper they are very similar."
 
