@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from coset.represent import Interval, feature_chunks
 from coset.studies import Context, Scalar, Table
-from coset.studies._godfrey_contrasts import average, contrast, minus, points, sign, told
+from coset.studies._godfrey_contrasts import average, contrast, listed, minus, points, sign, told
 from coset.studies._godfrey_stitching import VARIANTS, Penalties, Training, changed_rows, penalties, stitched
 from coset.studies._godfrey_zoo import Networks, drawn
 
@@ -128,16 +128,17 @@ def _faint(found: Penalties, family: str) -> int:
 def judge_starts(starts: Starts, labels: Mapping[str, str]) -> str:
     """What training does to the least-squares permutation, and how maps fare from a random start."""
     trained = {
-        1: f"raises the penalty, in the mean of all layers by {told('gain')} points",
-        0: f"changes the penalty in the mean of all layers by {told('gain')} points, which is not told apart from 0",
-        -1: f"lowers the penalty: in the mean of all layers it changes by {told('gain')} points",
+        1: f"raises the penalty: it changes by {told('gain')} points",
+        0: f"changes the penalty by {told('gain')} points, which is not told apart from 0",
+        -1: f"lowers the penalty: it changes by {told('gain')} points",
     }[sign(starts.gain)]
-    at = ", ".join(labels.get(layer, layer) for layer in starts.random.layers)
+    names = [labels.get(layer, layer) for layer in starts.random.layers]
+    at = f"at layer {names[0]}" if len(names) == 1 else f"in the mean of layers {listed(names)}"
     other = {1: "more", 0: "not told apart", -1: "less"}[sign(starts.random_loss)]
     return (
-        f"Of the start: G_ReLU maps begin at the least-squares permutation, whose penalty is {told('start')} points. "
-        f"Training, in which they are doubly stochastic, gives {{moved:.0f}} % of the units another partner and "
-        f"{trained}. From a random start, trained in the same way, the penalty at layer {at} is {told('random')} "
+        f"Of the start: G_ReLU maps begin at the least-squares permutation, whose penalty is {told('start')} points in "
+        f"the mean of all layers. Training, in which they are doubly stochastic, gives {{moved:.0f}} % of the units "
+        f"another partner and {trained}. From a random start, trained in the same way, the penalty {at} is {told('random')} "
         f"points; from the least-squares start it is {_against(other)} ({told('random_loss')}). Of {{units:,}} units "
         f"of all G_ReLU maps together {{dead}} are dead on the train images of the maps or have a dead partner; "
         f"{{faint}} have a scale of at most 0.001 ({{faint_start}} of the least-squares maps), so that the network "
