@@ -138,11 +138,11 @@ def judge_starts(starts: Starts, labels: Mapping[str, str]) -> str:
     return (
         f"Of the start: G_ReLU maps begin at the least-squares permutation, whose penalty is {told('start')} points in "
         f"the mean of all layers. Training, in which they are doubly stochastic, gives {{moved:.0f}} % of the units "
-        f"another partner and {trained}. From a random start, trained in the same way, the penalty {at} is {told('random')} "
-        f"points; from the least-squares start it is {_against(other)} ({told('random_loss')}). Of {{units:,}} units "
-        f"of all G_ReLU maps together {{dead}} are dead on the train images of the maps or have a dead partner; "
-        f"{{faint}} have a scale of at most 0.001 ({{faint_start}} of the least-squares maps), so that the network "
-        f"above does without them."
+        f"another partner and {trained}. From a random start, trained in the same way, the penalty {at} is "
+        f"{told('random')} points; from the least-squares start it is {_against(other)} ({told('random_loss')}). Of "
+        f"{{units:,}} units of all G_ReLU maps together {{dead}} are dead on the train images of the maps or have a "
+        f"dead partner; {{faint}} have a scale of at most 0.001 ({{faint_start}} of the least-squares maps), so that "
+        f"the network above does without them."
     )
 
 

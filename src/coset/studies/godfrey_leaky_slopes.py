@@ -28,6 +28,7 @@ from coset.studies._godfrey_setting import (
 )
 from coset.studies._godfrey_similarity import percentiles
 from coset.studies._godfrey_stitching import Penalties, Training, penalties
+from coset.studies._godfrey_stitching_report import over_what
 from coset.studies._godfrey_zoo import Pairs, Zoo, answers, chosen_pairs, load_networks
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def run(config: Config, context: Context) -> Findings:
     """Two networks of each slope, stitched by G_ReLU."""
     paper = PRESETS["paper"]
     slopes = {slope: _measured(config, context, slope) for slope in config.slopes}
-    labels = config.places.labels()
+    labels, first = config.places.labels(), next(iter(slopes.values()))
     smaller = [*zoo_differences(config.zoo, paper.zoo), LAST_EPOCH]
     if config.slopes != paper.slopes:
         smaller.append(
@@ -132,12 +133,12 @@ def run(config: Config, context: Context) -> Findings:
         numbers=numbers_of(slopes),
         tables={"accuracies": _accuracy_table(slopes), "penalties": _penalty_table(slopes, labels)},
         outcome=f"{judge_accuracy(slopes)}\n\n{judge_evenness(slopes)}\n\n{judge_end(slopes)}\n\n"
-        f"{interval_sentence(next(iter(slopes.values())).found)} {sentence(smaller)} "
+        f"{interval_sentence(first.found)} {sentence(smaller)} "
         f"{EARLIER if config == PRESETS['small'] else ''}",
         figure=lambda: _figure(slopes, labels),
         caption="(a) G_ReLU stitching penalties by layer, numbered by convolutions, * inside of "
-        "residual blocks, for slopes of LeakyReLU: means with 95 % intervals. (b) Accuracy on all "
-        "test images of the two networks of each slope, here and published.",
+        f"residual blocks, for slopes of LeakyReLU, with 95 % intervals {over_what(first.found)}. (b) Accuracy on all "
+        f"test images of the two networks of each slope, here and published.",
     )
 
 
@@ -153,9 +154,9 @@ def _measured(config: Config, context: Context, slope: float) -> Slope:
 def spread(one: Slope, *, relative: bool = False) -> Interval:
     """The standard deviation of the mean penalties over layers, without the part of it that is noise.
 
-    Noise e of the means over pairs and images adds the variance of e over layers to the square; a resample has it
-    twice. Its expectation, that of resamples around the means, is taken off. ``relative``: as a share of ``room``,
-    which is taken as known.
+    Noise e of the means over images adds the variance of e over layers to the square; a resample has it twice. Its
+    expectation, that of resamples around the means, is taken off. ``relative``: as a share of ``room``, which is taken
+    as known.
     """
     values = one.found.lost.mean((-2, -1))[:, 0]
     draws = one.found.draws[:, 0]
@@ -300,7 +301,8 @@ def _penalty_table(slopes: Mapping[float, Slope], labels: Mapping[str, str]) -> 
             mean = one.found.mean(layer, FAMILY)
             rows.append([slope, labels[layer], layer, 100 * mean.value, 100 * mean.low, 100 * mean.high])
     columns = ("slope", "layer", "name", "penalty, points", "low", "high")
-    return Table(columns, rows, "G_ReLU stitching penalties, means over pairs with 95 % intervals.")
+    whose = over_what(next(iter(slopes.values())).found)
+    return Table(columns, rows, f"G_ReLU stitching penalties with 95 % intervals {whose}.")
 
 
 def _figure(slopes: Mapping[float, Slope], labels: Mapping[str, str]) -> "Figure":
