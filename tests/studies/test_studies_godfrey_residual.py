@@ -139,6 +139,10 @@ def test_verdicts_of_stitching_follow_the_penalties() -> None:
     assert "worst of all families" in inside
     assert "As in the paper" in inside
 
+    table = torch.tensor([[0.1, 0.2, 0.3, 0.5, 0.2]] * 4 + [[0.1, 0.2, 0.3, 0.5, 0.5]], dtype=torch.float64)
+    part = contrasts_of(_penalties(table, tuple(places.labels().values()), FAMILIES), places)
+    assert "on average; that it does so consistently is not told at every layer" in judge_outside(part, places)
+
     other = _residual(outside=[0.3, 0.3, 0.3, 0.3, 0.6], inside=[0.1, 0.1, 0.2, 0.6, 0.2])
     compared = contrasts_of(other, places)
     numbers = numbers_of(other, compared, places)

@@ -174,13 +174,16 @@ def judge_blocks(compared: Contrasts) -> str:
     return f"{spoken} Of the other families, {others}."
 
 
+_LEFT_OPEN = "; that it does so consistently is not told at every layer"
+
+
 def judge_outside(compared: Contrasts, places: Places) -> str:
     """Whether G_ReLU beats rank 1, and sometimes rank 2, outside of blocks."""
     total = len(places.outside)
     wins, losses = _layers(compared, places.outside, "rank 1", -1), _layers(compared, places.outside, "rank 1", 1)
     spoken = {
         -1: "As in the paper, G_ReLU beats rank 1 outside of blocks on average"
-        + (", and consistently" if wins == total else ", but not consistently"),
+        + (", and consistently" if wins == total else ", but not consistently" if losses else _LEFT_OPEN),
         0: "G_ReLU, which beats rank 1 outside of blocks in the paper, is not told apart from it on average",
         1: "Unlike in the paper, rank 1 beats G_ReLU outside of blocks on average",
     }[sign(compared.outer["rank 1"])]
