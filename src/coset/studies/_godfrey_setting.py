@@ -55,7 +55,7 @@ def stitching_differences(training: Training, paper: Training, pairs: Pairs, pap
             f"maps train on {_images(training.images)} images for {training.epochs} epochs in batches of "
             f"{training.batch_size} at a rate of {training.learning_rate:g} (there all images, {paper.epochs}, "
             f"{paper.batch_size} and {paper.learning_rate:g}), and are judged on {_images(training.held_out)} test "
-            f"images (there all)"
+            f"images{'' if training.held_out is None else ' (there all)'}"
         )
     if training.start != "random":
         parts.append("unless told otherwise maps begin at the least-squares one of their family (there at random)")
