@@ -86,22 +86,24 @@ def run(config: Config, context: Context) -> Findings:
         found[name] = similarities(context, networks, config.layers, pairs, config.measuring)
         accuracies[f"{name}_accuracy"] = accuracy_of(context, networks)
         images = len(drawn(networks.test, config.measuring.images))
+        accuracies["tested"] = len(networks.test)
     constant, growing = found["constant"], found["growing"]
+    numbered = replace(constant, layers=tuple(str(number) for number, _ in enumerate(constant.layers, 1)))
     others = {f"growing_{name}": value for name, value in numbers_of(growing).items()}
     return Findings(
         numbers=numbers_of(constant) | others | accuracies,
         tables={**tables_of(constant), "published": _published_table(constant), "growing-width": layer_table(growing)},
         outcome=f"""
-        With constant width ({{constant_accuracy:.1f}} % of test images right): {fall_sentence(constant, "CKA")}
-        {fall_sentence(constant, "Procrustes")}
+        With constant width ({{constant_accuracy:.1f}} % of all {{tested:,}} test images right):
+        {fall_sentence(constant, "CKA")} {fall_sentence(constant, "Procrustes")}
 
         {GROWING} {judge(constant, growing)}
 
         {networks_sentence(config.constant)} {how_sentence(constant, config.measuring, images)}
         {sentence(_smaller(config))}
         """,
-        figure=lambda: similarity_figure(constant),
-        caption=similarity_caption(constant, "networks of constant width and different seeds"),
+        figure=lambda: similarity_figure(numbered),
+        caption=similarity_caption(constant, "networks of constant width and different seeds, numbered in their order"),
     )
 
 
