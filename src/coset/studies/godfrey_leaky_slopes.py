@@ -260,7 +260,7 @@ def judge_end(slopes: Mapping[float, Slope]) -> str:
     return (
         f"At slope {least:g} the penalties of the last two layers are {words[drops[least]]}, {verdict}: the mean of "
         f"the earlier ones is higher by {told(f'{_name(least)}_drop')} points. At slope {most:g} they are "
-        f"{words[drops[most]]} ({told(f'{_name(most)}_drop')})."
+        f"{words[drops[most]]} ({told(f'{_name(most)}_drop')}); in the paper mostly as high as the others."
     )
 
 
@@ -311,7 +311,7 @@ def _figure(slopes: Mapping[float, Slope], labels: Mapping[str, str]) -> "Figure
     figure = new_figure(8.4, 3.6)
     left, right = figure.subplots(1, 2, width_ratios=(2.2, 1.0))
     _draw_penalties(left, slopes, labels)
-    label_panel(left, "a", "G_ReLU stitching")
+    label_panel(left, "a", "$G_{\\mathrm{ReLU}}$ stitching")
     _draw_accuracies(right, slopes)
     label_panel(right, "b", "accuracy")
     return figure
@@ -327,8 +327,9 @@ def _draw_penalties(axes: "Axes", slopes: Mapping[float, Slope], labels: Mapping
         values = [100 * mean.value for mean in means]
         bars = [[100 * (mean.value - mean.low) for mean in means], [100 * (mean.high - mean.value) for mean in means]]
         at = [place + 0.08 * (number - (len(slopes) - 1) / 2) for place in range(len(layers))]
-        axes.errorbar(at, values, bars, color=colour, marker="osD^v<>"[number % 7], lw=1.2, label=f"{slope:g}")
+        axes.errorbar(at, values, bars, color=colour, marker="osD^v<>"[number % 7], ms=4, lw=0.8, label=f"{slope:g}")
     axes.set_xticks(range(len(layers)), [labels[layer] for layer in layers])
+    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     axes.set_xlabel("layer")
     axes.set_ylabel("penalty, percentage points")
     axes.legend(title="slope", loc="upper left", bbox_to_anchor=(1.0, 1.0))
@@ -343,7 +344,7 @@ def _draw_accuracies(axes: "Axes", slopes: Mapping[float, Slope]) -> None:
         axes.plot([place] * len(one.accuracies), one.accuracies, "o", color=BLUE, label=label)
     known = [(place, PUBLISHED[slope]) for place, slope in zip(places, slopes, strict=True) if slope in PUBLISHED]
     axes.plot([place for place, _ in known], [value for _, value in known], "x", color=GREY, label="published")
-    axes.set_xticks(list(places), [f"{slope:g}" for slope in slopes])
+    axes.set_xticks(list(places), [f"{slope:g}" for slope in slopes], rotation=45, ha="right")
     axes.set_ylim(0, 100)
     axes.set_xlabel("slope of LeakyReLU")
     axes.set_ylabel("test accuracy, %")
