@@ -37,6 +37,15 @@ def test_an_entry_knows_its_cost_and_keeps_it(tmp_path) -> None:
     assert found.cost == made.cost == read_header(found.path).cost
 
 
+def test_the_cost_is_not_part_of_the_checksum(tmp_path) -> None:
+    """So that a reader that knows of no cost finds the entry whole."""
+    path = Store(tmp_path).put({"n": 1}, {"a": torch.zeros(1)}, cost=1.25).path
+    content = path.read_bytes()
+    assert content.count(b'"1.250"') == 1
+    path.write_bytes(content.replace(b'"1.250"', b'"2.250"'))
+    assert Store(tmp_path).get({"n": 1}).cost == 2.25
+
+
 def test_waiting_costs_nothing(tmp_path) -> None:
     def make() -> dict[str, torch.Tensor]:
         time.sleep(0.2)

@@ -27,7 +27,7 @@ _DTYPES = frozenset(
 )
 _FIELDS = ("schema", "version", "created", "config", "info", "names", "digest")
 _COST = "cost"
-"""A field that entries have whose making was measured."""
+"""A field that entries have whose making was measured; it is not part of the checksum."""
 
 
 class DamagedEntryError(InputError):
@@ -228,9 +228,9 @@ def _check_storable(name: object, tensor: object) -> None:
 
 
 def _digest(tensors: Mapping[str, Tensor], fields: Mapping[str, str]) -> str:
-    """SHA-256 (hex) of all texts but the digest and of name, type, shape and bytes of every tensor."""
+    """SHA-256 (hex) of all texts but the digest and the cost, and of name, type, shape and bytes of every tensor."""
     digest = hashlib.sha256()
-    for name in (*_FIELDS[:-1], *([_COST] if _COST in fields else [])):
+    for name in _FIELDS[:-1]:
         digest.update(f"{name}={len(fields[name])}:{fields[name]}\n".encode())
     for name in sorted(tensors):
         tensor = tensors[name]
