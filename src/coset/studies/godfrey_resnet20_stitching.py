@@ -5,6 +5,7 @@ from coset.studies._godfrey_residual import PAIRS, RESNET20_PLACES, resnet20
 from coset.studies._godfrey_residual_stitching import StitchingConfig, stitching_findings
 from coset.studies._godfrey_setting import earlier_sentence
 from coset.studies._godfrey_stitching import Training
+from coset.studies._godfrey_zoo import Pairs
 
 TRAINING = {
     "quick": Training(images=100, held_out=100, epochs=1, batch_size=50, learning_rate=1e-2),
@@ -13,13 +14,15 @@ TRAINING = {
 }
 AT_RANDOM = {"quick": ("3",), "small": ("7", "13", "19"), "paper": ()}
 """Behind which layers G_ReLU also begins at random."""
+STITCHED: dict[str, Pairs] = {**PAIRS, "small": ((0, 1), (1, 2), (2, 0), (1, 0), (2, 1), (0, 2))}
 PRESETS = {
-    preset: StitchingConfig(resnet20(preset), RESNET20_PLACES[preset], PAIRS[preset], training, AT_RANDOM[preset])
+    preset: StitchingConfig(resnet20(preset), RESNET20_PLACES[preset], STITCHED[preset], training, AT_RANDOM[preset])
     for preset, training in TRAINING.items()
 }
 EARLIER = earlier_sentence(
     "the last one before had two networks of 6 epochs, stitched in both directions by maps that trained on "
-    "1,500 images for 3 epochs and were judged on 2,000"
+    "1,500 images for 3 epochs and were judged on 2,000; then the first three of these pairs were seen, before the "
+    "other directions were added"
 )
 
 
