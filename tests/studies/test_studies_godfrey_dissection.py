@@ -181,7 +181,7 @@ def test_what_is_stored_is_the_dissection(tmp_path: Path) -> None:
 
 def test_weak_residual_networks_are_called_so() -> None:
     (told,) = _weakness({"plain_accuracy": 87.0, "with_accuracy": 53.0, "without_accuracy": 55.0})
-    assert told.startswith("The residual networks are weak, 32 points or more below the plain ones")
+    assert told.startswith("The residual networks are weak, 32.0 points or more below the plain ones")
     assert _weakness({"plain_accuracy": 87.0, "with_accuracy": 53.0, "without_accuracy": 77.0}) == []
     assert _weakness({"plain_accuracy": 87.0}) == []
 

@@ -129,7 +129,7 @@ def test_verdicts_of_stitching_follow_the_penalties() -> None:
     assert numbers["g_relu_inside"] == pytest.approx(70)
     blocks, outside, inside = (
         text.format(**numbers)
-        for text in (judge_penalties(compared), judge_outside(compared, places), judge_inside(compared))
+        for text in (judge_penalties(compared), judge_outside(compared, places), judge_inside(compared, PLACES))
     )
     assert "As in the paper, full maps cost more inside" in blocks
     assert "rank 1 costs as much" in blocks
@@ -149,7 +149,7 @@ def test_verdicts_of_stitching_follow_the_penalties() -> None:
     assert "Unlike in the paper, full maps cost less inside" in judge_penalties(compared).format(**numbers)
     assert "rank 1 beats G_ReLU" in judge_outside(compared, places).format(**numbers)
     assert "at none of the 3" in judge_outside(compared, places).format(**numbers)
-    inside = judge_inside(compared).format(**numbers)
+    inside = judge_inside(compared, PLACES).format(**numbers)
     assert "worse than full and rank 4, not told apart from rank 2, better than rank 1" in inside
     assert numbers["shift"] == pytest.approx(-70)
     assert "does better inside than outside" in inside
@@ -296,8 +296,8 @@ def test_evenness_is_judged_by_what_there_is_to_lose() -> None:
     assert spread_difference(one, other, relative=True).high < 0
     slopes = {0.01: one, 1.0: other}
     text = judge_evenness(slopes).format(**leaky_numbers(slopes))
-    assert "Unlike in the paper, penalties are less constant" in text
-    assert "In points they are more constant" in text
+    assert "As in the paper, penalties are more constant" in text
+    assert "which is what there is to lose and falls with the slope, they are less constant" in text
     assert spread(other, relative=True).value == pytest.approx(spread(other).value / 0.1)
 
 

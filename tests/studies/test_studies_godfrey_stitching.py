@@ -163,7 +163,7 @@ def test_the_verdict_on_sparse_maps():
     text = judge_sparse(_made(penalty, sparsity=dense))
     assert "No λ makes maps as sparse as G_ReLU's" in text
     assert "The sparsest beside it, λ = 0.1 at layer0, costs more than G_ReLU" in text
-    assert "Less sparse and yet dearer than G_ReLU: λ = 0.1 at layer0" in text
+    assert "Less sparse and yet dearer than G_ReLU by more than the uncertainty: λ = 0.1 at layer0" in text
     assert "cheaper by more than the uncertainty: λ = 0.01 at layer0" in judge_sparse(
         _made(penalty, sparsity={**dense, "λ = 0.01": 0.95})
     )

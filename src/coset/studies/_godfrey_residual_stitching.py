@@ -107,7 +107,8 @@ def stitching_findings(
         numbers=numbers_of(found, compared, config.places) | more_numbers | begun_numbers,
         tables={"penalties": penalty_table(found), "differences": _difference_table(compared), **begun_tables},
         outcome=f"{OVERVIEW}\n\n{judge_blocks(compared)}\n\n{judge_outside(compared, config.places)}\n\n"
-        f"{judge_inside(compared)} {more}\n\n{begun}\n\n{interval_sentence(found)} {sentence(smaller)} {earlier}",
+        f"{judge_inside(compared, config.places)} {more}\n\n{begun}\n\n{interval_sentence(found)} "
+        f"{sentence(smaller)} {earlier}",
         figure=lambda: _figure(found, config.places),
         caption="Stitching penalties by layer, numbered by convolutions: (a) where everything passes through the "
         "layer, (b) inside of residual blocks, marked *. Means over pairs with 95 % intervals.",
@@ -208,7 +209,7 @@ def _rank_two(wins: int, total: int) -> str:
     return f"Rank 2 it beats at {wins} of them, as in the paper at some."
 
 
-def judge_inside(compared: Contrasts) -> str:
+def judge_inside(compared: Contrasts, places: Places) -> str:
     """Whether G_ReLU is the worst family inside of blocks."""
     worse = [family for family in OTHERS if sign(compared.inner[family]) > 0]
     differences = ", ".join(f"{told(f'less_{key_of(family)}_inside')} points to {family}" for family in OTHERS)
@@ -221,7 +222,9 @@ def judge_inside(compared: Contrasts) -> str:
     parts += [f"better than {listed(better)}"] if better else []
     return (
         f"Inside of blocks G_ReLU is {', '.join(parts)} (it loses {differences}); in the paper it is the worst of all "
-        f"families there. {_judge_shift(compared)}"
+        f"families there. Of {len(places.inside)} layers its penalty is above rank 1's at "
+        f"{_layers(compared, places.inside, 'rank 1', 1)} and below it at "
+        f"{_layers(compared, places.inside, 'rank 1', -1)} by more than the uncertainty. {_judge_shift(compared)}"
     )
 
 

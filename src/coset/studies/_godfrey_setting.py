@@ -27,6 +27,8 @@ def zoo_differences(zoo: Zoo, paper: Zoo) -> list[str]:
             f"falls by a {recipe.schedule} (there {published.epochs}, {published.batch_size}, "
             f"{published.learning_rate:g}, {published.schedule})"
         )
+        if recipe.augmentation != published.augmentation:
+            parts.append(f"with the augmentation '{recipe.augmentation}' (there '{published.augmentation}')")
         absent = [
             said for name, said in _REGULARIZERS.items() if getattr(published, name) and not getattr(recipe, name)
         ]
@@ -60,6 +62,7 @@ def stitching_differences(training: Training, paper: Training, pairs: Pairs, pap
     if training.start != "random":
         parts.append("unless told otherwise maps begin at the least-squares one of their family (there at random)")
     parts.append("train images of the maps are not moved (there they are)")
+    parts.append("all maps have a momentum of 0.9 (D.2.1; D.2 has none for full maps and those of low rank)")
     return parts
 
 

@@ -120,7 +120,8 @@ def how_sentence(found: Similarities, how: Measuring, images: int) -> str:
     what = f"the mean of {len(found.pairs)} pairs and for each pair" if several else "one pair"
     return (
         f"All is measured on {images:,} test images in batches of {how.batch}: HSIC without bias, averaged over "
-        f"batches with one ratio at the end, and Procrustes of all images. Intervals are 95 % bootstrap percentiles "
+        f"batches with one ratio at the end, and Procrustes of all images (in the paper all are of the whole test set "
+        f"at once). Intervals are 95 % bootstrap percentiles "
         f"over batches of images, for {what}; they say nothing about other networks. The Procrustes distance is the "
         f"least over the group; its resamples are measured with the matching or rotation that all images have, since "
         f"one found anew would fit each resample's own noise."

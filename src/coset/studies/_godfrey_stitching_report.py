@@ -27,8 +27,8 @@ STYLES: Mapping[str, tuple[int, str]] = {
 """The colour, by its place in the palette, and the mark of each family."""
 
 INTERVALS = """
-Intervals are of 95 %, Student's over pairs, with resamples of test images at once. Where pairs share networks they are
-too narrow for other networks.
+Intervals are of 95 %, Student's over pairs, with resamples of test images at once. Pairs that share networks count as
+independent, so that for other networks these intervals are too narrow.
 """
 
 

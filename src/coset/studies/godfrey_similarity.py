@@ -56,7 +56,7 @@ def run(config: Config, context: Context) -> Findings:
         numbers=numbers_of(found) | {"accuracy": accuracy_of(context, networks)},
         tables=tables_of(found),
         outcome=f"""
-        {OUTCOME} {fall_sentence(found, "CKA")} In the paper it decays more modulo G_ReLU.
+        {OUTCOME} {fall_sentence(found, "CKA")} In the paper it decays much more modulo G_ReLU.
 
         {PROCRUSTES} {fall_sentence(found, "Procrustes")}
 

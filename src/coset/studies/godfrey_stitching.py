@@ -82,6 +82,7 @@ def run(config: Config, context: Context) -> Findings:
             "differences": difference_table(found, "G_ReLU", RANKS),
             "pairs": pair_table(found),
             "further-families": penalty_table(further),
+            "further-differences": difference_table(further, "G_ReLU", further.families[1:]),
         },
         outcome=f"""
         Of an accuracy of {{accuracy:.1f}} %, so many percentage points are lost {_counted(found)}.
@@ -161,7 +162,13 @@ def judge(found: Penalties) -> str:
         )
     else:
         verdict = "So G_ReLU beats neither rank 1 nor rank 2 everywhere; in the paper it beats both."
+    lost = beats(found, "G_ReLU", "rank 4")[1]
     last = "It beats rank 4 everywhere, as there." if wins["rank 4"] else "In the paper it beats rank 4, too."
+    if lost:
+        last = (
+            f"Unlike in the paper, rank 4 beats it at {listed(lost)}; the narrower a layer, the larger a part of all "
+            f"maps has rank 4."
+        )
     return f"{' '.join(ours)} {verdict} {last}"
 
 
@@ -178,8 +185,8 @@ def _further(further: Penalties) -> str:
     ]
     return (
         f"Further families, {_counted(further).replace('{pairs}', '{further_pairs}')}. {' '.join(told)} "
-        f"{beats_sentence(further, 'SoftSort', 'G_ReLU')} In the paper they give comparable results. Of orthogonal "
-        f"maps: {beats_sentence(further, 'orthogonal', 'G_ReLU')}"
+        f"{beats_sentence(further, 'SoftSort', 'G_ReLU')} In the paper they give comparable results. Orthogonal "
+        f"maps, which CKA does not notice: {beats_sentence(further, 'orthogonal', 'G_ReLU')}"
     )
 
 
