@@ -407,7 +407,7 @@ def test_control_flow_that_follows_the_data_is_refused():
         match_activations(sym, params, params, model=model, data=torch.randn(9, 4))
 
 
-def refused(message, name="flatten", **changes):
+def assert_refused(message, name="flatten", **changes):
     model, sym, params, x, _ = setting(name, inputs=8)
     options = {"model": model, "data": x} | changes
     with pytest.raises(InputError, match=message):
@@ -416,17 +416,17 @@ def refused(message, name="flatten", **changes):
 
 def test_bad_input_is_refused_by_name():
     _, _, params, x, _ = setting("flatten", inputs=8)
-    refused("data holds no batches", data=[])
-    refused(r"FlattenCNN cannot be run on data of shape \(2, 3, 8, 8\)", data=torch.zeros(2, 3, 8, 8))
-    refused("batch 1 of data has entries that are NaN", data=[x, x / 0])
-    refused(r"batch 1 of data has shape \(0, 2, 8, 8\)", data=[x, x[:0]])
-    refused("statistic is 'cosine'; expected one of correlation, covariance", statistic="cosine")
-    refused("batch_size is 0", batch_size=0)
-    refused("no units of this symmetry permute", name="rotary")
-    refused("the symmetry knows 'conv.weight', which model", model=nn.Linear(2, 2))
+    assert_refused("data holds no batches", data=[])
+    assert_refused(r"FlattenCNN cannot be run on data of shape \(2, 3, 8, 8\)", data=torch.zeros(2, 3, 8, 8))
+    assert_refused("batch 1 of data has entries that are NaN", data=[x, x / 0])
+    assert_refused(r"batch 1 of data has shape \(0, 2, 8, 8\)", data=[x, x[:0]])
+    assert_refused("statistic is 'cosine'; expected one of correlation, covariance", statistic="cosine")
+    assert_refused("batch_size is 0", batch_size=0)
+    assert_refused("no units of this symmetry permute", name="rotary")
+    assert_refused("the symmetry knows 'conv.weight', which model", model=nn.Linear(2, 2))
     huge = params | {"conv.weight": params["conv.weight"] * 1e300, "conv2.weight": params["conv2.weight"] * 1e300}
-    refused(r"call 2 \(linear\) of FlattenCNN reads values that are NaN or infinite", reference=huge)
-    refused(
+    assert_refused(r"call 2 \(linear\) of FlattenCNN reads values that are NaN or infinite", reference=huge)
+    assert_refused(
         r"activations of 'c1' in the other network, as call 1 \(conv2d\) reads them on batch 0 of data, are NaN",
         other=huge,
     )

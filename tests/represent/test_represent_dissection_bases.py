@@ -17,7 +17,7 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def close(a: Tensor, b: Tensor, atol: float = 1e-12) -> None:
+def assert_near(a: Tensor, b: Tensor, atol: float = 1e-12) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=atol)
 
 
@@ -28,10 +28,10 @@ def test_powers_are_rotations_and_add_up(channels: int, seed: int, s: float, t: 
     a, b, both, half = rotation_powers(q, [s, t, s + t, 0.5])
     eye = torch.eye(channels, dtype=torch.float64)
     for power in (a, b, both, half):
-        close(power @ power.mT, eye)
+        assert_near(power @ power.mT, eye)
         assert float(torch.linalg.det(power)) == pytest.approx(1, abs=1e-12)
-    close(a @ b, both)
-    close(half @ half, q)
+    assert_near(a @ b, both)
+    assert_near(half @ half, q)
 
 
 def test_the_ends_are_exact_and_negative_powers_are_inverses() -> None:
@@ -39,15 +39,15 @@ def test_the_ends_are_exact_and_negative_powers_are_inverses() -> None:
     first, last, back, twice = rotation_powers(q, [0, 1, -1, 2])
     assert torch.equal(first, torch.eye(7, dtype=torch.float64))
     assert torch.equal(last, q)
-    close(back, q.mT)
-    close(twice, q @ q)
+    assert_near(back, q.mT)
+    assert_near(twice, q @ q)
 
 
 def test_powers_are_those_of_the_matrix_logarithm() -> None:
     q = special_rotation(6, generator(3))
     logarithm = scipy.linalg.logm(q.numpy())
     expected = torch.from_numpy(scipy.linalg.expm(0.3 * logarithm).real)
-    close(rotation_powers(q, [0.3])[0], expected, 1e-10)
+    assert_near(rotation_powers(q, [0.3])[0], expected, 1e-10)
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_powers_are_those_of_the_matrix_logarithm() -> None:
 def test_half_turns_and_permutations(matrix: Tensor) -> None:
     q = matrix.double()
     half, third = rotation_powers(q, [0.5, 1 / 3])
-    close(half @ half, q)
-    close(third @ third @ third, q)
-    close(half @ half.mT, torch.eye(len(q), dtype=torch.float64))
+    assert_near(half @ half, q)
+    assert_near(third @ third @ third, q)
+    assert_near(half @ half.mT, torch.eye(len(q), dtype=torch.float64))
 
 
 def test_the_way_is_the_shortest() -> None:
@@ -89,7 +89,7 @@ def test_special_rotations_are_uniform() -> None:
 def test_rotations_in_single_precision() -> None:
     q = special_rotation(20, generator(0)).float()
     half, last = rotation_powers(q, [0.5, 1])
-    close(half @ half, q.double(), 1e-5)
+    assert_near(half @ half, q.double(), 1e-5)
     assert torch.equal(last, q.double())
     with pytest.raises(InputError, match="rotation is not orthogonal"):
         rotation_powers(q.double(), [0.5])

@@ -112,9 +112,9 @@ def g_relu(*, alpha: float = 0.1, sweeps: int = SWEEPS, scales: bool = True) -> 
     def project(weights: Weights) -> None:
         weights["permutation"].copy_(to_birkhoff(weights["permutation"], sweeps))
         if scales:
-            scale = weights["scale"]
-            largest = float(scale.max())
-            scale.clamp_(min=LEAST_SCALE * (largest if largest > 0 else 1.0))
+            largest = weights["scale"].max()
+            least = LEAST_SCALE * torch.where(largest > 0, largest, torch.ones_like(largest))
+            weights["scale"].clamp_(min=least)
 
     def penalty(weights: Weights) -> Tensor:
         return -alpha * weights["permutation"].square().sum()

@@ -11,7 +11,7 @@ from coset.represent import Interval, feature_chunks
 from coset.studies import Context, Scalar, Table
 from coset.studies._godfrey_contrasts import average, contrast, listed, minus, points, sign, told
 from coset.studies._godfrey_stitching import VARIANTS, Penalties, Training, changed_rows, penalties, stitched
-from coset.studies._godfrey_zoo import Networks, drawn
+from coset.studies._godfrey_zoo import Networks, drawn, of_each
 
 AT_RANDOM, UNTRAINED = VARIANTS
 FAMILY = "G_ReLU"
@@ -81,27 +81,17 @@ def dead_units(
 ) -> dict[int, Mapping[str, Tensor]]:
     """For each network and layer, which units (C,) are 0 on all train images of the maps, at all positions; stored."""
     part = drawn(networks.train, images)
-    found: dict[int, Mapping[str, Tensor]] = {}
-    for number, module in networks.modules.items():
-        config = {
-            "kind": "dead units",
-            "schema": SCHEMA,
-            "network": networks.names[number],
-            "fingerprint": networks.fingerprint,
-            "layers": list(layers),
-            "images": images,
-        }
 
-        def make(module: nn.Module = module) -> dict[str, Tensor]:
-            dead: dict[str, Tensor] = {}
-            for chunk in feature_chunks(module, part.x, layers):
-                for layer, features in chunk.items():
-                    here = (features == 0).transpose(0, 1).flatten(1).all(1).cpu()
-                    dead[layer] = here & dead.get(layer, here)
-            return dead
+    def make(module: nn.Module) -> dict[str, Tensor]:
+        dead: dict[str, Tensor] = {}
+        for chunk in feature_chunks(module, part.x, layers):
+            for layer, features in chunk.items():
+                here = (features == 0).transpose(0, 1).flatten(1).all(1).cpu()
+                dead[layer] = here & dead.get(layer, here)
+        return dead
 
-        found[number] = context.store.get_or_make(config, make).params
-    return found
+    address = {"kind": "dead units", "schema": SCHEMA, "layers": list(layers), "images": images}
+    return of_each(context, networks, address, make)
 
 
 def start_numbers(starts: Starts) -> dict[str, Scalar]:

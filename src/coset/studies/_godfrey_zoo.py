@@ -1,7 +1,8 @@
 """Zoos of Godfrey et al. 2022 (D.1): networks of one architecture from different seeds, with their images, in pairs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -94,21 +95,24 @@ def drawn(part: Split, count: int | None) -> Split:
 def answers(context: Context, networks: Networks, held_out: int | None) -> dict[int, Tensor]:
     """For each network and each held-out example 1 where its label is found, else 0: (N,) in float64; stored."""
     part = drawn(networks.test, held_out)
-    found = {}
-    for number, module in networks.modules.items():
-        config = {
-            "kind": "answers",
-            "schema": SCHEMA,
-            "network": networks.names[number],
-            "fingerprint": networks.fingerprint,
-            "held out": held_out,
-        }
+    address = {"kind": "answers", "schema": SCHEMA, "held out": held_out}
+    found = of_each(context, networks, address, lambda module: {"correct": correct(module, (part.x, part.y))})
+    return {number: one["correct"] for number, one in found.items()}
 
-        def make(module: nn.Module = module) -> dict[str, Tensor]:
-            return {"correct": correct(module, (part.x, part.y))}
 
-        found[number] = context.store.get_or_make(config, make).params["correct"]
-    return found
+def of_each(
+    context: Context,
+    networks: Networks,
+    address: Mapping[str, object],
+    make: Callable[[nn.Module], Mapping[str, Tensor]],
+) -> dict[int, Mapping[str, Tensor]]:
+    """What ``make`` makes of each network, stored; ``address`` says all but the network and the images."""
+    return {
+        number: context.store.get_or_make(
+            {**address, "network": networks.names[number], "fingerprint": networks.fingerprint}, partial(make, module)
+        ).params
+        for number, module in networks.modules.items()
+    }
 
 
 def accuracy_of(context: Context, networks: Networks) -> float:
