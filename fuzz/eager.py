@@ -1,4 +1,4 @@
-"""The independent check: a model run eagerly in float64, as its user runs it, before and after an element acts on it."""
+"""The independent check: a model run eagerly in float64, as its user runs it, before and after an element acts."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -12,14 +12,18 @@ from coset.symmetry import Symmetry
 
 
 def doubled(model: nn.Module) -> nn.Module:
-    """A copy in double precision, complex numbers included, with weights away from the zeros and ones of a start."""
+    """A copy in double precision, complex numbers included; tensors under several names stay one."""
     twin = copy.deepcopy(model).eval()
+    known: dict[int, Tensor] = {}
     for module in twin.modules():
         for table in (module._parameters, module._buffers):
             for name, tensor in table.items():
-                if tensor is not None and (tensor.is_floating_point() or tensor.is_complex()):
+                if tensor is None or not (tensor.is_floating_point() or tensor.is_complex()):
+                    continue
+                if id(tensor) not in known:
                     wide = tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
-                    table[name] = nn.Parameter(wide) if isinstance(tensor, nn.Parameter) else wide
+                    known[id(tensor)] = nn.Parameter(wide) if isinstance(tensor, nn.Parameter) else wide
+                table[name] = known[id(tensor)]
     return twin
 
 
