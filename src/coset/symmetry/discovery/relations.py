@@ -94,6 +94,7 @@ class Book:
     values: list[Value] = field(default_factory=list)
     relations: list[Relation] = field(default_factory=list)
     hidden: list[tuple[Term, ...]] = field(default_factory=list)
+    limits: dict[str, list[Term]] = field(default_factory=dict)
     where: str = ""
 
     def value(self, shape: Sequence[int], dims: Iterable[Term], *, inert: bool = False) -> Value:
@@ -116,6 +117,13 @@ class Book:
         """Tell the positions of some dimensions (default: all) apart."""
         for dim in range(value.ndim) if dims is None else dims:
             pin(value.dims[dim], reason or self.where)
+
+    def limit(self, value: Value, dims: Iterable[int] | None = None, reason: str = "") -> None:
+        """Pin where what is known of an operation ends, not the group: it is reported if parameters are concerned."""
+        told = f"{self.where}: {reason}"
+        for dim in range(value.ndim) if dims is None else dims:
+            pin(value.dims[dim], told)
+            self.limits.setdefault(told, []).append(value.dims[dim])
 
     def neutral(
         self, value: Value, *, scale: bool = True, sign: bool = True, dims: Iterable[int] | None = None
