@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 
-import coset.checkpoints.writing as writing
+from coset import tensor_files
 from coset.checkpoints import as_stored, match_checkpoint, output_file, read_checkpoint, write_checkpoint
 from coset.errors import InputError
 
@@ -299,7 +299,7 @@ def test_an_interrupted_write_leaves_what_was_there(tmp_path, monkeypatch, stop)
         Path(target).write_bytes(b"half")
         raise stop
 
-    monkeypatch.setattr(writing, "save_file", interrupted)
+    monkeypatch.setattr(tensor_files, "save_file", interrupted)
     with pytest.raises(stop):
         write_checkpoint(path, weights())
     assert path.read_bytes() == b"earlier"

@@ -6,6 +6,7 @@ The metadata hold the text under a key, which says what kind of file it is, and 
 
 import json
 import platform
+import reprlib
 import tempfile
 import zlib
 from collections.abc import Mapping
@@ -14,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from coset.errors import InputError
-from coset.files import atomic_path
+from coset.files import atomic_path, parse_json
+from coset.tensor_files import read_tensors, write_tensors
 
 
 def check_writable(path: Path, what: str = "checkpoint") -> None:
@@ -50,31 +50,26 @@ def write_sealed(path: Path, key: str, form: int, tensors: Mapping[str, Tensor],
         }
     )
     with atomic_path(path) as part:
-        save_file(copies, part, {key: text, _checksum_key(key): _text_checksum(text)})
+        write_tensors(part, copies, {key: text, _checksum_key(key): _text_checksum(text)})
 
 
 def read_sealed(path: Path, key: str, form: int, what: str = "checkpoint") -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the content of a file that ``write_sealed`` wrote; anything else is one clear error."""
     if not path.is_file():
         raise InputError(f"{what} {path} is not a file, expected a {what} or a new path")
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise InputError(f"{what} {path} is damaged or not a safetensors file: {error}") from error
+    tensors, metadata = read_tensors(path, f"{what} {path}")
     if key not in metadata:
         raise InputError(f"{what} {path} is a safetensors file without {key!r} in its metadata, expected a {what}")
-    try:
-        content = json.loads(metadata[key])
-    except json.JSONDecodeError as error:
-        raise InputError(f"{what} {path} is damaged: its metadata is not JSON: {error}") from error
+    content = parse_json(metadata[key], f"{what} {path} is damaged: its metadata")
     found = content.get("format") if isinstance(content, dict) else None
     if found != form:
-        raise InputError(f"{what} {path} has format {found!r}, expected {form}")
+        raise InputError(f"{what} {path} has format {reprlib.repr(found)}, expected {form}")
     if metadata.get(_checksum_key(key)) != _text_checksum(metadata[key]):
         raise InputError(f"{what} {path} is damaged: its metadata does not have the checksum it was written with")
-    _check_tensors(path, tensors, content["tensors"], what)
+    written = content.get("tensors")
+    if not isinstance(written, dict):
+        raise InputError(f"{what} {path} is damaged: it does not say which tensors it has")
+    _check_tensors(path, tensors, written, what)
     return tensors, content
 
 

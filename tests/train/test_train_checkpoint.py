@@ -142,7 +142,7 @@ def test_a_finished_checkpoint_can_lie_where_nothing_can_be_written(
         raise PermissionError("read-only file system")
 
     monkeypatch.setattr("tempfile.NamedTemporaryFile", refuse)
-    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
     assert same(train(path), first)
     with pytest.raises(InputError, match="cannot be written"):
         train(tmp_path / "other.safetensors")
@@ -217,7 +217,7 @@ def test_a_truncated_file_is_refused(length: int, tmp_path: Path) -> None:
     path = tmp_path / "run.safetensors"
     train(path)
     path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(InputError, match=f"{path} is damaged or not a safetensors file"):
+    with pytest.raises(InputError, match=f"{path} is not a whole safetensors file"):
         train(path)
 
 

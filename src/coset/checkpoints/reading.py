@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from coset.errors import InputError
+from coset.tensor_files import read_tensors
 from coset.values import Frozen
 
 USUAL_KEYS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "params", "weights")
@@ -61,7 +61,7 @@ def read_checkpoint(path: str | os.PathLike[str], *, key: str | None = None, str
     if start[8:] == b"{":  # a safetensors file: the length of its header in eight bytes, then JSON
         if key is not None:
             raise InputError(f"{where} is a safetensors file, which has no parts; '{key}' cannot be chosen there")
-        found, metadata = _read_safetensors(where)
+        found, metadata = read_tensors(where, str(where))
     elif start.startswith((b"PK\x03\x04", b"\x80")):  # a zip archive; a pickle
         found = _state_dict(_read_pytorch(where), key, where)
     else:
@@ -80,14 +80,6 @@ def _require_file(where: Path) -> None:
         raise InputError(f"{where} does not exist; expected a file of weights")
     if not where.is_file():
         raise InputError(f"{where} is not a regular file; expected a file of weights")
-
-
-def _read_safetensors(where: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    try:
-        with safe_open(where, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except SafetensorError as error:
-        raise InputError(f"{where} is not a whole safetensors file: {error}") from error
 
 
 def _read_pytorch(where: Path) -> Any:

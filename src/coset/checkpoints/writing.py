@@ -1,19 +1,17 @@
 """Weights into files: whole or not at all, and never onto what they were made from."""
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from coset.checkpoints.reading import require_finite
 from coset.errors import InputError
 from coset.files import atomic_path, output_folder
+from coset.tensor_files import write_tensors
 
 AnyPath = str | os.PathLike[str]
 
@@ -33,25 +31,8 @@ def write_checkpoint(path: AnyPath, params: Mapping[str, Tensor], metadata: Mapp
         require_finite(name, tensor, f"what is to be written to {path}")
         # Copies, because safetensors takes neither shared memory nor other strides.
         copies[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-    try:
-        with atomic_path(path) as part:
-            save_file(copies, part, texts)
-            _sort_metadata(part)
-    except (OSError, SafetensorError) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or str(error)
-        raise InputError(f"{path} cannot be written: {reason}") from error
-
-
-def _sort_metadata(path: Path) -> None:
-    """Give the texts in the header a fixed order; safetensors writes them in a random one."""
-    with path.open("rb+") as file:
-        size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(size))
-        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-        text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode().ljust(size)
-        assert len(text) == size, "the same texts, escaped alike, take the same space"
-        file.seek(8)
-        file.write(text)
+    with atomic_path(path) as part:
+        write_tensors(part, copies, texts)
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import math
 import os
+import stat
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,12 +16,12 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from coset.errors import InputError
-from coset.files import atomic_path
+from coset.files import atomic_path, parse_json
 from coset.store.address import SCHEMA, canonical_json, info_json, key_of_json
+from coset.tensor_files import write_tensors
 
 _DTYPES = frozenset(
     {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool}
@@ -89,12 +91,9 @@ def write_entry(
     }
     fields["digest"] = _digest(tensors, fields)
     metadata = {f"coset.{name}": text for name, text in fields.items()}
-    try:
-        with atomic_path(path) as part:
-            safetensors.torch.save_file(tensors, part, metadata=metadata)
-            return _entry(path, part.read_bytes())
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"the store entry {path} cannot be written: {_reason(error)}") from error
+    with atomic_path(path) as part:
+        write_tensors(part, tensors, metadata)
+        return _entry(path, part.read_bytes())
 
 
 def read_entry(path: Path) -> Entry:
@@ -112,8 +111,8 @@ def read_header(path: Path) -> Header:
     with _refusals(path), path.open("rb") as file:
         start = file.read(8)
         size = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        content = start + file.read(min(size, os.fstat(file.fileno()).st_size))
         length = os.fstat(file.fileno()).st_size
+        content = start + file.read(min(size, length))
     fields = _fields(path, content, length)
     return _header(path, fields)
 
@@ -122,27 +121,27 @@ def read_header(path: Path) -> Header:
 def _refusals(path: Path) -> Iterator[None]:
     """What the system says against reading ``path``, as an InputError; that it is absent stays as it is."""
     try:
+        # A pipe would be waited for, a device may have no end.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise InputError(f"the store entry {path} cannot be read: it is not a regular file")
         yield
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise InputError(f"the store entry {path} cannot be read: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    return (isinstance(error, OSError) and error.strerror) or str(error)
+        raise InputError(f"the store entry {path} cannot be read: {error.strerror or error}") from error
 
 
 def _entry(path: Path, content: bytes) -> Entry:
     """The entry whose file, at ``path``, has this content."""
-    try:
-        tensors = safetensors.torch.load(content)
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise DamagedEntryError(f"the store entry {path} is damaged: {error}") from error
     fields = _fields(path, content)
     header = _header(path, fields)
+    try:
+        tensors = safetensors.torch.load(content)
+    # Altered bytes can fail in safetensors or in torch, with any exception.
+    except Exception as error:
+        raise _damaged(path, " ".join(str(error).split())) from error
     if header.digest != _digest(tensors, fields) or set(header.names.values()) != set(tensors):
-        raise DamagedEntryError(f"the store entry {path} is damaged: its content does not match its checksum")
+        raise _damaged(path, "its content does not match its checksum")
     return Entry(
         key=path.stem,
         path=path,
@@ -160,19 +159,29 @@ def _fields(path: Path, content: bytes, length: int | None = None) -> dict[str, 
     length = len(content) if length is None else length
     try:
         (size,) = struct.unpack_from("<Q", content)
-        header = json.loads(content[8 : 8 + size])
+        header = parse_json(content[8 : 8 + size], "its header")
         metadata = header.pop("__metadata__")
-        fields = {name: metadata[f"coset.{name}"] for name in _FIELDS}
+        fields = {name: _text(metadata[f"coset.{name}"]) for name in _FIELDS}
         if (cost := metadata.get(f"coset.{_COST}")) is not None:
-            fields[_COST] = cost
-        data = max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedEntryError(f"the store entry {path} is damaged: it has no header of a store entry") from error
+            fields[_COST] = _text(cost)
+        data = max((int(tensor["data_offsets"][1]) for tensor in header.values()), default=0)
+    except (struct.error, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
+        raise _damaged(path, "it has no header of a store entry") from error
     if length != 8 + size + data:
-        raise DamagedEntryError(
-            f"the store entry {path} is damaged: it has {length} bytes and its header tells of {8 + size + data}"
-        )
+        raise _damaged(path, f"it has {length} bytes and its header tells of {8 + size + data}")
     return fields
+
+
+def _text(value: Any) -> str:
+    """``value``, if it is a text that can be written."""
+    if not isinstance(value, str):
+        raise TypeError(f"found {type(value).__name__}, expected a text")
+    value.encode()
+    return value
+
+
+def _damaged(path: Path, why: str) -> DamagedEntryError:
+    return DamagedEntryError(f"the store entry {path} is damaged: {why}")
 
 
 def _header(path: Path, fields: Mapping[str, str]) -> Header:
@@ -180,24 +189,44 @@ def _header(path: Path, fields: Mapping[str, str]) -> Header:
     if fields["schema"] != str(SCHEMA):
         # Not damage: the entry of another version of coset, to be left as it is.
         raise InputError(
-            f"the store entry {path} has schema version {fields['schema']} (written by coset {fields['version']}), "
-            f"this coset reads version {SCHEMA}"
+            f"the store entry {path} has schema version {_one_line(fields['schema'])} (written by coset "
+            f"{_one_line(fields['version'])}), this coset reads version {SCHEMA}"
         )
     key = key_of_json(fields["config"])
     if key != path.stem:
-        raise DamagedEntryError(f"the store entry {path} is damaged: its configuration belongs to the address {key}")
+        raise _damaged(path, f"its configuration belongs to the address {key}")
     try:
-        return Header(
-            config=json.loads(fields["config"]),
-            info=json.loads(fields["info"]),
+        header = Header(
+            config=_mapping(fields, "config"),
+            info=_mapping(fields, "info"),
             created=datetime.fromisoformat(fields["created"]),
             version=fields["version"],
-            names=json.loads(fields["names"]),
+            names=_mapping(fields, "names"),
             digest=fields["digest"],
             cost=float(fields[_COST]) if _COST in fields else None,
         )
-    except ValueError as error:
-        raise DamagedEntryError(f"the store entry {path} is damaged: {error}") from error
+        header.created.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise _damaged(path, _one_line(str(error), 200)) from error
+    if header.created.tzinfo is None:
+        raise _damaged(path, f"its date {header.created} has no time zone")
+    if not all(isinstance(name, str) for name in header.names.values()):
+        raise _damaged(path, "its names do not stand for tensors")
+    if header.cost is not None and not 0 <= header.cost < math.inf:
+        raise _damaged(path, f"its cost is {header.cost}")
+    return header
+
+
+def _mapping(fields: Mapping[str, str], name: str) -> dict[str, Any]:
+    """A text of the header that is a mapping in JSON."""
+    value = parse_json(fields[name], f"its {name}")
+    if not isinstance(value, dict):
+        raise InputError(f"its {name} is a {type(value).__name__}, expected a mapping")
+    return value
+
+
+def _one_line(text: str, length: int = 40) -> str:
+    return " ".join(text.split())[:length]
 
 
 def _storable(params: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -57,7 +57,7 @@ def files(root: Path) -> list[Path]:
 def row_of(path: Path, *, check: bool) -> Row | None:
     """The line about one entry, or None if it was removed meanwhile; ``check`` reads it wholly."""
     try:
-        status = path.stat()
+        status = path.lstat()
         header = read_header(path)
         if check:
             read_entry(path)

@@ -1,12 +1,12 @@
 """What may go from a store: entries that were chosen, and what processes that are gone left behind."""
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from coset.errors import InputError
+from coset.files import is_orphan, is_part, remove_part, untouched
 from coset.locks import locked_if_free, remove_if_free
-from coset.store.listing import CHECKPOINT, LOCK, PART, Row, entry_file, files, lock_file, row_of
+from coset.store.listing import CHECKPOINT, ENTRY, LOCK, PART, Row, entry_file, files, lock_file, row_of
 
 STALE_PART_SECONDS = 3600.0
 """A half-written file that nobody touched for so long belongs to a process that is gone."""
@@ -17,7 +17,7 @@ STALE_CHECKPOINT_SECONDS = 30 * 86400.0
 
 @dataclass(frozen=True)
 class Pruned:
-    """What ``prune`` removed (or would remove): entries, and files left behind by processes that are gone."""
+    """What ``prune`` removed (or would remove): entries, and what processes that are gone left; ``size`` in bytes."""
 
     entries: tuple[Row, ...]
     leftovers: tuple[Path, ...]
@@ -27,11 +27,12 @@ class Pruned:
 def prune(root: Path, chosen: list[Row], *, dry_run: bool) -> Pruned:
     """Remove the chosen entries and all leftovers; with ``dry_run`` only say what would go."""
     try:
-        leftovers = tuple(path for path in files(root) if _is_leftover(path, dry_run))
+        found = {path: _size(path) for path in files(root) if not ENTRY.fullmatch(path.name)}
+        leftovers = tuple(path for path in found if _is_leftover(path, dry_run))
         gone = tuple(row for row in chosen if dry_run or _remove(row))
     except OSError as error:
         raise InputError(f"the store {root} cannot be pruned: {error}") from error
-    return Pruned(gone, leftovers, sum(row.size for row in gone))
+    return Pruned(gone, leftovers, sum(row.size for row in gone) + sum(found[path] for path in leftovers))
 
 
 def _remove(row: Row) -> bool:
@@ -49,26 +50,29 @@ def _remove(row: Row) -> bool:
 
 def _is_leftover(path: Path, dry_run: bool) -> bool:
     """Whether ``path`` was left behind by a process that is gone; it is removed at once unless ``dry_run``."""
-    if not path.is_file():
+    if (PART.fullmatch(path.name) and is_part(path)) or is_orphan(path):
+        stale = untouched(path) > STALE_PART_SECONDS
+        if stale and not dry_run:
+            remove_part(path)
+        return stale
+    if path.is_symlink() or not path.is_file():
         return False
     if LOCK.fullmatch(path.name):
         return remove_if_free(path, dry_run=dry_run)
     if CHECKPOINT.fullmatch(path.name):
         entry = entry_file(path.parent.parent, path.stem.removeprefix("."))
-        if not entry.exists() and not _untouched(path, STALE_CHECKPOINT_SECONDS):
+        if not entry.exists() and untouched(path) <= STALE_CHECKPOINT_SECONDS:
             return False
         with locked_if_free(lock_file(entry)) as free:
             if free and not dry_run:
                 path.unlink(missing_ok=True)
             return free
-    stale = PART.fullmatch(path.name) is not None and _untouched(path, STALE_PART_SECONDS)
-    if stale and not dry_run:
-        path.unlink(missing_ok=True)
-    return stale
+    return False
 
 
-def _untouched(path: Path, seconds: float) -> bool:
+def _size(path: Path) -> int:
+    """The bytes of a file, or of those in a folder of a write that was not finished; 0 if it is gone."""
     try:
-        return time.time() - path.stat().st_mtime > seconds
-    except FileNotFoundError:  # its writer has just finished
-        return False
+        return sum(file.lstat().st_size for file in (path.iterdir() if path.is_dir() else (path,)))
+    except FileNotFoundError:
+        return 0
