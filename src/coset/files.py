@@ -45,12 +45,15 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
     destination = Path(target)
     if destination.is_dir():
         raise InputError(f"{destination} is a folder, expected a file or a new path")
+    # Inside of another such write, its target is what people know.
+    within = _PART.fullmatch(destination.parent.name)
+    told = destination.parents[1] / destination.name if within and within[1] == destination.name else destination
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
         _sweep(destination)
         folder = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", suffix=".part", dir=destination.parent))
     except (OSError, ValueError) as error:
-        raise InputError(f"{destination} cannot be written: {_reason(error, destination.name)}") from error
+        raise InputError(f"{told} cannot be written: {_reason(error, destination.name)}") from error
     part = folder / destination.name
     try:
         part.touch()
@@ -61,7 +64,7 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
         part.chmod(0o666 & ~_UMASK)
         part.replace(destination)
     except OSError as error:
-        raise InputError(f"{destination} cannot be written: {_reason(error, destination.name)}") from error
+        raise InputError(f"{told} cannot be written: {_reason(error, destination.name)}") from error
     finally:
         with suppress(OSError):  # what stays is swept later, and an error on its way matters more
             remove_part(folder)

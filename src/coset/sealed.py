@@ -1,7 +1,8 @@
 """Sealed files: tensors and a JSON text in one safetensors file, with checksums of both, written atomically.
 
 The metadata hold the text under a key, which says what kind of file it is, and the checksum of the text under
-``<key>.checksum``; the text holds the format number, the versions that wrote the file and a checksum of every tensor.
+``<key>.checksum``; the text holds the format number, the versions that wrote the file and a checksum of every tensor,
+and of every further text that the metadata hold.
 """
 
 import json
@@ -21,6 +22,9 @@ from coset.errors import InputError
 from coset.files import atomic_path, parse_json
 from coset.tensor_files import read_tensors, write_tensors
 
+TEXTS = "texts"
+"""Under this the content holds the checksums of the texts beside it."""
+
 
 def check_writable(path: Path, what: str = "checkpoint") -> None:
     """Refuse at once a path to which nothing could be written; its folder is made if there is none."""
@@ -35,22 +39,33 @@ def check_writable(path: Path, what: str = "checkpoint") -> None:
         ) from error
 
 
-def write_sealed(path: Path, key: str, form: int, tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> None:
-    """Write tensors and ``content`` (plain JSON values), replacing an earlier file only once the new one is whole."""
+def write_sealed(
+    path: Path,
+    key: str,
+    form: int,
+    tensors: Mapping[str, Tensor],
+    content: Mapping[str, Any],
+    texts: Mapping[str, str] | None = None,
+) -> None:
+    """Write tensors and ``content`` (plain JSON values), replacing an earlier file only once the new one is whole.
+
+    ``texts`` stand beside the content in the header, for everybody to read.
+    """
     # Copies, because safetensors takes neither shared memory nor other strides.
     copies = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
-    text = json.dumps(
-        {
-            "format": form,
-            **content,
-            "tensors": {name: checksum(tensor) for name, tensor in copies.items()},
-            "versions": {"coset": version("coset"), "torch": torch.__version__, "python": platform.python_version()},
-        }
-    )
+    described = {
+        "format": form,
+        **content,
+        "tensors": {name: checksum(tensor) for name, tensor in copies.items()},
+        "versions": {"coset": version("coset"), "torch": torch.__version__, "python": platform.python_version()},
+    }
+    if texts:
+        described[TEXTS] = {name: _text_checksum(text) for name, text in texts.items()}
+    text = json.dumps(described)
     with atomic_path(path) as part:
-        write_tensors(part, copies, {key: text, _checksum_key(key): _text_checksum(text)})
+        write_tensors(part, copies, {**(texts or {}), key: text, checksum_key(key): _text_checksum(text)})
 
 
 def read_sealed(path: Path, key: str, form: int, what: str = "checkpoint") -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -58,19 +73,30 @@ def read_sealed(path: Path, key: str, form: int, what: str = "checkpoint") -> tu
     if not path.is_file():
         raise InputError(f"{what} {path} is not a file, expected a {what} or a new path")
     tensors, metadata = read_tensors(path, f"{what} {path}")
+    return tensors, unsealed(tensors, metadata, key, form, f"{what} {path}", what)
+
+
+def unsealed(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str], key: str, form: int, where: str, what: str
+) -> dict[str, Any]:
+    """The content of a sealed file whose tensors and metadata were read, once everything has its checksum."""
     if key not in metadata:
-        raise InputError(f"{what} {path} is a safetensors file without {key!r} in its metadata, expected a {what}")
-    content = parse_json(metadata[key], f"{what} {path} is damaged: its metadata")
+        raise InputError(f"{where} is a safetensors file without {key!r} in its metadata, expected a {what}")
+    content = parse_json(metadata[key], f"{where} is damaged: its metadata")
     found = content.get("format") if isinstance(content, dict) else None
     if found != form:
-        raise InputError(f"{what} {path} has format {reprlib.repr(found)}, expected {form}")
-    if metadata.get(_checksum_key(key)) != _text_checksum(metadata[key]):
-        raise InputError(f"{what} {path} is damaged: its metadata does not have the checksum it was written with")
+        raise InputError(f"{where} has format {reprlib.repr(found)}, expected {form}")
+    if metadata.get(checksum_key(key)) != _text_checksum(metadata[key]):
+        raise InputError(f"{where} is damaged: its metadata does not have the checksum it was written with")
     written = content.get("tensors")
     if not isinstance(written, dict):
-        raise InputError(f"{what} {path} is damaged: it does not say which tensors it has")
-    _check_tensors(path, tensors, written, what)
-    return tensors, content
+        raise InputError(f"{where} is damaged: it does not say which tensors it has")
+    _check_tensors(where, tensors, written)
+    texts = content.get(TEXTS, {})
+    for name in texts if isinstance(texts, dict) else {TEXTS: ""}:
+        if name not in metadata or _text_checksum(metadata[name]) != texts[name]:
+            raise InputError(f"{where} is damaged: its text {name!r} does not have the checksum it was written with")
+    return dict(content)
 
 
 def checksum(tensor: Tensor, start: int = 0) -> int:
@@ -84,20 +110,21 @@ def kind(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _check_tensors(path: Path, tensors: dict[str, Tensor], written: dict[str, int], what: str) -> None:
+def _check_tensors(where: str, tensors: Mapping[str, Tensor], written: Mapping[str, int]) -> None:
     """The tensors of the file must be those that were written, bit by bit."""
     for name, expected in written.items():
         if name not in tensors:
-            raise InputError(f"{what} {path} is damaged: it lacks {name}")
+            raise InputError(f"{where} is damaged: it lacks {name}")
         if checksum(tensors[name]) != expected:
-            raise InputError(f"{what} {path} is damaged: {name} does not have the checksum it was written with")
+            raise InputError(f"{where} is damaged: {name} does not have the checksum it was written with")
     for name in tensors.keys() - written.keys():
-        raise InputError(f"{what} {path} is damaged: it has {name}, which was not written")
+        raise InputError(f"{where} is damaged: it has {name}, which was not written")
 
 
-def _checksum_key(key: str) -> str:
+def checksum_key(key: str) -> str:
+    """Where the checksum of the text under ``key`` stands."""
     return f"{key}.checksum"
 
 
 def _text_checksum(text: str) -> str:
-    return f"{zlib.crc32(text.encode()):08x}"
+    return f"{zlib.crc32(text.encode(errors='surrogatepass')):08x}"

@@ -21,6 +21,7 @@ from coset.distribution import (
 from coset.distribution.files import KEY, SCHEMA
 from coset.distribution.ties import ties
 from coset.errors import InputError
+from coset.symmetry import Symmetry
 
 
 def every_kind():
@@ -128,6 +129,9 @@ def test_foreign_files(tmp_path):
         load_distribution(path)
 
 
+OLD = 1
+
+
 def written(path, content, tensors=None):
     text = content if isinstance(content, str) else json.dumps(content)
     write_checkpoint(path, tensors or {"params/w": torch.zeros(2)}, {KEY: text})
@@ -136,28 +140,31 @@ def written(path, content, tensors=None):
 def test_other_schemas_and_damage(tmp_path):
     path = tmp_path / "q"
     good = {"kind": "delta", "params": {"w": "w"}}
-    written(path, {"schema": SCHEMA, "content": good})
+    written(path, {"schema": OLD, "content": good})  # as version 0.1 wrote it
     assert load_distribution(path).params["w"].tolist() == [0.0, 0.0]
     cases = {
-        "is a distribution of schema 2; expected 1": {"schema": SCHEMA + 1, "content": good},
-        "is a distribution of schema None; expected 1": ["no"],
+        "is a distribution of schema 3; expected 1 or 2": {"format": SCHEMA + 1, "content": good},
+        "is a distribution of schema None; expected 1 or 2": ["no"],
+        "is damaged: its metadata does not have the checksum": {"format": SCHEMA, "content": good},
+        "is damaged: its metadata 'coset.distribution' is nested more than 100 levels": "[" * 900 + "]" * 900,
+        "is damaged: its metadata 'coset.distribution' is not JSON: ": "[" * 100_000,
         "is damaged: its metadata 'coset.distribution' is not JSON": "{",
         "holds no distribution: its kind is 'cauchy'; expected one of delta": {
-            "schema": SCHEMA, "content": {"kind": "cauchy"},
+            "schema": OLD, "content": {"kind": "cauchy"},
         },
         "holds no distribution: the tensor 'params/v' is missing": {
-            "schema": SCHEMA, "content": {"kind": "delta", "params": {"v": "v"}},
+            "schema": OLD, "content": {"kind": "delta", "params": {"v": "v"}},
         },
-        "is damaged: KeyError": {"schema": SCHEMA, "content": {"kind": "mean-field"}},
+        "is damaged: KeyError": {"schema": OLD, "content": {"kind": "mean-field"}},
         "holds no distribution: params\\['w'\\] has shape": {
-            "schema": SCHEMA, "content": {"kind": "samples", "params": {"w": "w"}},
+            "schema": OLD, "content": {"kind": "samples", "params": {"w": "w"}},
         },
         "holds no distribution: its points are repeated over \\[3\\]; expected": {
-            "schema": SCHEMA,
+            "schema": OLD,
             "content": {"kind": "samples", "params": {"w": "w"}, "repeated": {"over": [3], "names": ["w"]}},
         },
         "is damaged: KeyError\\('v'\\)": {
-            "schema": SCHEMA,
+            "schema": OLD,
             "content": {"kind": "samples", "params": {"w": "w"}, "repeated": {"over": [3, 1], "names": ["v"]}},
         },
     }  # fmt: skip
@@ -177,3 +184,35 @@ def test_what_cannot_be_saved(tmp_path):
     with pytest.raises(InputError, match=r"'params/w' .* NaN or infinite"):
         save_distribution(Delta({"w": torch.full((2,), torch.nan)}), tmp_path / "q")
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(InputError, match=r"metadata 'seed' is 3; expected a text"):
+        save_distribution(Delta({"w": torch.zeros(2)}), tmp_path / "q", {"seed": 3})
+
+
+@pytest.mark.parametrize("kind", every_kind())
+def test_every_changed_byte_is_seen(kind, tmp_path):
+    """Of the numbers, and of what the file says of itself; a value may be changed into another that is as good."""
+    path = tmp_path / "q"
+    save_distribution(every_kind()[kind], path, {"seed": "3"})
+    whole = path.read_bytes()
+    header = 8 + int.from_bytes(whole[:8], "little")
+    for at in (header, (header + len(whole)) // 2, len(whole) - 1, whole.index(b'"seed":"3"') + 8):
+        changed = bytearray(whole)
+        changed[at] ^= 1
+        path.write_bytes(changed)
+        with pytest.raises(InputError, match=r"q is damaged: .* the checksum it was written with"):
+            load_distribution(path)
+        with pytest.raises(InputError, match=r"q is damaged: .* the checksum it was written with"):
+            load_metadata(path)
+
+
+def test_a_distribution_is_of_the_symmetry_it_was_written_for(tmp_path):
+    shapes = {"w": torch.zeros(3, 2)}
+    mine, other = (Symmetry.from_axes({"w": text}, shapes) for text in ("h 2", "3 h"))
+    path, q = tmp_path / "q", Delta({"w": torch.ones(3, 2)})
+    save_distribution(q, path, sym=mine)
+    assert_same(load_distribution(path, sym=mine), q)
+    assert_same(load_distribution(path), q)
+    with pytest.raises(InputError, match=r"q holds no distribution: it belongs to the symmetry with fingerprint '"):
+        load_distribution(path, sym=other)
+    save_distribution(q, path)
+    assert_same(load_distribution(path, sym=other), q)  # nothing said of which

@@ -79,7 +79,7 @@ def align(
         stored = as_stored(networks.checkpoints[1], result.params, f"the aligned {other}")
         if element:
             # It takes its place only when the weights have taken theirs.
-            result.element.save(stack.enter_context(atomic_path(element)))
+            result.element.save(stack.enter_context(atomic_path(element)), networks.symmetry)
         write_checkpoint(out, stored, _metadata(networks, told))
     if as_json:
         print_json({"out": str(out), "element": str(element) if element else None, **told})

@@ -2,20 +2,22 @@
 
 Tensors: ``<part>/<name>`` such as ``mean/layers.0.weight``, each tied tensor once; those of the components of a mixture
 behind ``0/``, ``1/``, …. Of draws, a tensor that is one point repeated over chains and draws is stored once, without
-these axes. Metadata: under ``coset.distribution``, as JSON, the ``schema``, and in ``content`` the ``kind``, the names
-in their order with the tensor that each stands for, of draws those that are ``repeated``, and for a mixture the same of
-its components; whatever the user adds stands beside it.
+these axes. Metadata: under ``coset.distribution``, as JSON, in ``content`` the ``kind``, the names in their order with
+the tensor that each stands for, of draws those that are ``repeated``, and for a mixture the same of its components; in
+``symmetry`` the fingerprint of the group that they are for, if it was given; and what ``coset.sealed`` adds, checksums
+of everything. Whatever the user adds stands beside it. Schema 1 had neither checksums nor fingerprints.
 """
 
-import json
 import os
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from coset.checkpoints import read_checkpoint, write_checkpoint
+from coset.checkpoints import Checkpoint, read_checkpoint
+from coset.checkpoints.reading import require_finite
 from coset.distribution.delta import Delta
 from coset.distribution.gaussian import Gaussian
 from coset.distribution.low_rank import LowRank
@@ -24,12 +26,18 @@ from coset.distribution.mixture import Distribution, Mixture
 from coset.distribution.samples import Samples
 from coset.distribution.ties import ties
 from coset.errors import InputError
+from coset.files import parse_json
+from coset.sealed import TEXTS, checksum_key, unsealed, write_sealed
+from coset.symmetry import Symmetry
+from coset.symmetry.storage import require_fingerprint
 
-SCHEMA = 1
+SCHEMA = 2
 KEY = "coset.distribution"
 
 _FORMAT = "format"
 """What other libraries read from the header of a safetensors file: where its tensors come from."""
+
+_OWN = (KEY, checksum_key(KEY), _FORMAT)
 
 _MAPPINGS: dict[str, tuple[type, tuple[str, ...]]] = {
     "delta": (Delta, ("params",)),
@@ -42,33 +50,53 @@ _MAPPINGS: dict[str, tuple[type, tuple[str, ...]]] = {
 """Kind → its class and which of its parts are dicts of tensors."""
 
 
-def save_distribution(q: Distribution, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
+def save_distribution(
+    q: Distribution,
+    path: str | os.PathLike[str],
+    metadata: Mapping[str, str] | None = None,
+    *,
+    sym: Symmetry | None = None,
+) -> None:
     """Write ``q`` to a safetensors file, whole or not at all; values, types, names, their order and ties are kept.
 
-    ``metadata``: texts to keep beside it, see ``load_metadata``; "format" is the file's own.
+    ``metadata``: texts to keep beside it, see ``load_metadata``; "format" is the file's own. ``sym``: the symmetry of
+    the weights, whose fingerprint the file then has.
     """
-    for own in (KEY, _FORMAT):
-        if metadata and own in metadata:
-            raise InputError(f"metadata has {own!r}, which is the file's own; expected other names")
+    for name, text in (metadata or {}).items():
+        if name in _OWN:
+            raise InputError(f"metadata has {name!r}, which is the file's own; expected other names")
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise InputError(f"metadata {name!r} is {text!r}; expected a text")
     tensors, description = pack(q)
-    content = json.dumps({"schema": SCHEMA, "content": description}, ensure_ascii=False)
-    write_checkpoint(path, tensors, {**(metadata or {}), KEY: content})
+    for name, tensor in tensors.items():
+        require_finite(name, tensor, f"what is to be written to {path}")
+    content = {"content": description, "symmetry": None if sym is None else sym.fingerprint}
+    write_sealed(Path(path), KEY, SCHEMA, tensors, content, {**(metadata or {}), _FORMAT: "pt"})
 
 
-def load_distribution(path: str | os.PathLike[str]) -> Distribution:
-    """Read what ``save_distribution`` wrote, on the CPU; anything else is an InputError that names the file."""
-    tensors, description, _ = _read(path)
+def load_distribution(path: str | os.PathLike[str], *, sym: Symmetry | None = None) -> Distribution:
+    """Read what ``save_distribution`` wrote, on the CPU; anything else is an InputError that names the file.
+
+    With ``sym`` a file that was written for another symmetry is refused.
+    """
+    found, description = _read(path)
     try:
-        return unpack(tensors, description["content"])
+        if sym is not None:
+            require_fingerprint(description.get("symmetry"), sym, "it")
+        return unpack(found.params, description["content"])
     except InputError as error:
-        raise InputError(f"{Path(path)} holds no distribution: {error}") from error
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{Path(path)} is damaged: {error!r} in what it says of its content") from error
+        raise InputError(f"{found.where} holds no distribution: {error}") from error
+    except (KeyError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
+        told = " ".join(repr(error).split())
+        raise InputError(f"{found.where} is damaged: {told} in what it says of its content") from error
 
 
 def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     """The texts that were saved beside a distribution."""
-    return {name: text for name, text in _read(path)[2].items() if name not in (KEY, _FORMAT)}
+    found, description = _read(path)
+    # Schema 1 did not say which they are.
+    names = description.get(TEXTS, {}) if "format" in description else found.metadata
+    return {name: found.metadata[name] for name in names if name not in _OWN}
 
 
 def pack(q: Distribution) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -113,7 +141,7 @@ def _pack(q: Distribution, prefix: str, tensors: dict[str, Tensor]) -> dict[str,
 def _unpack(description: Mapping[str, Any], prefix: str, tensors: Mapping[str, Tensor]) -> Distribution:
     kind = description["kind"]
     if kind not in _MAPPINGS:
-        raise InputError(f"its kind is {kind!r}; expected one of {', '.join(_MAPPINGS)}")
+        raise InputError(f"its kind is {reprlib.repr(kind)}; expected one of {', '.join(_MAPPINGS)}")
     cls, mappings = _MAPPINGS[kind]
     parts: dict[str, Any] = {
         part: {name: _tensor(tensors, f"{prefix}{part}/{one}") for name, one in description[part].items()}
@@ -142,28 +170,28 @@ def _repeated(points: Mapping[str, Tensor], description: Mapping[str, Any]) -> d
     """The points that ``description`` names as views (chains, draws, …); one for all the names of a tied tensor."""
     over = description["over"]
     if len(over) != 2 or not all(type(size) is int and size >= 1 for size in over):
-        raise InputError(f"its points are repeated over {over!r}; expected [chains, draws]")
+        raise InputError(f"its points are repeated over {reprlib.repr(over)}; expected [chains, draws]")
     return {name: points[name].expand(*over, *points[name].shape) for name in description["names"]}
 
 
 def _tensor(tensors: Mapping[str, Tensor], key: str) -> Tensor:
     if key not in tensors:
-        raise InputError(f"the tensor '{key}' is missing")
+        raise InputError(f"the tensor {key!r} is missing")
     return tensors[key]
 
 
-def _read(path: str | os.PathLike[str]) -> tuple[Mapping[str, Tensor], dict[str, Any], Mapping[str, str]]:
+def _read(path: str | os.PathLike[str]) -> tuple[Checkpoint, dict[str, Any]]:
+    """The file, and what it says of itself."""
     found = read_checkpoint(path)
     if KEY not in found.metadata:
         raise InputError(
             f"{found.where} is not a distribution: there is no {KEY!r} in its metadata; expected a file written by "
             f"save_distribution"
         )
-    try:
-        description = json.loads(found.metadata[KEY])
-    except json.JSONDecodeError as error:
-        raise InputError(f"{found.where} is damaged: its metadata {KEY!r} is not JSON: {error}") from error
-    schema = description.get("schema") if isinstance(description, dict) else None
+    description = parse_json(found.metadata[KEY], f"{found.where} is damaged: its metadata {KEY!r}")
+    if isinstance(description, dict) and description.get("schema") == 1:
+        return found, description
+    schema = description.get("format", description.get("schema")) if isinstance(description, dict) else None
     if schema != SCHEMA:
-        raise InputError(f"{found.where} is a distribution of schema {schema!r}; expected {SCHEMA}")
-    return found.params, description, found.metadata
+        raise InputError(f"{found.where} is a distribution of schema {reprlib.repr(schema)}; expected 1 or {SCHEMA}")
+    return found, unsealed(found.params, found.metadata, KEY, SCHEMA, str(found.where), "distribution")

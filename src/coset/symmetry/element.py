@@ -1,22 +1,25 @@
 """Members of a symmetry group: permutations, positive scales and signs."""
 
-import json
 import os
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from coset.errors import InputError
-from coset.files import write_bytes
+from coset.sealed import unsealed, write_sealed
+from coset.tensor_files import read_tensors
 from coset.values import Frozen
 
-FORMAT = "coset.element"
-VERSION = 1
+if TYPE_CHECKING:
+    from coset.symmetry.symmetry import Symmetry
+
+KEY = "coset.element"
+VERSION = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,41 +71,53 @@ class Element:
         parts += [f"{name}: {int((s < 0).sum())} of {s.numel()} flipped" for name, s in self.signs.items()]
         return f"Element({'; '.join(parts)})"
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the element to a safetensors file, atomically; every value is kept exactly."""
-        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self._tensors().items()}
-        write_bytes(path, save(tensors, metadata={"format": FORMAT, "version": str(VERSION)}))
+    def save(self, path: str | os.PathLike[str], sym: "Symmetry | None" = None) -> None:
+        """Write the element to a safetensors file with checksums, atomically; every value is kept exactly.
+
+        With ``sym``, to which it must belong, the file says of which symmetry it is an element.
+        """
+        if sym is not None:
+            sym.check(self)
+        content = {"symmetry": None if sym is None else sym.fingerprint}
+        write_sealed(Path(path), KEY, VERSION, self._tensors(), content)
 
     @staticmethod
-    def load(path: str | os.PathLike[str]) -> "Element":
-        """Read an element written by ``save``; ``Symmetry.check`` tells whether it belongs to a given group."""
+    def load(path: str | os.PathLike[str], sym: "Symmetry | None" = None) -> "Element":
+        """Read an element written by ``save``; with ``sym``, refuse one that is not an element of it.
+
+        What the first version of the format holds has neither checksums nor the symmetry it belongs to.
+        """
+        from coset.symmetry.group import check_values
+        from coset.symmetry.storage import require_fingerprint
+
         source = Path(path)
         if not source.is_file():
             raise InputError(f"{source} does not exist; expected an element written by Element.save")
-        try:
-            with safe_open(source, framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise InputError(f"{source} is not a whole safetensors file: {error}") from error
-        if metadata.get("format") != FORMAT or metadata.get("version") != str(VERSION):
+        tensors, metadata = read_tensors(source, str(source))
+        if KEY in metadata:
+            content = unsealed(tensors, metadata, KEY, VERSION, str(source), "element")
+        elif metadata.get("format") == KEY and metadata.get("version") == "1":
+            content = {"symmetry": None}
+        else:
             raise InputError(
-                f"{source} is not an element of version {VERSION}: "
-                f"its metadata are {json.dumps(metadata, sort_keys=True)}"
+                f"{source} is not an element of version 1 or {VERSION}: its metadata are "
+                f"{reprlib.repr(dict(sorted(metadata.items())))}"
             )
         parts: dict[str, dict[str, Tensor]] = {"permutation": {}, "scale": {}, "sign": {}}
         for name, tensor in tensors.items():
             part, _, key = name.partition("/")
             if part not in parts:
-                raise InputError(f"{source} holds '{name}'; expected names like permutation/…, scale/… or sign/…")
+                raise InputError(f"{source} holds {name!r}; expected names like permutation/…, scale/… or sign/…")
             parts[part][key] = tensor
         loaded = Element(parts["permutation"], parts["scale"], parts["sign"])
-        from coset.symmetry.group import check_values
-
         try:
             check_values(loaded)
+            if sym is not None:
+                require_fingerprint(content.get("symmetry"), sym, "it")
+                sym.check(loaded)
         except InputError as error:
-            raise InputError(f"{source} holds no element: {error}") from error
+            what = "element" if sym is None else "element of the symmetry"
+            raise InputError(f"{source} holds no {what}: {error}") from error
         return loaded
 
 

@@ -2,11 +2,12 @@
 
 import json
 import os
+import reprlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coset.errors import InputError
-from coset.files import write_text
+from coset.files import parse_json, write_text
 from coset.symmetry.axes import Fixed, Node
 from coset.symmetry.grammar import parse_axis, render_axis
 from coset.symmetry.structure import UnitClass
@@ -63,14 +64,13 @@ def from_json(text: str, where: str) -> "Symmetry":
     """Read what ``to_json`` wrote; anything else is an error that names ``where``."""
     from coset.symmetry.symmetry import Family, Symmetry
 
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{where} is not JSON: {error}") from error
+    data = parse_json(text, where)
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise InputError(f"{where} is not a symmetry: its format is {_format_of(data)!r}, expected {FORMAT!r}")
+        raise InputError(
+            f"{where} is not a symmetry: its format is {reprlib.repr(_format_of(data))}, expected {FORMAT!r}"
+        )
     if data.get("version") != VERSION:
-        raise InputError(f"{where} has version {data.get('version')!r}; this coset reads version {VERSION}")
+        raise InputError(f"{where} has version {reprlib.repr(data.get('version'))}; this coset reads version {VERSION}")
     rows = {part: _field(data, part, dict, where) for part in ("classes", "families", "parameters")}
     inside = {
         name: _field(row, "inside", (str, type(None)), f"{where}: {name}") for name, row in rows["classes"].items()
@@ -99,7 +99,7 @@ def _field(row: Any, key: str, kind: type | tuple[type, ...], where: str) -> Any
     if not isinstance(row, dict) or key not in row:
         raise InputError(f"{where} is damaged: it has no '{key}'")
     if not isinstance(row[key], kind) or (isinstance(row[key], bool) and kind is not bool):
-        raise InputError(f"{where} is damaged: '{key}' is {row[key]!r}")
+        raise InputError(f"{where} is damaged: '{key}' is {reprlib.repr(row[key])}")
     return row[key]
 
 
@@ -113,7 +113,7 @@ def _parameter(row: Any, inside: dict[str, str | None], where: str) -> "Paramete
 
     shape, words = _field(row, "shape", list, where), _field(row, "axes", list, where)
     if not all(isinstance(n, int) for n in shape) or not all(isinstance(word, str) for word in words):
-        raise InputError(f"{where} is damaged: shape {shape!r}, axes {words!r}")
+        raise InputError(f"{where} is damaged: shape {reprlib.repr(shape)}, axes {reprlib.repr(words)}")
     axes: list[Node] = []
     for number, word in enumerate(words):
         node, parents = parse_axis(word, where)
@@ -149,4 +149,19 @@ def load(path: str | os.PathLike[str]) -> "Symmetry":
         text = source.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{source} is not a text file: {error}") from error
-    return from_json(text, str(source))
+    except OSError as error:
+        raise InputError(f"{source} cannot be read: {error.strerror or error}") from error
+    try:
+        return from_json(text, str(source))
+    except InputError as error:
+        if str(source) in str(error):
+            raise
+        raise InputError(f"{source} holds no symmetry: {error}") from error
+
+
+def require_fingerprint(found: object, sym: "Symmetry", what: str) -> None:
+    """Raise unless ``what`` was made for ``sym``, as its file says; a file that says nothing (None) passes."""
+    if found is not None and found != sym.fingerprint:
+        raise InputError(
+            f"{what} belongs to the symmetry with fingerprint {reprlib.repr(found)}, expected {sym.fingerprint[:12]}…"
+        )
