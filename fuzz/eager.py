@@ -1,7 +1,8 @@
 """The independent check: a model run eagerly in float64, as its user runs it, before and after an element acts."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -35,10 +36,15 @@ def wide(inputs: Any) -> Any:
 def outputs(
     model: nn.Module, params: Mapping[str, Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[Tensor]:
-    """All tensors that the model returns, run with other weights; buffers that it writes to are copies."""
+    """All tensors that the model returns, run with other weights; what it writes to, buffers and inputs, are copies."""
     given = {name: tensor.clone() for name, tensor in params.items()}
+    args, kwargs = tree_map(
+        lambda item: item.clone() if isinstance(item, Tensor) else item, (tuple(args), dict(kwargs))
+    )
     with torch.no_grad():
-        result = torch.func.functional_call(model, given, tuple(args), dict(kwargs))
+        # Names of one tensor get a value each where all names are given.
+        tie = not model.state_dict().keys() <= given.keys()
+        result = torch.func.functional_call(model, given, args, kwargs, tie_weights=tie)
     return [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
 
 
@@ -65,3 +71,18 @@ def change(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
 def moved(sym: Symmetry, params: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
     """The weights moved by a random element."""
     return sym.act(sym.random(generator), dict(params))
+
+
+@contextmanager
+def holding(model: nn.Module, params: Mapping[str, Tensor]) -> Iterator[bool]:
+    """The model itself with other weights, as ``load_state_dict`` writes them; gives whether it holds all of them.
+
+    Weights that share storage cannot hold two values: a symmetry that moves them apart is none. All is put back.
+    """
+    state = model.state_dict()
+    before = {name: tensor.clone() for name, tensor in state.items()}
+    model.load_state_dict(dict(params))
+    try:
+        yield all(torch.equal(tensor, params[name]) for name, tensor in state.items())
+    finally:
+        model.load_state_dict(before)
