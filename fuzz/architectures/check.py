@@ -3,7 +3,7 @@
 import copy
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 from coset import discover
 from coset.errors import InputError
 from coset.symmetry import Symmetry
-from fuzz.architectures.architecture import Architecture
+from fuzz.architectures.architecture import Architecture, Inputs
 from fuzz.eager import change, doubled, moved, outputs, wide
 
 TOLERANCE = 1e-8
@@ -59,20 +59,34 @@ def check(architecture: Architecture, seed: int = 0) -> Finding:
         return Finding(count, time.perf_counter() - start, refused=str(error))
     seconds = time.perf_counter() - start
     given = [example, *(architecture.inputs(generator, *sizes) for sizes in architecture.others)]
+    worst, noticed = changes(in_double(model, architecture), sym, given, generator)
+    return Finding(count, seconds, sym, change=worst, noticed=noticed)
+
+
+def in_double(model: nn.Module, architecture: Architecture) -> nn.Module:
+    """A copy in float64, with the settings that it needs for that."""
     twin = doubled(model)
     for setter, value in architecture.in_double:
         getattr(twin, setter)(value)
+    return twin
+
+
+def changes(twin: nn.Module, sym: Symmetry, given: Sequence[Inputs], generator: torch.Generator) -> tuple[float, float]:
+    """The largest change of an output under elements of a group, and the smallest under a move that is none of them.
+
+    ``twin``: a model in float64; ``given``: its inputs.
+    """
     params = general_position(twin, generator)
     images = [moved(sym, params, generator) for _ in range(ELEMENTS)]
     if not all(_still_tied(params, image) for image in images):
-        return Finding(count, seconds, sym, change=math.inf)
-    broken = _half(moved(sym, params, generator), params, sym, generator)
+        return math.inf, math.inf
+    broken = _half(moved(sym, params, generator), params, sym)
     worst, noticed = 0.0, math.inf
     for kwargs in map(wide, given):
         before = run(twin, params, kwargs)
         worst = max([worst, *(change(before, run(twin, image, kwargs)) for image in images)])
         noticed = min(noticed, change(before, run(twin, broken, kwargs)))
-    return Finding(count, seconds, sym, change=worst, noticed=noticed)
+    return worst, noticed
 
 
 def general_position(model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
@@ -132,9 +146,7 @@ _WIDE = {
 }
 
 
-def _half(
-    image: Mapping[str, Tensor], params: Mapping[str, Tensor], sym: Symmetry, generator: torch.Generator
-) -> dict[str, Tensor]:
+def _half(image: Mapping[str, Tensor], params: Mapping[str, Tensor], sym: Symmetry) -> dict[str, Tensor]:
     """Parameters of which every other one that moves has moved."""
     moving = set(list(sym.structures)[::2])
     return {name: image[name] if name in moving else tensor for name, tensor in params.items()}

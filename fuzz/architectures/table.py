@@ -2,6 +2,7 @@
 
 import math
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,12 +35,14 @@ _EVERYWHERE = (
     "a single position",
 )
 
+_MISSING = "no rule for "
+
 
 def row(name: str, finding: Finding) -> str:
     """A line of the table."""
     sym = finding.sym
     if sym is None:
-        cells = ["–"] * 4 + [f"{finding.seconds:.1f}", "–", f"refused: {finding.refused}"]
+        cells = ["–"] * 4 + [f"{finding.seconds:.1f}", "–", f"refused: {textwrap.shorten(finding.refused, 200)}"]
     else:
         verdict = "" if finding.sound else " **unsound**"
         cells = [
@@ -55,20 +58,29 @@ def row(name: str, finding: Finding) -> str:
 
 
 def pinned(sym: Symmetry) -> str:
-    """Operations without a rule, then what else keeps axes in order and how many of them."""
-    lines = Counter(re.sub(r"(?<=\.)\d+(?=[.:])", "*", line) for line in sym.pinned)
-    told = [line + (f" ({number}×)" if number > 1 else "") for line, number in lines.items()]
+    """Operations without a rule and other limits, then what tells units apart and on how many axes."""
+    limits = dict.fromkeys(_anywhere(line) for line in sym.pinned)
     reasons: Counter[str] = Counter()
     for parameter in sym.parameters.values():
         for size, why in zip(parameter.shape, parameter.why, strict=False):
             known = [reason.removeprefix("fixed: ") for reason in why.split("; ") if reason.startswith("fixed: ")]
             if size > 1 and known:
-                reasons[known[0]] += 1
-    said = [line.partition(": ")[2] for line in sym.pinned]
-    for reason, number in reasons.most_common():
-        if reason not in _EVERYWHERE and not any(reason.endswith(line) for line in said):
-            told.append(f"{re.sub(r'(?<=[.])[0-9]+(?=[.:]|$)', '*', reason)}: {number} axes")
+                reasons[_anywhere(known[0])] += 1
+    missing = [line.removeprefix(_MISSING) for line in limits if line.startswith(_MISSING)]
+    told = [_MISSING + ", ".join(missing)] if missing else []
+    told += [line for line in limits if not line.startswith(_MISSING)]
+    told += [
+        f"{reason} ({number} {'axis' if number == 1 else 'axes'})"
+        for reason, number in reasons.most_common()
+        if reason not in _EVERYWHERE and reason not in limits
+    ]
     return "; ".join(told) or "–"
+
+
+def _anywhere(line: str) -> str:
+    """A reason without the place: operations of one kind in all layers are one."""
+    reason = line[line.index(_MISSING) :] if _MISSING in line else line
+    return re.sub(r"(?<=[.])[0-9]+(?=[.: ]|$)", "*", reason)
 
 
 def render(rows: Mapping[str, str]) -> str:
@@ -79,8 +91,8 @@ def render(rows: Mapping[str, str]) -> str:
 
 def read(text: str) -> dict[str, str]:
     """The rows of the table in a page, by the name of their architecture."""
-    lines = _between(text).splitlines()
-    return {line.split("|")[1].strip(): line for line in lines if line.startswith("|")} if lines else {}
+    lines = [line for line in _between(text).splitlines() if line.startswith("|")]
+    return {line.split("|")[1].strip(): line for line in lines[2:]}
 
 
 def cells(line: str) -> dict[str, str]:
