@@ -201,7 +201,10 @@ def test_a_wrong_group_does_not_hide_behind_large_entries(monkeypatch):
 def test_outputs_that_notice_nothing_are_told():
     model = Functional(lambda x, a, b: F.relu(F.relu(x @ a) @ b - 1e9), a=(3, 4), b=(4, 2))
     sym = coset.discover(model, torch.randn(5, 3, dtype=torch.float64))
-    assert any("verification proves nothing here" in note for note in sym.notes)
+    (line,) = sym.unverified
+    assert "'b': no output notices how it moves a, b" in line
+    with pytest.raises(InputError, match="1 classes cannot be verified on these inputs: 'b'"):
+        coset.discover(model, torch.randn(5, 3, dtype=torch.float64), strict=True)
 
 
 def test_random_functions_are_refused():

@@ -51,6 +51,7 @@ class Parameter:
     ``gain``: the parameter that takes up the difference where the shifted value would leave its domain.
     ``why``: for each axis, in words, why it is what it is; known of symmetries that were discovered.
     ``buffer``: whether it is a buffer, not trained (False where the symmetry was declared from a plain state dict).
+    ``tied``: the first name under which the same tensor stands, if that is another one.
     """
 
     shape: tuple[int, ...]
@@ -59,6 +60,7 @@ class Parameter:
     gain: str | None = None
     why: tuple[str, ...] = field(default=(), compare=False)
     buffer: bool = field(default=False, compare=False)
+    tied: str | None = field(default=None, compare=False)
 
     @property
     def moves(self) -> bool:
@@ -72,7 +74,9 @@ class Symmetry:
 
     ``classes``: name → UnitClass, outer classes before the ones nested in them. ``families``: key → Family.
     ``parameters``: name → Parameter, for every parameter and buffer of the model, fixed ones included. ``notes``: what
-    is known beyond the group; ``pinned``: operations through which nothing was assumed to pass.
+    is known beyond the group; ``pinned``: operations through which nothing was assumed to pass; ``unverified``: classes
+    whose moves no output noticed, so that verification says nothing of them. ``unsaved``: buffers that are no part of a
+    state dict and pass through an action unchanged. ``proven``: whether it was verified on a model in this process.
     """
 
     classes: Mapping[str, UnitClass]
@@ -80,6 +84,9 @@ class Symmetry:
     parameters: Mapping[str, Parameter]
     notes: tuple[str, ...] = field(default=())
     pinned: tuple[str, ...] = field(default=())
+    unverified: tuple[str, ...] = field(default=())
+    unsaved: tuple[str, ...] = field(default=())
+    proven: bool = field(default=False)
 
     def __post_init__(self) -> None:
         for part in ("classes", "families", "parameters"):
@@ -207,14 +214,14 @@ class Symmetry:
         """The number of free positive scales: the dimension of the continuous part."""
         return sum(math.prod(self.shape(self.families[key].owner)) for key in self.scaling)
 
-    def annotated(self, *, notes: tuple[str, ...] | None = None, pinned: tuple[str, ...] | None = None) -> "Symmetry":
-        """The same symmetry with other notes; nothing about the group is computed again."""
+    def annotated(self, **remarks: Any) -> "Symmetry":
+        """The same symmetry with other ``notes``, ``pinned``, ``unverified``, ``unsaved`` or ``proven``.
+
+        Nothing about the group is computed again.
+        """
+        assert remarks.keys() <= {"notes", "pinned", "unverified", "unsaved", "proven"}, remarks
         copy = object.__new__(Symmetry)
-        copy.__dict__.update(self.__dict__)
-        if notes is not None:
-            copy.__dict__["notes"] = notes
-        if pinned is not None:
-            copy.__dict__["pinned"] = pinned
+        copy.__dict__.update(self.__dict__ | remarks)
         return copy
 
     # As a value -----------------------------------------------------------------------------------------------------
@@ -241,9 +248,11 @@ class Symmetry:
     def fingerprint(self) -> str:
         """SHA-256 of the canonical JSON without notes: equal groups and actions have equal fingerprints."""
         content = {**json.loads(self.to_json()), "notes": [], "pinned": []}
+        for part in ("unverified", "unsaved"):
+            content.pop(part, None)
         for row in content["parameters"].values():
-            row.pop("why", None)
-            row.pop("buffer", None)
+            for part in ("why", "buffer", "tied"):
+                row.pop(part, None)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def __eq__(self, other: object) -> bool:

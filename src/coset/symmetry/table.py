@@ -39,7 +39,8 @@ def render(sym: "Symmetry") -> str:
     fixed = [name for name, parameter in sym.parameters.items() if not parameter.moves]
     if fixed:
         lines += ["", f"fixed: {_shortened(fixed)}"]
-    lines += [f"note: {note}" for note in sym.notes] + [f"pinned: {reason}" for reason in sym.pinned]
+    told = (("note", sym.notes), ("pinned", sym.pinned), ("unverified", sym.unverified))
+    lines += [f"{word}: {line}" for word, texts in told for line in texts]
     return "\n".join(lines)
 
 

@@ -12,6 +12,7 @@ from coset.symmetry.discovery.nesting import companions, inside_out, outside_in,
 from coset.symmetry.discovery.relations import Value
 from coset.symmetry.discovery.remarks import remarks
 from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, atoms, resolve
+from coset.symmetry.discovery.ties import ties
 from coset.symmetry.discovery.tracing import Tracing
 from coset.symmetry.structure import UnitClass
 from coset.symmetry.symmetry import Family, Parameter, Symmetry
@@ -31,8 +32,8 @@ class _Names:
     families: dict[int, str]
 
 
-def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> Symmetry:
-    """Solve the charges, find what is nested in what, name everything and write down the axes."""
+def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> tuple[Symmetry, dict[str, Atom]]:
+    """Solve the charges, find what is nested in what, name and write down everything; with the atom of each class."""
     used = tracing.parameters
     charges = Charges(tracing.book)
     standing = dict.fromkeys(
@@ -44,6 +45,7 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> Symmetry:
     names = _names(kept, around, charges, used, free)
     # One tensor under several names is exported under one of them.
     owner = {id(movable[name]): name for name in used}
+    tied = {tie.two: tie.one for tie in ties(movable) if tie.same}
     carried = _charges_by_place(free, names.families)
     networked = {name for name, value in used.items() if whole(value) in carried}
     for variance, gain, _ in tracing.variances:
@@ -55,7 +57,7 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> Symmetry:
     for name, tensor in movable.items():
         own = owner.get(id(tensor), name)
         made = _parameter(own, tensor, used.get(own), names, carried, tracing, networked)
-        parameters[name] = replace(made, why=_why(used.get(own), tensor, passed))
+        parameters[name] = replace(made, why=_why(used.get(own), tensor, passed), tied=tied.get(name))
     classes = {}
     for atom in outside_in(kept, around):
         outer = around.get(atom)
@@ -70,7 +72,7 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> Symmetry:
         families[family.key] = family
     sym = Symmetry(classes, families, parameters)
     by_class = {names.classes[atom]: places for atom, places in passed.items() if atom in names.classes}
-    return sym.annotated(notes=remarks(sym, by_class, movable))
+    return sym.annotated(notes=remarks(sym, by_class, movable)), {name: atom for atom, name in names.classes.items()}
 
 
 def _operations(tracing: Tracing, standing: Mapping[Atom, None]) -> dict[Atom, dict[str, None]]:

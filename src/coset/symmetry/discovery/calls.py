@@ -98,6 +98,26 @@ def _inferred(
         raise
 
 
-def is_pointwise(target: Callable[..., Any]) -> bool:
-    """Whether torch says that an operation acts entry by entry."""
-    return torch.Tag.pointwise in getattr(target, "tags", ())
+def is_pointwise(target: Callable[..., Any], name: str) -> bool:
+    """Whether an operation of this name acts entry by entry."""
+    return torch.Tag.pointwise in getattr(target, "tags", ()) or name in _COMPOSED
+
+
+# Elementwise operations that torch composes of others and therefore does not mark as such.
+_COMPOSED = frozenset(
+    {
+        "selu",
+        "celu",
+        "softsign",
+        "tanhshrink",
+        "hardswish",
+        "relu6",
+        "silu",
+        "log_sigmoid",
+        "square",
+        "rrelu",
+        "softshrink",
+        "hardshrink",
+        "logsigmoid",
+    }
+)

@@ -1,21 +1,33 @@
 """``discover``: trace, infer, verify."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from coset.errors import InputError
 from coset.symmetry.discovery.assembly import assemble
+from coset.symmetry.discovery.examples import called_with, longer_examples
 from coset.symmetry.discovery.exporting import export
-from coset.symmetry.discovery.tracing import trace
+from coset.symmetry.discovery.influence import felt
+from coset.symmetry.discovery.remarks import not_read
+from coset.symmetry.discovery.terms import leave_unread
+from coset.symmetry.discovery.tracing import Tracing, reported, trace
+from coset.symmetry.discovery.verification import Pairs, generic_influence
 from coset.symmetry.discovery.verification import verify as verified
 from coset.symmetry.symmetry import Symmetry
 
 
 def discover(
-    model: nn.Module, example_inputs: Any, *, kwargs: Mapping[str, Any] | None = None, verify: bool = True
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    verify: bool = True,
+    strict: bool = False,
+    fixed_buffers: bool | Collection[str] = False,
 ) -> Symmetry:
     """The symmetry group of a model nobody has described: permutations, scales and signs with f(g·θ, x) = f(θ, x).
 
@@ -23,36 +35,109 @@ def discover(
     unpinned is a class of interchangeable units); scales and signs are solved as a linear system, as physical units
     are.
 
-    ``example_inputs``: a tensor, or a tuple of positional arguments; ``kwargs``: keyword arguments. With ``verify`` the
-    result is checked in float64 on random elements before it is returned: a group that fails is an error.
+    ``example_inputs``: a tensor, a tuple of positional arguments, or a mapping of keyword arguments (what a tokenizer
+    returns); None where all of them are ``kwargs``. With ``verify`` the result is checked in float64 on random elements
+    before it is returned: a group that fails is an error. Classes whose moves no output notices, on the example and on
+    others that are tried, are told in ``sym.unverified``; with ``strict`` they are an error, too. ``fixed_buffers``:
+    True, or the names of buffers that stay as they are (masks of pruning, grids of splines).
 
     The group is that of the function on inputs of these shapes: a recurrence unrolled over one step, or an image of one
-    pixel, may have more symmetry than on longer or larger inputs.
+    pixel, may have more symmetry than on longer or larger inputs. Entries of parameters that the example does not read
+    stay fixed, and ``sym.notes`` names them.
 
-    ``sym.pinned`` lists operations without a rule, through which nothing was assumed to pass.
+    ``sym.pinned`` lists where what is known of operations ended, and nothing was assumed to pass.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}; expected an nn.Module")
-    inputs = tuple(example_inputs) if isinstance(example_inputs, tuple | list) else (example_inputs,)
+    if strict and not verify:
+        raise InputError("strict asks for a verification, which verify=False leaves out")
     _check_mode(model)
+    inputs, keywords = called_with(example_inputs, kwargs)
     state = model.state_dict(keep_vars=True)
     movable = {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)}
-    if verify and any(tensor.is_meta for tensor in movable.values()):
+    fixed = _fixed(model, movable, fixed_buffers)
+    valued = not any(tensor.is_meta for tensor in movable.values())
+    if verify and not valued:
         raise InputError("the model is on the meta device and has no values: nothing can be verified; use verify=False")
-    program = export(model, inputs, kwargs or {})
-    tracing = trace(program, movable)
-    sym = assemble(tracing, movable).annotated(pinned=tuple(dict.fromkeys(tracing.pinned)))
-    if verify:
-        leaves = torch.utils._pytree.tree_leaves((inputs, dict(kwargs or {})))
-        if not verified(sym, program, movable, leaves):
-            unseen = "the outputs on the example inputs do not notice the weights: verification proves nothing here"
-            return sym.annotated(notes=(*sym.notes, unseen))
-    return sym
+    program, keywords, remark = export(model, inputs, keywords)
+    tracing = trace(program, movable, fixed)
+    leaves = tree_leaves((inputs, keywords))
+    sym, expected = _read(tracing, movable, program, leaves) if valued else (assemble(tracing, movable)[0], None)
+    buffers = tuple(name for name, _ in model.named_buffers(remove_duplicate=False) if name not in movable)
+    sym = sym.annotated(pinned=reported(tracing), notes=(*remark, *sym.notes), unsaved=buffers)
+    if not verify:
+        return sym
+    missing = verified(sym, program, movable, leaves, expected=expected)
+    for longer in longer_examples(inputs, keywords) if missing else ():
+        missing &= _on_others(sym, model, movable, longer, missing)
+    lines = tuple(_unnoticed(sym, missing))
+    if strict and lines:
+        raise InputError(f"{len(lines)} classes cannot be verified on these inputs: {'; '.join(lines[:4])}")
+    return sym.annotated(unverified=lines, proven=True)
+
+
+def _read(
+    tracing: Tracing, movable: Mapping[str, Tensor], program: torch.export.ExportedProgram, inputs: Sequence[Any]
+) -> tuple[Symmetry, Pairs]:
+    """The symmetry without classes of which the outputs depend on no entry; and on which classes they can depend."""
+    sym, atoms = assemble(tracing, movable)
+    felt_by = generic_influence(sym, program, movable, inputs)
+    read = {name for (name, _), value in felt_by.items() if value > 0}
+    unread = [name for name in sym.classes if name not in read]
+    if not unread:
+        return sym, felt(felt_by)
+    remarks = not_read(sym, unread)
+    for name in unread:
+        if name in atoms:
+            leave_unread(atoms[name])
+    sym, _ = assemble(tracing, movable)
+    return sym.annotated(notes=(*remarks, *sym.notes)), felt(generic_influence(sym, program, movable, inputs))
+
+
+def _on_others(
+    sym: Symmetry,
+    model: nn.Module,
+    movable: Mapping[str, Tensor],
+    example: tuple[tuple[Any, ...], dict[str, Any]],
+    missing: Pairs,
+) -> Pairs:
+    """What is still not noticed on an example of another length; all of it where the model does not take that."""
+    try:
+        program, keywords, _ = export(model, *example)
+        trace(program, movable)
+    except InputError:
+        return missing
+    return verified(sym, program, movable, tree_leaves((example[0], keywords)), expected=missing, elements=1)
+
+
+def _unnoticed(sym: Symmetry, missing: Pairs) -> list[str]:
+    """The classes that are not exercised, each with its parameters, in words."""
+    found = []
+    for name in sym.classes:
+        carriers = [carrier for carrier in sym.parameters if (name, carrier) in missing]
+        if carriers:
+            more = f" and {len(carriers) - 3} more" if len(carriers) > 3 else ""
+            found.append(f"'{name}': no output notices how it moves {', '.join(carriers[:3])}{more}")
+    return found
+
+
+def _fixed(model: nn.Module, movable: Mapping[str, Tensor], wanted: bool | Collection[str]) -> set[str]:
+    """The names of buffers that stay as they are."""
+    buffers = {name for name, _ in model.named_buffers(remove_duplicate=False) if name in movable}
+    if isinstance(wanted, bool):
+        return buffers if wanted else set()
+    names = {wanted} if isinstance(wanted, str) else set(wanted)
+    if unknown := sorted(names - buffers):
+        raise InputError(f"fixed_buffers names '{unknown[0]}'; the buffers are: {', '.join(sorted(buffers)) or 'none'}")
+    return names
 
 
 def _check_mode(model: nn.Module) -> None:
     """Dropout and batch statistics make a function random or dependent on its batch: they have to be off."""
     for path, module in model.named_modules():
+        if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            where = f"'{path}'" if path else "the model"
+            raise InputError(f"{where} is wrapped in {type(module).__name__}: pass model.module")
         if not module.training:
             continue
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:

@@ -1,5 +1,6 @@
 """A model as a graph of ATen operations, and what no graph can show."""
 
+import inspect
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
@@ -15,31 +16,58 @@ from coset.errors import InputError
 
 
 @contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    """Keep a logger of torch silent: what goes wrong is told once, by the error that is raised."""
-    logger = logging.getLogger(name)
-    before = logger.disabled
-    logger.disabled = True
+def _quiet() -> Iterator[None]:
+    """Keep the loggers of torch silent: what goes wrong is told once, by the error that is raised."""
+    names = [name for name in logging.Logger.manager.loggerDict if name.partition(".")[0] == "torch"]
+    loggers = [logging.getLogger(name) for name in ("torch", *names)]
+    before = [logger.disabled for logger in loggers]
     try:
+        for logger in loggers:
+            logger.disabled = True
         yield
     finally:
-        logger.disabled = before
+        for logger, was in zip(loggers, before, strict=True):
+            logger.disabled = was
 
 
-def export(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.export.ExportedProgram:
-    """The model as a graph, with parameters and buffers as inputs and nothing written in place that others see."""
+def export(
+    model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[torch.export.ExportedProgram, dict[str, Any], tuple[str, ...]]:
+    """The model as a graph, with parameters and buffers as inputs and nothing written in place that others see.
+
+    Returns with it the keyword arguments it was called with and remarks: models that fail because they return a cache
+    are called without one.
+    """
+    keywords = dict(kwargs)
+    remarks: tuple[str, ...] = ()
     try:
-        with warnings.catch_warnings(), _quiet("torch._subclasses.fake_tensor"):
-            # Recurrent modules keep a list of their weights beside them; export sees it change and says so.
-            warnings.filterwarnings("ignore", message="The tensor attribute")
-            # What torch says to itself of its own internals.
-            warnings.filterwarnings("ignore", category=FutureWarning, message=".*LeafSpec")
-            program = torch.export.export(model, inputs, dict(kwargs), strict=False)
-            program = program.run_decompositions({}) if _writes_into_others(program.graph) else program
+        program = _exported(model, inputs, keywords)
     except Exception as error:
-        raise InputError(_reason(error, model, inputs, kwargs)) from error
+        if not _may_cache(model, keywords):
+            raise InputError(_reason(error, model, inputs, kwargs)) from error
+        keywords["use_cache"] = False
+        remarks = ("the model is called with use_cache=False: with a cache it cannot be exported",)
+        try:
+            program = _exported(model, inputs, keywords)
+        except Exception as again:
+            raise InputError(_reason(again, model, inputs, keywords)) from again
     _check_deterministic(program.graph_module)
-    return program
+    return program, keywords, remarks
+
+
+def _exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:
+    with warnings.catch_warnings(), _quiet():
+        # Recurrent modules keep a list of their weights beside them; export sees it change and says so.
+        warnings.filterwarnings("ignore", message="The tensor attribute")
+        # What torch says to itself of its own internals.
+        warnings.filterwarnings("ignore", category=FutureWarning, message=".*LeafSpec")
+        program = torch.export.export(model, inputs, kwargs, strict=False)
+        return program.run_decompositions({}) if _writes_into_others(program.graph) else program
+
+
+def _may_cache(model: nn.Module, kwargs: Mapping[str, Any]) -> bool:
+    """Whether the model takes ``use_cache`` and nobody has said anything about it."""
+    return "use_cache" not in kwargs and "use_cache" in inspect.signature(model.forward).parameters
 
 
 def _reason(error: Exception, model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

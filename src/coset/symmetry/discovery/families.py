@@ -90,35 +90,39 @@ class _Cells:
         for value in parameters:
             paths = [_paths(value, dim) for dim in range(value.ndim)]
             for choice in product(*(range(len(alternatives)) for alternatives in paths)):
+                if any(alternatives[number] is None for alternatives, number in zip(paths, choice, strict=True)):
+                    continue  # no output depends on it
                 cell = (id(value), choice)
                 self._where.setdefault(whole(value), []).append(cell)
                 for alternatives, number in zip(paths, choice, strict=True):
-                    for place in alternatives[number]:
+                    for place in alternatives[number] or ():
                         self._where.setdefault(place, []).append(cell)
 
     def of(self, row: Mapping[Place, Number]) -> Row[Cell]:
         """Powers by place as powers by cell."""
         result: Row[Cell] = {}
         for place, power in row.items():
-            for cell in self._where[place]:
+            for cell in self._where.get(place, ()):
                 result[cell] = result.get(cell, 0) + power
         return {cell: power for cell, power in result.items() if power}
 
 
-def _paths(value: Value, dim: int) -> list[list[Place]]:
-    """The segments of an axis, each as the places of its factors."""
+def _paths(value: Value, dim: int) -> list[list[Place] | None]:
+    """The segments of an axis, each as the places of its factors; None for one that is not read."""
     counter = iter(range(10**9))
 
-    def walk(term: Term) -> list[list[Place]]:
+    def walk(term: Term) -> list[list[Place] | None]:
         if isinstance(term, Atom):
-            return [[] if term.stuck else [Place(id(value), dim, next(counter))]]
+            return [None if term.unread else [] if term.stuck else [Place(id(value), dim, next(counter))]]
         if isinstance(term, Plus):
             return [path for segment in term.segments for path in walk(segment)]
         assert isinstance(term, Times)
-        paths: list[list[Place]] = [[]]
+        paths: list[list[Place] | None] = [[]]
         for factor in term.factors:
             alternatives = walk(factor)
-            paths = [[*path, *extra] for path in paths for extra in alternatives]
+            paths = [
+                None if path is None or extra is None else [*path, *extra] for path in paths for extra in alternatives
+            ]
         return paths
 
     return walk(resolve(value.dims[dim]))

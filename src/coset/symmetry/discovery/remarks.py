@@ -1,10 +1,11 @@
 """What is known beyond permutations, scales and signs, and not acted on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
 from coset.symmetry.axes import units_of
+from coset.symmetry.cells import positions_of
 from coset.symmetry.symmetry import Symmetry
 
 # Operations through which any invertible map of the units passes from those who write them to those who read them.
@@ -93,3 +94,25 @@ def _shifts(sym: Symmetry, movable: Mapping[str, Tensor]) -> list[str]:
                     f"'{name}' stands before a batch norm: any shift of it can be taken up by the running mean ({key})"
                 )
     return found
+
+
+def not_read(sym: Symmetry, unread: Sequence[str]) -> tuple[str, ...]:
+    """The entries of parameters on which no output depends at all, by class that stands there and nowhere else."""
+    found = []
+    for name in unread:
+        for carrier in sym.carriers(name):
+            for dim, axis in enumerate(sym.parameters[carrier].axes):
+                places = positions_of(axis, sym.classes, name).tolist()
+                if places:
+                    what = _entries(places, dim, len(sym.parameters[carrier].axes))
+                    found.append(f"{what} of '{carrier}' are not read by the example; give a longer one")
+    return tuple(found)
+
+
+def _entries(places: Sequence[int], dim: int, ndim: int) -> str:
+    """Positions of an axis as people say them: rows 5-7, columns 0-2."""
+    whole = places[-1] - places[0] + 1 == len(places)
+    numbers = f"{places[0]}-{places[-1]}" if whole else ", ".join(str(place) for place in places[:8])
+    if ndim == 1:
+        return f"entries {numbers}"
+    return f"{('rows', 'columns')[dim]} {numbers}" if ndim == 2 else f"positions {numbers} on axis {dim}"

@@ -15,11 +15,12 @@ class Atom:
 
     ``inert``: it belongs to an input or a constant, which tells positions apart but ties no two dimensions together.
     ``stuck``: two views of it do not fit together, so that neither permutations nor scales are looked for in it.
+    ``unread``: no output depends on its entries at all, so that they say nothing of the group.
     ``bound``: the term it turned out to be, another atom or a structure. ``size`` is never 1: such dimensions hold no
     structure and are left out of terms.
     """
 
-    __slots__ = ("bound", "inert", "number", "pinned", "size", "stuck")
+    __slots__ = ("bound", "inert", "number", "pinned", "size", "stuck", "unread")
     _count = 0
 
     def __init__(self, size: int, pinned: str | None = None, inert: bool = False) -> None:
@@ -27,6 +28,7 @@ class Atom:
         self.pinned = pinned
         self.inert = inert
         self.stuck = False
+        self.unread = False
         self.bound: Term | None = None
         Atom._count += 1
         self.number = Atom._count
@@ -125,11 +127,22 @@ def pin(term: Term, reason: str) -> None:
         atom.pinned = atom.pinned or reason
 
 
+CLASH = "two views of a dimension do not fit together"
+"""How the reason of a stuck atom ends, behind the operation at which it got stuck."""
+
+
 def stick(term: Term, reason: str) -> None:
     """Give up on a term that is seen in two ways that do not fit together."""
+    told = reason if reason.endswith(CLASH) else f"{reason}: {CLASH}"
     for atom in atoms(resolve(term)):
-        atom.pinned = atom.pinned or reason
+        atom.pinned = atom.pinned or told
         atom.stuck = True
+
+
+def leave_unread(atom: Atom) -> None:
+    """Look neither for permutations nor for scales in an atom that no output depends on."""
+    atom.pinned = atom.pinned or "not read by the example"
+    atom.stuck = atom.unread = True
 
 
 def free_atoms(term: Term) -> Iterator[Atom]:
@@ -161,7 +174,7 @@ def split(term: Term, at: int, reason: str) -> tuple[Term, Term]:
         return times([head, *term.factors[1:]]), times([tail, *term.factors[1:]])
     # The cut goes through a unit of the leading factor: no permutation of either factor is left.
     stick(term, reason)
-    parts = [fresh(size, reason, is_inert(term)) for size in (at, term.size - at)]
+    parts = [fresh(size, None, is_inert(term)) for size in (at, term.size - at)]
     for part in parts:
         stick(part, reason)
     return parts[0], parts[1]

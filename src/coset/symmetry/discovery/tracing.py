@@ -1,22 +1,36 @@
 """From an exported model to statements about its parameters: one rule per operation."""
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
 from torch.utils._pytree import tree_map_only
 
 from coset.errors import InputError
-from coset.symmetry.discovery import contractions, elementwise, movement, norms, picking, positions, recurrences
+from coset.symmetry.discovery import (
+    contractions,
+    diagonals,
+    distances,
+    elementwise,
+    frequencies,
+    movement,
+    norms,
+    ordering,
+    picking,
+    positions,
+    products,
+    recurrences,
+    scattering,
+)
 from coset.symmetry.discovery.calls import Call, is_pointwise, tensors_in
 from coset.symmetry.discovery.exporting import place_of
 from coset.symmetry.discovery.relations import Book, Value
-from coset.symmetry.discovery.rules import RULES
+from coset.symmetry.discovery.rules import RULES, passed, straight
 from coset.symmetry.discovery.stacks import (
     SPLITS,
     Segments,
@@ -31,7 +45,8 @@ from coset.symmetry.discovery.stacks import (
     stack_dimension,
     stays_stacked,
 )
-from coset.symmetry.discovery.terms import fresh
+from coset.symmetry.discovery.terms import CLASH, atoms, fresh, resolve
+from coset.symmetry.discovery.ties import Tie, ties
 
 
 @dataclass
@@ -45,8 +60,11 @@ class Tracing:
     constants: dict[Node, Tensor] = field(default_factory=dict)
 
 
-def trace(program: torch.export.ExportedProgram, movable: Mapping[str, Tensor]) -> Tracing:
-    """Interpret the graph: every tensor gets a Value, every operation says what it knows."""
+def trace(program: torch.export.ExportedProgram, movable: Mapping[str, Tensor], fixed: Collection[str] = ()) -> Tracing:
+    """Interpret the graph: every tensor gets a Value, every operation says what it knows.
+
+    ``fixed``: names of tensors that are constants whatever the function does with them.
+    """
     tracing = Tracing(Book(), {})
     kinds = {
         spec.arg.name: (spec.kind, spec.target)
@@ -54,21 +72,64 @@ def trace(program: torch.export.ExportedProgram, movable: Mapping[str, Tensor]) 
         if hasattr(spec.arg, "name")
     }
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
-    arguments = [_placeholder(tracing, node, *kinds[node.name], movable) for node in placeholders]
+    arguments = [_placeholder(tracing, node, *kinds[node.name], movable, fixed) for node in placeholders]
     tracing.constants = {
         node: program.constants[target]
         for node in placeholders
         if (target := str(kinds[node.name][1])) in program.constants and isinstance(program.constants[target], Tensor)
     }
+    tracing.book.where = "shared memory"
+    for tie in ties(movable):
+        _tie(tracing, tie, movable)
     tracing.parameters = _in_order_of_use(program.graph, tracing.parameters, kinds)
-    tracing.book.where = "output"
     returned = tree_map_only(
         Stack, lambda stack: as_tensor(tracing.book, stack), _run(tracing, program.graph_module, arguments)
     )
-    for value in tensors_in(returned):
-        tracing.book.pin(value, reason="an output of the model")
-        tracing.book.neutral(value)
+    for spec, value in zip(program.graph_signature.output_specs, returned, strict=True):
+        tracing.book.where = "output"
+        if not isinstance(value, Value):
+            continue
+        if spec.kind == OutputKind.BUFFER_MUTATION and spec.target in tracing.parameters:
+            # What is written back has to be what the moved network would write: it moves with the buffer.
+            passed(tracing.book, value, tracing.parameters[str(spec.target)], straight(value))
+        elif spec.kind == OutputKind.BUFFER_MUTATION:
+            tracing.book.limit(value, reason=f"it is written into '{spec.target}', which is fixed")
+            tracing.book.neutral(value)
+        else:
+            tracing.book.pin(value, reason="an output of the model")
+            tracing.book.neutral(value)
     return tracing
+
+
+def _tie(tracing: Tracing, tie: Tie, movable: Mapping[str, Tensor]) -> None:
+    """Names that share memory move alike, also where the function uses but one of them."""
+    book, names = tracing.book, (tie.one, tie.two)
+    if movable[tie.one] is movable[tie.two] or not any(name in tracing.parameters for name in names):
+        return  # the same object is exported under one name
+    for name in names:
+        if name not in tracing.parameters:
+            shape = tuple(movable[name].shape)
+            tracing.parameters[name] = book.value(shape, [fresh(n) for n in shape])
+    one, two = (tracing.parameters[name] for name in names)
+    if tie.order is not None:
+        passed(book, one, two, tie.order)
+        return
+    for value in (one, two):
+        book.limit(value, reason=f"'{tie.one}' and '{tie.two}' overlap in memory")
+        book.neutral(value)
+
+
+def reported(tracing: Tracing) -> tuple[str, ...]:
+    """Where what is known of operations ends: those at which an axis of a parameter was pinned for that reason."""
+    standing = {atom for value in tracing.parameters.values() for dim in value.dims for atom in atoms(resolve(dim))}
+    told = dict.fromkeys(tracing.pinned)
+    for reason, terms in tracing.book.limits.items():
+        if any(atom in standing and atom.pinned == reason for term in terms for atom in atoms(resolve(term))):
+            told.setdefault(reason)
+    for atom in sorted(standing, key=lambda atom: atom.number):
+        if atom.stuck and atom.pinned and atom.pinned.endswith(CLASH):
+            told.setdefault(atom.pinned)
+    return tuple(told)
 
 
 def _in_order_of_use(
@@ -81,7 +142,7 @@ def _in_order_of_use(
         for node in graph.nodes
         if node.op == "placeholder" and node.users
     }
-    return dict(sorted(parameters.items(), key=lambda item: first[item[0]]))
+    return dict(sorted(parameters.items(), key=lambda item: first.get(item[0], len(turn))))
 
 
 def _run(tracing: Tracing, module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Any:
@@ -101,14 +162,22 @@ def _run(tracing: Tracing, module: torch.fx.GraphModule, arguments: Sequence[Any
     return None
 
 
-def _placeholder(tracing: Tracing, node: Node, kind: InputKind, target: Any, movable: Mapping[str, Tensor]) -> Any:
+def _placeholder(
+    tracing: Tracing,
+    node: Node,
+    kind: InputKind,
+    target: Any,
+    movable: Mapping[str, Tensor],
+    fixed: Collection[str],
+) -> Any:
     meta = node.meta.get("val")
     if not isinstance(meta, Tensor):
         return meta
     shape = tuple(int(n) for n in meta.shape)
     book = tracing.book
-    moves = kind in (InputKind.PARAMETER, InputKind.BUFFER) and target in movable and meta.is_floating_point()
-    if moves and node.users:
+    real_or_complex = meta.is_floating_point() or meta.is_complex()
+    moves = kind in (InputKind.PARAMETER, InputKind.BUFFER) and target in movable and real_or_complex
+    if moves and node.users and target not in fixed:
         value = book.value(shape, [fresh(n) for n in shape])
         tracing.parameters[str(target)] = value
         return value
@@ -208,7 +277,7 @@ def _apply(tracing: Tracing, call: Call) -> Any:
     try:
         if call.name in RULES:
             return RULES[call.name](book, call)
-        if is_pointwise(call.target) or call.name in _ELEMENTWISE:
+        if is_pointwise(call.target, call.name):
             return elementwise.unary(book, call) if len(call.tensors()) == 1 else elementwise.pointwise(book, call)
         reason = f"{book.where}: no rule for {call.name}"
     except InputError as error:
@@ -219,7 +288,10 @@ def _apply(tracing: Tracing, call: Call) -> Any:
 
 
 # The modules that enter their rules into the table when they are imported.
-RULE_BOOKS = (elementwise, contractions, norms, picking, positions, movement, recurrences)
+RULE_BOOKS = (
+    elementwise, contractions, products, diagonals, norms, distances, ordering, picking, scattering, positions,
+    movement, recurrences, frequencies,
+)  # fmt: skip
 
 # Rules that make no new numbers: what they make of zeros is zero.
 _REARRANGING = (
@@ -235,22 +307,3 @@ _REARRANGING = (
 
 # Parts of a graph under another mode; they compute the same.
 _WRAPPERS = frozenset({"wrap_with_autocast", "wrap_with_set_grad_enabled"})
-
-# Elementwise operations that torch composes of others and therefore does not mark as such.
-_ELEMENTWISE = frozenset(
-    {
-        "selu",
-        "celu",
-        "softsign",
-        "tanhshrink",
-        "hardswish",
-        "relu6",
-        "silu",
-        "log_sigmoid",
-        "square",
-        "rrelu",
-        "softshrink",
-        "hardshrink",
-        "logsigmoid",
-    }
-)

@@ -1,69 +1,27 @@
 """Numerical proof: the function of a moved network, in float64, against that of the original."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter
-from torch.utils._pytree import tree_leaves, tree_map
 
 from coset.errors import InputError
 from coset.symmetry.action import Action
 from coset.symmetry.axes import units_of
+from coset.symmetry.cells import standing
+from coset.symmetry.discovery.evaluation import double, evaluate, run
+from coset.symmetry.discovery.influence import Influence, felt, influence
 from coset.symmetry.element import Element
 from coset.symmetry.symmetry import Symmetry
 
 TOLERANCE = 1e-9
-_NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
+FURTHER = (10.0, -1.0, 0.1, 1e3, -1e3)
+"""Factors of further inputs, tried while there are classes that the outputs have not noticed."""
 
-class _InDouble(Interpreter):
-    """Runs a graph with every floating type widened to float64, casts inside the model included."""
-
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        def widened(item: Any) -> Any:
-            if isinstance(item, GraphModule):
-                return _Part(item)
-            return torch.float64 if item in _NARROW and isinstance(item, torch.dtype) else item
-
-        args, kwargs = tree_map(widened, (args, kwargs))
-        if any(isinstance(item, _Part) for item in args):
-            at = next(i for i, item in enumerate(args) if isinstance(item, _Part))
-            return _InDouble(args[at].graph, garbage_collect_values=True).run(*args[at + 1 :])
-        return tree_map(double, super().call_function(target, args, kwargs))
-
-
-class _Part:
-    """A part of a graph that is called as a function (under no_grad or autocast)."""
-
-    def __init__(self, graph: GraphModule) -> None:
-        self.graph = graph
-
-
-def double(item: Any) -> Any:
-    """A floating tensor in float64; anything else as it is."""
-    return item.double() if isinstance(item, Tensor) and item.is_floating_point() else item
-
-
-def evaluate(
-    program: torch.export.ExportedProgram, params: Mapping[str, Tensor], inputs: Sequence[Any]
-) -> list[Tensor]:
-    """The outputs of an exported model in float64, with other parameters."""
-    signature = program.graph_signature
-    given = iter(inputs)
-    arguments = []
-    for spec in signature.input_specs:
-        name = str(spec.target)
-        if spec.target is None:
-            arguments.append(next(given))
-        elif name in params:
-            arguments.append(params[name])
-        else:
-            arguments.append(program.constants[name] if name in program.constants else program.state_dict[name])
-    with torch.no_grad():
-        outputs = _InDouble(program.graph_module, garbage_collect_values=True).run(*(double(a) for a in arguments))
-    return [item for item in tree_leaves(outputs) if isinstance(item, Tensor)]
+Pairs = set[tuple[str, str]]
+"""(class, parameter)."""
 
 
 def general_position(
@@ -76,12 +34,12 @@ def general_position(
     moved: dict[str, Tensor] = {}
     seen: dict[int, Tensor] = {}
     for name, tensor in params.items():
-        if not tensor.is_floating_point():
+        if not (tensor.is_floating_point() or tensor.is_complex()):
             moved[name] = tensor
             continue
         if id(tensor) not in seen:
-            wide = tensor.detach().double()
-            noise = torch.rand(wide.shape, generator=generator, dtype=torch.float64).to(wide.device)
+            wide = double(tensor.detach())
+            noise = torch.rand(wide.shape, generator=generator, dtype=wide.dtype).to(wide.device)
             size = wide.abs().mean() if wide.numel() and bool(wide.any()) else wide.new_tensor(0.1)
             positive = bool(sym.parameters[name].shift)
             seen[id(tensor)] = (
@@ -97,27 +55,62 @@ def verify(
     params: Mapping[str, Tensor],
     inputs: Sequence[Any],
     *,
+    expected: Pairs | None = None,
     elements: int = 3,
     seed: int = 0,
-) -> bool:
+) -> Pairs:
     """Raise if random elements change an output by more than 1e-9 of its size, naming the class at fault.
 
-    Returns whether the outputs notice the weights at all; where they do not (dead units), larger inputs and weights are
-    tried as well, and False says that nothing could be seen (outputs that are constant or whole numbers).
+    Returns the classes that the outputs have not noticed, with the parameter: there a wrong move would not have been
+    seen either. ``expected``: those that can be noticed at all (``influence`` of the generic function). Where classes
+    are missing, further inputs are tried, larger and of other signs, and then moves of single classes.
     """
     generator = torch.Generator().manual_seed(seed)
-    for size in (1.0, 10.0):
-        larger = [item * size if isinstance(item, Tensor) and item.is_floating_point() else item for item in inputs]
+    if expected is None:
+        expected = felt(generic_influence(sym, program, params, inputs))
+    try:
+        missing = expected - _round(sym, program, params, inputs, elements, generator, 1.0)
+    except (RuntimeError, IndexError) as error:
+        raise InputError(f"the exported model cannot be run in float64: {error}") from error
+    finite = _finite(evaluate(program, params, inputs))
+    for factor in FURTHER:
+        if not missing:
+            return missing
+        others = [_times(item, factor, generator) for item in inputs]
         try:
-            if _verified(sym, program, params, larger, elements, generator, size):
-                return True
-        except (RuntimeError, IndexError) as error:
-            if size == 1.0:
-                raise InputError(f"the exported model cannot be run in float64: {error}") from error
-    return False
+            if _finite(evaluate(program, params, others)) < finite:
+                continue  # outside the domain of the function
+            missing -= _round(sym, program, params, others, 1, generator, min(abs(factor), 10.0))
+        except (RuntimeError, IndexError, ValueError):
+            continue  # numbers that stand for indices, say
+    return missing - _noticed_alone(sym, program, params, inputs, missing, generator)
 
 
-def _verified(
+def generic_influence(
+    sym: Symmetry, program: torch.export.ExportedProgram, params: Mapping[str, Tensor], inputs: Sequence[Any]
+) -> Influence:
+    """How much each class is felt whatever the values are, near the inputs given."""
+    generator = torch.Generator().manual_seed(0)
+    theta = general_position(params, sym, generator)
+    try:
+        x = _other_inputs(program, theta, inputs, evaluate(program, theta, inputs), generator)
+        return influence(sym, program, theta, x, generator, generic=True)
+    except (RuntimeError, IndexError) as error:
+        raise InputError(f"the exported model cannot be run in float64: {error}") from error
+
+
+def _finite(outputs: Sequence[Tensor]) -> int:
+    return sum(int(torch.isfinite(item).sum()) for item in outputs)
+
+
+def _times(item: Any, factor: float, generator: torch.Generator) -> Any:
+    """An input by a factor; whole numbers change places instead."""
+    if isinstance(item, Tensor) and (item.is_floating_point() or item.is_complex()):
+        return item * factor
+    return _perturbed(item, generator)
+
+
+def _round(
     sym: Symmetry,
     program: torch.export.ExportedProgram,
     params: Mapping[str, Tensor],
@@ -125,45 +118,70 @@ def _verified(
     elements: int,
     generator: torch.Generator,
     size: float,
-) -> bool:
-    """One round: elements act one after the other along one orbit, θ, g₁θ, g₂g₁θ, …, each on inputs of its own.
+) -> Pairs:
+    """Elements act one after the other along one orbit, θ, g₁θ, g₂g₁θ, …, each on inputs of its own.
 
-    Every parameter is replaced as it moves, so that there is never more than one copy of them in float64.
+    Every parameter is replaced as it moves, so that there is never more than one copy of them in float64. Returns what
+    the outputs notice.
     """
     theta = general_position(params, sym, generator, size)
     together = _moving_together(sym, params)
     worst, x = 0.0, list(inputs)
-    before = evaluate(program, theta, x)
-    if difference(before, evaluate(program, theta, x)) > 0:
+    before = _results(program, theta, x)
+    if difference(before[0], evaluate(program, theta, x)) > 0:
         raise InputError("two runs of the model on one input differ: it is random, and has no function to preserve")
     for number in range(elements):
         if number:
-            x, before = _other_inputs(program, theta, inputs, before, generator)
-        _move(theta, sym, sym.random(generator), together)
-        worst = max(worst, difference(before, evaluate(program, theta, x)))
+            x = _other_inputs(program, theta, inputs, before[0], generator)
+            before = _results(program, theta, x)
+        g = sym.random(generator)
+        written = Action(sym, g)(before[1], partial=True) if before[1] else {}
+        _move(theta, sym, g, together)
+        after = _results(program, theta, x)
+        worst = max(worst, difference([*before[0], *written.values()], [*after[0], *after[1].values()]))
     if worst > TOLERANCE:
         theta.clear()
         theta = general_position(params, sym, generator, size)
         _blame(sym, program, theta, x, together, generator, worst)
-    return _is_seen(sym, program, theta, x, together, generator)
+    return felt(influence(sym, program, theta, x, generator))
 
 
-def _is_seen(
+def _results(
+    program: torch.export.ExportedProgram, theta: Mapping[str, Tensor], inputs: Sequence[Any]
+) -> tuple[list[Tensor], dict[str, Tensor]]:
+    with torch.no_grad():
+        return run(program, theta, inputs)
+
+
+def _noticed_alone(
     sym: Symmetry,
     program: torch.export.ExportedProgram,
-    theta: dict[str, Tensor],
+    params: Mapping[str, Tensor],
     inputs: Sequence[Any],
-    together: list[list[str]],
+    missing: Collection[tuple[str, str]],
     generator: torch.Generator,
-) -> bool:
-    """Move every other carrier alone, which no symmetry allows: do the outputs notice?"""
-    moving = [names for names in together if any(name in sym.structures for name in names)]
+) -> Pairs:
+    """Those of ``missing`` whose entries change the outputs when replaced alone: where there is no gradient."""
+    if not missing:
+        return set()
+    theta = general_position(params, sym, generator)
     before = evaluate(program, theta, inputs)
-    for half in (moving[::2], moving[1::2]):
-        _move(theta, sym, sym.random(generator), half)
-        if difference(before, evaluate(program, theta, inputs)) > 1e-6:
-            return True
-    return len(moving) < 2  # what stands on one parameter alone cannot be moved by halves
+
+    def changes(name: str, carriers: Sequence[str]) -> bool:
+        moved = dict(theta)
+        for carrier in carriers:
+            tensor = theta[carrier]
+            mask = standing(sym.parameters[carrier].axes, sym.classes, name).reshape(tensor.shape).to(tensor.device)
+            noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype).to(tensor.device)
+            moved[carrier] = torch.where(mask, tensor.abs().mean() * 3 * noise, tensor)
+        return difference(before, evaluate(program, moved, inputs)) > 1e-12
+
+    noticed: Pairs = set()
+    for name in dict.fromkeys(name for name, _ in sorted(missing)):
+        carriers = [carrier for other, carrier in sorted(missing) if other == name]
+        if changes(name, carriers):
+            noticed |= {(name, carrier) for carrier in carriers if len(carriers) == 1 or changes(name, [carrier])}
+    return noticed
 
 
 def _blame(
@@ -218,26 +236,29 @@ def _other_inputs(
     inputs: Sequence[Any],
     before: list[Tensor],
     generator: torch.Generator,
-) -> tuple[list[Any], list[Tensor]]:
-    """Inputs near the given ones and their outputs; the given ones where the model does not take others."""
+) -> list[Any]:
+    """Inputs near the given ones; the given ones where the model does not take others."""
     others = [_perturbed(item, generator) for item in inputs]
     try:
         outputs = evaluate(program, theta, others)
     except (RuntimeError, IndexError, ValueError):
         # Floating numbers that stand for indices, say: what is near them is none.
-        return list(inputs), evaluate(program, theta, inputs)
+        return list(inputs)
     pairs = zip(before, outputs, strict=True)
     if any(bool((torch.isfinite(one) & ~torch.isfinite(two)).any()) for one, two in pairs if one.shape == two.shape):
-        return list(inputs), evaluate(program, theta, inputs)  # outside the domain of a logarithm or a root
-    return others, outputs
+        return list(inputs)  # outside the domain of a logarithm or a root
+    return others
 
 
 def _perturbed(item: Any, generator: torch.Generator) -> Any:
     """Another input of the same kind: finite fractions change a little, a constant tensor altogether, and whole numbers
     (tokens, masks) change places, so that each stays one that the model knows.
     """
-    if not isinstance(item, Tensor) or not item.numel() or item.is_complex():
+    if not isinstance(item, Tensor) or not item.numel():
         return item
+    if item.is_complex():
+        wide = double(item.detach())
+        return wide * (1 + 0.1 * torch.randn(wide.shape, generator=generator, dtype=wide.dtype).to(wide.device))
     if not item.is_floating_point():
         order = torch.randperm(item.numel(), generator=generator).to(item.device)
         return item.flatten()[order].reshape(item.shape)
@@ -267,13 +288,13 @@ def difference(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
     for one, two in zip(before, after, strict=True):
         if one.numel() == 0:
             continue
-        if not one.is_floating_point():
+        if not (one.is_floating_point() or one.is_complex()):
             worst = max(worst, 0.0 if torch.equal(one, two) else float("inf"))
             continue
         finite = torch.isfinite(one)
-        if not torch.equal(finite, torch.isfinite(two)) or not torch.equal(
-            one[~finite].nan_to_num(), two[~finite].nan_to_num()
-        ):
+        if not torch.equal(finite, torch.isfinite(two)):
+            return float("inf")
+        if not one.is_complex() and not torch.equal(one[~finite].nan_to_num(), two[~finite].nan_to_num()):
             return float("inf")
         if not bool(finite.any()):
             continue

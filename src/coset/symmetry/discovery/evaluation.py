@@ -1,0 +1,150 @@
+"""Exported models run in float64 with other parameters, whatever types they are of and cast to."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export.graph_signature import OutputKind
+from torch.fx import GraphModule, Interpreter
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+
+_WIDE = {
+    torch.float32: torch.float64,
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.complex32: torch.complex128,
+    torch.complex64: torch.complex128,
+}
+
+
+class Part:
+    """A part of a graph that is called as a function (under no_grad or autocast)."""
+
+    def __init__(self, graph: GraphModule) -> None:
+        self.graph = graph
+
+
+def widened(arguments: Any) -> Any:
+    """Arguments of an operation with every type of numbers widened, and parts of the graph as such."""
+
+    def wide(item: Any) -> Any:
+        if isinstance(item, GraphModule):
+            return Part(item)
+        return _WIDE.get(item, item) if isinstance(item, torch.dtype) else item
+
+    return tree_map(wide, arguments)
+
+
+class InDouble(Interpreter):
+    """Runs a graph with every floating type widened to float64, casts inside the model included.
+
+    ``without``: names of operations that have no derivative: what is in front of them gets no gradient.
+    """
+
+    def __init__(self, graph: GraphModule, without: Collection[str] = ()) -> None:
+        super().__init__(graph, garbage_collect_values=True)
+        self._without = without
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        args, kwargs = widened((args, kwargs))
+        if any(isinstance(item, Part) for item in args):
+            at = next(i for i, item in enumerate(args) if isinstance(item, Part))
+            return InDouble(args[at].graph, self._without).run(*args[at + 1 :])
+        if torch.is_grad_enabled():
+            if name_of(target) in self._without:
+                args, kwargs = tree_map_only(Tensor, lambda item: item.detach(), (args, kwargs))
+            target = differentiable(target)
+        return tree_map(double, super().call_function(target, args, kwargs))
+
+
+def name_of(target: Any) -> str:
+    """The full name of an operation, aten::relu."""
+    schema = getattr(target, "_schema", None)
+    return "" if schema is None else str(schema.name)
+
+
+def differentiable(target: Any) -> Any:
+    """An operation, or another form of it that has derivatives by all of its arguments."""
+    return _DIFFERENTIABLE.get(name_of(target), target)
+
+
+def _batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn: bool,
+) -> Tensor:
+    """By the statistics kept, if there are any; torch's own has no derivative by them."""
+    if mean is None or variance is None or training:
+        return torch.batch_norm(x, weight, bias, mean, variance, training, momentum, eps, cudnn)
+    shape = (1, -1, *(1,) * (x.ndim - 2))
+    result = (x - mean.reshape(shape)) / torch.sqrt(variance.reshape(shape) + eps)
+    result = result if weight is None else result * weight.reshape(shape)
+    return result if bias is None else result + bias.reshape(shape)
+
+
+def double(item: Any) -> Any:
+    """A floating or complex tensor in double precision; anything else as it is."""
+    return item.to(_WIDE[item.dtype]) if isinstance(item, Tensor) and item.dtype in _WIDE else item
+
+
+def _copied(x: Tensor, y: Tensor, non_blocking: bool = False) -> Tensor:
+    """y in the shape and type of x."""
+    return y.to(x.dtype).expand(x.shape)
+
+
+_DIFFERENTIABLE = {"aten::batch_norm": _batch_norm, "aten::copy": _copied}
+
+
+def arguments_of(
+    program: torch.export.ExportedProgram, params: Mapping[str, Tensor], inputs: Sequence[Any]
+) -> list[tuple[str | None, Any]]:
+    """What the graph is called with, in order: the name of a parameter that is given and its tensor, or (None, …)."""
+    given = iter(inputs)
+    arguments: list[tuple[str | None, Any]] = []
+    for spec in program.graph_signature.input_specs:
+        name = str(spec.target)
+        if spec.target is None:
+            arguments.append((None, next(given)))
+        elif name in params:
+            arguments.append((name, params[name]))
+        else:
+            constant = program.constants[name] if name in program.constants else program.state_dict[name]
+            arguments.append((None, constant))
+    return arguments
+
+
+def run(
+    program: torch.export.ExportedProgram,
+    params: Mapping[str, Tensor],
+    inputs: Sequence[Any],
+    without: Collection[str] = (),
+) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """What an exported model returns in float64 with other parameters, and what it writes into its buffers, by name.
+
+    Differentiable where gradients are enabled; ``without``: operations that have no derivative.
+    """
+    arguments = [double(value) for _, value in arguments_of(program, params, inputs)]
+    results = InDouble(program.graph_module, without).run(*arguments)
+    outputs: list[Tensor] = []
+    written: dict[str, Tensor] = {}
+    for spec, item in zip(program.graph_signature.output_specs, results, strict=True):
+        if spec.kind == OutputKind.BUFFER_MUTATION:
+            written[str(spec.target)] = item
+        else:
+            outputs += [leaf for leaf in tree_leaves(item) if isinstance(leaf, Tensor)]
+    return outputs, written
+
+
+def evaluate(
+    program: torch.export.ExportedProgram, params: Mapping[str, Tensor], inputs: Sequence[Any]
+) -> list[Tensor]:
+    """The outputs of an exported model in float64, with other parameters."""
+    with torch.no_grad():
+        return run(program, params, inputs)[0]

@@ -1,0 +1,230 @@
+"""On which entries of parameters the outputs depend: in this function at these inputs, or whatever the values are.
+
+The first is a gradient. The second is a gradient, too, of the same graph with a generic function in the place of every
+elementwise one: nothing is dead, no branch is left out, and what comes out zero is not read at all.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only
+
+from coset.symmetry.cells import largest_by_class
+from coset.symmetry.discovery.calls import is_pointwise
+from coset.symmetry.discovery.elementwise import masked_fill, same_values, where
+from coset.symmetry.discovery.evaluation import Part, arguments_of, differentiable, double, name_of, run, widened
+from coset.symmetry.discovery.rules import RULES
+from coset.symmetry.symmetry import Symmetry
+
+Influence = dict[tuple[str, str], float]
+"""(class, parameter) → the largest |θ·∂θ| where the class stands on the parameter."""
+
+
+def influence(
+    sym: Symmetry,
+    program: torch.export.ExportedProgram,
+    theta: Mapping[str, Tensor],
+    inputs: Sequence[Any],
+    generator: torch.Generator,
+    *,
+    generic: bool = False,
+) -> Influence:
+    """How much each class is felt on each of its parameters, by one backward pass from a random projection of outputs.
+
+    ``generic``: in the generic function instead of this one.
+    """
+    found: Influence = {}
+    leaves = {name: tensor.detach().requires_grad_() for name, tensor in theta.items() if name in sym.structures}
+
+    def reduced(name: str, leaf: Tensor) -> None:
+        # Freed at once: gradients of all parameters are never there together.
+        assert leaf.grad is not None
+        felt = largest_by_class(sym.parameters[name].axes, sym.classes, (leaf.grad * leaf).detach())
+        leaf.grad = None
+        for key, value in felt.items():
+            found[key, name] = max(found.get((key, name), 0.0), value)
+
+    for name, leaf in leaves.items():
+        leaf.register_post_accumulate_grad_hook(partial(reduced, name))  # type: ignore[no-untyped-call]
+    without: set[str] = set()
+    while True:
+        try:
+            with torch.enable_grad():
+                ends = _generic_ends if generic else _ends
+                total = ends(program, {**theta, **leaves}, leaves, inputs, generator, without)
+                if total is not None:
+                    total.backward()  # type: ignore[no-untyped-call]
+            return found
+        except RuntimeError as error:
+            # Some operations say only now that they have no derivative.
+            told = re.search(r"derivative for '?([\w:]+)'? is not implemented|function '(\w+)' is not diff", str(error))
+            name = (told[1] or f"aten::{told[2]}") if told else ""
+            if not name or name in without:
+                raise
+            without.add(name)
+
+
+def _ends(
+    program: torch.export.ExportedProgram,
+    params: Mapping[str, Tensor],
+    leaves: Collection[str],
+    inputs: Sequence[Any],
+    generator: torch.Generator,
+    without: Collection[str],
+) -> Tensor | None:
+    """A random projection of what the model returns and writes."""
+    outputs, written = run(program, params, inputs, without)
+    return _projected([*outputs, *written.values()], generator)
+
+
+def _generic_ends(
+    program: torch.export.ExportedProgram,
+    params: Mapping[str, Tensor],
+    leaves: Collection[str],
+    inputs: Sequence[Any],
+    generator: torch.Generator,
+    without: Collection[str],
+) -> Tensor | None:
+    """The same of the generic function."""
+    graph = _Generic(program.graph_module, generator, without)
+    arguments = [
+        Twin(double(value).detach(), double(value)) if name in leaves else double(value)
+        for name, value in arguments_of(program, params, inputs)
+    ]
+    ends = [item.generic if isinstance(item, Twin) else item for item in tree_leaves(graph.run(*arguments))]
+    return graph.ended([item for item in ends if isinstance(item, Tensor)])
+
+
+def _projected(tensors: Sequence[Tensor], generator: torch.Generator) -> Tensor | None:
+    """Σ r·y over all entries that are finite and have a gradient, with random r; None if there are none."""
+    total: Tensor | None = None
+    for tensor in tensors:
+        if not tensor.requires_grad:
+            continue
+        real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        weights = torch.randn(real.shape, generator=generator, dtype=torch.float64).to(real.device)
+        part = (torch.where(torch.isfinite(real), real, 0.0) * weights).sum()
+        total = part if total is None else total + part
+    return total
+
+
+class Twin:
+    """A tensor as the model computes it, which decides on indices and shapes, and as the generic function does."""
+
+    def __init__(self, native: Tensor, generic: Tensor) -> None:
+        self.native = native
+        self.generic = generic
+
+
+class _Generic(Interpreter):
+    """Runs a graph with elementwise functions replaced by sums of their arguments; tensors with gradients are twins.
+
+    Where an operation has no gradient (an order, an index, a cast to whole numbers) all that flows into it counts as
+    felt.
+    """
+
+    def __init__(self, module: GraphModule, generator: torch.Generator, without: Collection[str]) -> None:
+        super().__init__(module, garbage_collect_values=True)
+        self._generator = generator
+        self._without = without
+        self._total: Tensor | None = None
+
+    def ended(self, outputs: Sequence[Tensor]) -> Tensor | None:
+        """What is differentiated: the projections of outputs, and of all that gradients do not get past."""
+        self._felt(outputs)
+        return self._total
+
+    def _felt(self, tensors: Sequence[Tensor]) -> None:
+        part = _projected(tensors, self._generator)
+        if part is not None:
+            self._total = part if self._total is None else self._total + part
+
+    def run_node(self, n: Node) -> Any:
+        if n.op != "call_function":
+            return super().run_node(n)
+        args, kwargs = widened(self.fetch_args_kwargs_from_env(n))
+        if any(isinstance(item, Part) for item in args):
+            at = next(i for i, item in enumerate(args) if isinstance(item, Part))
+            inner = _Generic(args[at].graph, self._generator, self._without)
+            result = inner.run(*args[at + 1 :])
+            self._felt([] if inner._total is None else [inner._total])
+            return result
+        target: Any = n.target
+        natives = tree_map_only(Twin, lambda twin: twin.native, (args, kwargs))
+        with torch.no_grad():
+            native = tree_map(double, target(*natives[0], **natives[1]))
+        if not any(isinstance(item, Twin) for item in tree_leaves((args, kwargs))) or not hasattr(target, "_schema"):
+            return native if hasattr(target, "_schema") else target(*args, **kwargs)
+        generic = self._generic(target, args, kwargs, native)
+        flat, form = tree_flatten(native)
+        twins = [
+            Twin(one, two) if isinstance(two, Tensor) and two.requires_grad else one
+            for one, two in zip(flat, tree_leaves(generic), strict=True)
+        ]
+        return form.unflatten(twins)
+
+    def _generic(self, target: Any, args: Any, kwargs: Any, native: Any) -> Any:
+        generics = tree_map_only(Twin, lambda twin: twin.generic, (args, kwargs))
+        tensors = [item for item in tree_leaves(generics) if isinstance(item, Tensor)]
+        name = name_of(target).partition("::")[2].rstrip("_")
+        if isinstance(native, Tensor) and name not in _LINEAR and _is_elementwise(target, name):
+            return self._in_range(_sum(tensors, native))
+        if name_of(target) in self._without:
+            self._felt([tensor for tensor in tensors if tensor.requires_grad])
+            return native
+        try:
+            result = tree_map(self._in_range, differentiable(target)(*generics[0], **generics[1]))
+        except (RuntimeError, IndexError, TypeError, ValueError):
+            result = native  # a type or an index that only the model's own values have
+        first = next((item for item in tree_leaves(result) if isinstance(item, Tensor)), None)
+        if name in _ORDERED or first is None or not first.requires_grad:
+            self._felt([tensor for tensor in tensors if tensor.requires_grad])
+        return result
+
+    def _in_range(self, item: Any) -> Any:
+        """A tensor brought to a random size near 1, so that nothing overflows, saturates or cancels; NaNs become 0."""
+        if not isinstance(item, Tensor) or not item.requires_grad:
+            return item
+        with torch.no_grad():
+            size = item.abs()
+            largest = float(torch.where(torch.isfinite(size), size, 0.0).max()) if item.numel() else 0.0
+        if bool(torch.isnan(size).any()):
+            item = torch.where(torch.isnan(size), 0.0, item)
+        factor = 0.5 + float(torch.rand((), generator=self._generator, dtype=torch.float64))
+        return item * (factor / largest) if largest > 0 else item
+
+
+def _is_elementwise(target: Any, name: str) -> bool:
+    return is_pointwise(target, name) or RULES.get(name) in (same_values, where, masked_fill)
+
+
+def _sum(tensors: Sequence[Tensor], native: Tensor) -> Tensor:
+    """The sum of all arguments with a gradient, in the shape of the result."""
+    parts = [tensor for tensor in tensors if tensor.requires_grad]
+    total = parts[0].expand(native.shape)
+    for part in parts[1:]:
+        total = total + part.expand(native.shape)
+    if native.is_floating_point() and total.is_complex():
+        return torch.view_as_real(total).sum(-1)
+    return total
+
+
+# Elementwise operations that are generic as they are, and know what a zero is.
+_LINEAR = frozenset({"add", "sub", "mul", "neg", "rsub"})
+
+# Operations that let a gradient through for some of the entries that they look at.
+_ORDERED = frozenset(
+    {"topk", "sort", "argsort", "argmax", "argmin", "max", "min", "amax", "amin", "kthvalue", "mode", "median"}
+    | {"cummax", "cummin", "aminmax", "nanmedian", "msort", "max_pool2d_with_indices"}
+)
+
+
+def felt(item: Influence, scale: float = 1e-9) -> set[tuple[str, str]]:
+    """What is felt by more than rounding, against what is felt most."""
+    largest = max(item.values(), default=0.0)
+    return {key for key, value in item.items() if value > scale * largest}
