@@ -41,16 +41,16 @@ class Probe:
         return tuple(torch.randn(2, *shape, generator=generator) for shape in self.inputs)
 
 
-def _plain(function, classes="5", scales=5, signs=5, **shapes) -> Probe:
+def plain(function, classes="5", scales=5, signs=5, **shapes) -> Probe:
     """A function of x (2, 4) and matrices a: 4 → 5, b: 5 → 3, and more."""
     return Probe(function, [(4,)], {"a": (5, 4), "b": (3, 5)} | shapes, group(classes, scales=scales, signs=signs))
 
 
-def _image(function, classes, scales, signs, **shapes) -> Probe:
+def image(function, classes, scales, signs, **shapes) -> Probe:
     return Probe(function, [(2, 6, 6)], shapes, group(classes, scales=scales, signs=signs))
 
 
-def _tokens(function, classes, scales, signs, **shapes) -> Probe:
+def tokens(function, classes, scales, signs, **shapes) -> Probe:
     return Probe(function, [(3, 4)], shapes, group(classes, scales=scales, signs=signs))
 
 
@@ -75,31 +75,31 @@ TWO = {"c": (5, 4)}
 
 PROBES: dict[str, list[Probe]] = {
     "added": [
-        _plain(lambda x, a, b: (x @ a.T + 1) @ b.T, scales=0, signs=0),
-        _plain(lambda x, a, b, c: torch.maximum(x @ a.T, x @ c.T) @ b.T, signs=0, **TWO),
+        plain(lambda x, a, b: (x @ a.T + 1) @ b.T, scales=0, signs=0),
+        plain(lambda x, a, b, c: torch.maximum(x @ a.T, x @ c.T) @ b.T, signs=0, **TWO),
     ],
-    "lerp": [_plain(lambda x, a, b, w: torch.lerp(x @ a.T, (x * x) @ a.T, w) @ b.T, w=(5,))],
+    "lerp": [plain(lambda x, a, b, w: torch.lerp(x @ a.T, (x * x) @ a.T, w) @ b.T, w=(5,))],
     "where": [
-        _plain(lambda x, a, b, c: torch.where(x[:, :1] > 0, x @ a.T, x @ c.T) @ b.T, **TWO),
-        _plain(lambda x, a, b: torch.where(x[:, :1] > 0, x @ a.T, 0.0) @ b.T),
-        _plain(lambda x, a, b: torch.where(x[:, :1] > 0, x @ a.T, 1.0) @ b.T, scales=0, signs=0),
+        plain(lambda x, a, b, c: torch.where(x[:, :1] > 0, x @ a.T, x @ c.T) @ b.T, **TWO),
+        plain(lambda x, a, b: torch.where(x[:, :1] > 0, x @ a.T, 0.0) @ b.T),
+        plain(lambda x, a, b: torch.where(x[:, :1] > 0, x @ a.T, 1.0) @ b.T, scales=0, signs=0),
     ],
     "masked_fill": [
-        _plain(lambda x, a, b: (x @ a.T).masked_fill(x[:, :1] > 0, 0.0) @ b.T),
-        _plain(lambda x, a, b: (x @ a.T).masked_fill(x[:, :1] > 0, 1.0) @ b.T, scales=0, signs=0),
+        plain(lambda x, a, b: (x @ a.T).masked_fill(x[:, :1] > 0, 0.0) @ b.T),
+        plain(lambda x, a, b: (x @ a.T).masked_fill(x[:, :1] > 0, 1.0) @ b.T, scales=0, signs=0),
     ],
     # Two factors, each with a scale and a sign.
     "multiplied": [
-        _plain(lambda x, a, b, c: (x @ a.T) * (x @ c.T) @ b.T, scales=10, signs=10, **TWO),
-        _plain(lambda x, a, b, c: (x @ a.T) / (x @ c.T) @ b.T, scales=10, signs=10, **TWO),
+        plain(lambda x, a, b, c: (x @ a.T) * (x @ c.T) @ b.T, scales=10, signs=10, **TWO),
+        plain(lambda x, a, b, c: (x @ a.T) / (x @ c.T) @ b.T, scales=10, signs=10, **TWO),
     ],
-    "addcmul": [_plain(lambda x, a, b, c, d: torch.addcmul(x @ a.T, x @ c.T, x @ d.T) @ b.T, scales=10, signs=10,
+    "addcmul": [plain(lambda x, a, b, c, d: torch.addcmul(x @ a.T, x @ c.T, x @ d.T) @ b.T, scales=10, signs=10,
                        c=(5, 4), d=(5, 4))],
-    "prelu": [_plain(lambda x, a, b, s: F.prelu(x @ a.T, s) @ b.T, signs=0, s=(5,))],
+    "prelu": [plain(lambda x, a, b, s: F.prelu(x @ a.T, s) @ b.T, signs=0, s=(5,))],
     # Sums over the two positions of each of three units.
     "regrouped": [Probe(lambda x, a, b: (x @ a.T).view(-1, 2, 3).sum(1) @ b.T, [(4,)], {"a": (6, 4), "b": (3, 3)},
                         group("3 3x2", scales=3, signs=3))],
-    "permuted": [_tokens(lambda x, a, b: b @ (x @ a.T).transpose(1, 2), "5", 5, 5, a=(5, 4), b=(3, 5))],
+    "permuted": [tokens(lambda x, a, b: b @ (x @ a.T).transpose(1, 2), "5", 5, 5, a=(5, 4), b=(3, 5))],
     # Copies of a unit are interchangeable in what reads them.
     "repeat_interleave": [Probe(lambda x, a, b: (x @ a.T).repeat_interleave(2, 1) @ b.T, [(4,)],
                                 {"a": (5, 4), "b": (3, 10)}, group("5 5x2", scales=5, signs=5))],
@@ -107,7 +107,7 @@ PROBES: dict[str, list[Probe]] = {
                      group("5 5x2", scales=5, signs=5))],
     "joined": [Probe(lambda x, a, b, c: torch.cat([x @ a.T, x @ c.T], 1) @ b.T, [(4,)],
                      {"a": (5, 4), "b": (3, 8), "c": (3, 4)}, group("5 3", scales=8, signs=8))],
-    "stacked": [_plain(lambda x, a, b, c: torch.tanh(torch.stack([x @ a.T, x @ c.T], 2)).sum(2) @ b.T, scales=0,
+    "stacked": [plain(lambda x, a, b, c: torch.tanh(torch.stack([x @ a.T, x @ c.T], 2)).sum(2) @ b.T, scales=0,
                        **TWO)],
     "divided": [Probe(lambda x, a, b: torch.mul(*(x @ a.T).chunk(2, 1)) @ b.T, [(4,)], {"a": (10, 4), "b": (3, 5)},
                       group("5", scales=10, signs=10))],
@@ -115,66 +115,69 @@ PROBES: dict[str, list[Probe]] = {
         Probe(lambda x, a, b: ((x @ a.T)[:, :5] * (x @ a.T)[:, 5:]) @ b.T, [(4,)], {"a": (10, 4), "b": (3, 5)},
               group("5", scales=10, signs=10)),
         # A shifted sum ties every unit to its neighbour: a common sign is left, and no order.
-        _plain(lambda x, a, b: torch.tanh((x @ a.T)[:, 1:] + (x @ a.T)[:, :-1]) @ b.T, "", 0, 1, b=(3, 4)),
-        # Every other unit, which moves and scales with the one behind it; with a step that does not divide, none moves.
+        plain(lambda x, a, b: torch.tanh((x @ a.T)[:, 1:] + (x @ a.T)[:, :-1]) @ b.T, "", 0, 1, b=(3, 4)),
+        # Every other unit, which moves and scales with the one behind it.
         Probe(lambda x, a, b: (x @ a.T)[:, ::2] @ b.T, [(4,)], {"a": (6, 4), "b": (3, 3)},
               group("3", scales=3, signs=3)),
-        Probe(lambda x, a, b: (x @ a.T)[:, ::2] @ b.T, [(4,)], {"a": (7, 4), "b": (3, 4)},
-              group("", scales=1, signs=1)),
     ],
-    # Four units are never read: they permute, and keep what tanh lets through; the first has the network's sign.
-    "selected": [_plain(lambda x, a, b: torch.tanh(x @ a.T).select(1, 0).unsqueeze(1) * x @ b.T, "4", 0, 5, b=(3, 4))],
-    "scattered": [_plain(lambda x, a, b, c: torch.slice_scatter(x @ a.T, x @ c.T, 1, 0, 2) @ b.T, "3 2 2", 7, 7,
+    # Four units are never read and stay as they are; the first has a sign.
+    "selected": [plain(lambda x, a, b: torch.tanh(x @ a.T).select(1, 0).unsqueeze(1) * x @ b.T, "", 0, 1, b=(3, 4))],
+    # Two units that are replaced are not read.
+    "scattered": [plain(lambda x, a, b, c: torch.slice_scatter(x @ a.T, x @ c.T, 1, 0, 2) @ b.T, "3 2", 5, 5,
                          c=(2, 4))],
-    "unbound": [_plain(lambda x, a, b: _asymmetric(*torch.tanh(x @ a.T).unbind(1))[:, None] * x @ b.T, "", 0, 0,
+    "unbound": [plain(lambda x, a, b: _asymmetric(*torch.tanh(x @ a.T).unbind(1))[:, None] * x @ b.T, "", 0, 0,
                        a=(3, 4), b=(3, 4))],
-    "moved_along": [_plain(lambda x, a, b: ((x @ a.T).roll(1, 1) * (x @ a.T)) @ b.T, "", 1, 1)],
+    "moved_along": [
+        tokens(lambda x, a, b: ((x @ a.T).roll(1, 1) * (x @ a.T)) @ b.T, "5", 5, 5, a=(5, 4), b=(3, 5)),
+        tokens(lambda x, a, b: torch.tanh((x @ a.T).cumsum(1)) @ b.T, "5", 0, 5, a=(5, 4), b=(3, 5)),
+    ],
     "embedding": [Probe(lambda x, a, b: F.embedding((x > 0).long() + 1, a) @ b.T, [(4,)], {"a": (3, 5), "b": (3, 5)},
                         group("5", scales=5, signs=5))],
     "picked": [
-        _plain(lambda x, a, b: (x @ a.T).index_select(1, torch.tensor([3, 0, 0])) @ b.T, "", 1, 1, b=(3, 3)),
-        _plain(lambda x, a, b: torch.tanh(x[:, :3] @ a.gather(1, torch.tensor([[3, 0, 0]]).expand(5, 3)).T) @ b.T,
+        plain(lambda x, a, b: torch.tanh(x[:, :2] @ a.index_select(1, torch.tensor([3, 0])).T) @ b.T, scales=0),
+        plain(lambda x, a, b: torch.tanh(x[:, :3] @ a.gather(1, torch.tensor([[3, 0, 0]]).expand(5, 3)).T) @ b.T,
                scales=0),
     ],
-    "indexed": [_plain(lambda x, a, b: torch.tanh(x[:, :3] @ a[:, torch.tensor([3, 0, 0])].T) @ b.T, "5", 0, 5)],
-    # Units are told apart by their rank; rows of the reader are not, nor does any scale pass.
-    "ranked": [_plain(lambda x, a, b: (x @ a.T).topk(3, 1)[0] @ b.T, "", 0, 0, b=(3, 3))],
+    "indexed": [plain(lambda x, a, b: torch.tanh(x[:, :3] @ a[:, torch.tensor([3, 0, 0])].T) @ b.T, "5", 0, 5)],
     "pixel_shuffle": [
-        _image(lambda x, a, b: F.conv2d(F.pixel_shuffle(F.conv2d(x, a), 2), b), "3", 3, 3, a=(12, 2, 1, 1),
+        image(lambda x, a, b: F.conv2d(F.pixel_shuffle(F.conv2d(x, a), 2), b), "3", 3, 3, a=(12, 2, 1, 1),
                b=(1, 3, 1, 1)),
-        _image(lambda x, a, b: F.conv2d(F.pixel_unshuffle(F.conv2d(x, a), 2), b), "3", 3, 3, a=(3, 2, 1, 1),
+        image(lambda x, a, b: F.conv2d(F.pixel_unshuffle(F.conv2d(x, a), 2), b), "3", 3, 3, a=(3, 2, 1, 1),
                b=(1, 12, 1, 1)),
     ],
-    # Zeros are interchangeable and carry any scale: two columns of b that nothing reads.
-    "constant": [_plain(lambda x, a, b: torch.cat([x @ a.T, torch.zeros(2, 2)], 1) @ b.T, "5 2", 7, 7, b=(3, 7))],
-    "softmax": [_plain(lambda x, a, b: (x @ a.T).softmax(1) @ b.T, "5", 0, 0)],
+    # Zeros carry any scale; nothing notices the two columns of b that read them, which stay as they are.
+    "constant": [
+        plain(lambda x, a, b: torch.cat([x @ a.T, torch.zeros(2, 2)], 1) @ b.T, "5", 5, 5, b=(3, 7)),
+        plain(lambda x, a, b: torch.where(x[:, :1] > 0, x @ a.T, torch.zeros(2, 5)) @ b.T),
+    ],
+    "softmax": [plain(lambda x, a, b: (x @ a.T).softmax(1) @ b.T, "5", 0, 0)],
     "extreme": [
-        _tokens(lambda x, a, b: (x @ a.T).max(1)[0] @ b.T, "5", 5, 0, a=(5, 4), b=(3, 5)),
-        _plain(lambda x, a, b: (x @ a.T).max(1, keepdim=True)[0] * x @ b.T, "5", 1, 0, b=(3, 4)),
+        tokens(lambda x, a, b: (x @ a.T).max(1)[0] @ b.T, "5", 5, 0, a=(5, 4), b=(3, 5)),
+        plain(lambda x, a, b: (x @ a.T).max(1, keepdim=True)[0] * x @ b.T, "5", 1, 0, b=(3, 4)),
     ],
     "reduced": [
-        _plain(lambda x, a, b: (x @ a.T).mean(1, keepdim=True) * x @ b.T, "5", 1, 1, b=(3, 4)),
+        plain(lambda x, a, b: (x @ a.T).mean(1, keepdim=True) * x @ b.T, "5", 1, 1, b=(3, 4)),
         # A norm does not see signs.
-        _plain(lambda x, a, b: (x @ a.T).norm(dim=1, keepdim=True) * x @ b.T, "5", 1, 5, b=(3, 4)),
-        _plain(lambda x, a, b: (x @ a.T).logsumexp(1, keepdim=True) * x @ b.T, "5", 0, 0, b=(3, 4)),
-        _plain(lambda x, a, b: (x @ a.T).var(1, keepdim=True) * x @ b.T, "5", 1, 1, b=(3, 4)),
+        plain(lambda x, a, b: (x @ a.T).norm(dim=1, keepdim=True) * x @ b.T, "5", 1, 5, b=(3, 4)),
+        plain(lambda x, a, b: (x @ a.T).logsumexp(1, keepdim=True) * x @ b.T, "5", 0, 0, b=(3, 4)),
+        plain(lambda x, a, b: (x @ a.T).var(1, keepdim=True) * x @ b.T, "5", 1, 1, b=(3, 4)),
         # Norms written out. With the mean taken off only a common sign is left; without, every sign.
-        _plain(lambda x, a, b, g: g * _of_length_one(_centred(x @ a.T)) @ b.T, "5", 5, 6, g=(5,)),
-        _plain(lambda x, a, b, g: g * _of_length_one(x @ a.T) @ b.T, "5", 5, 10, g=(5,)),
+        plain(lambda x, a, b, g: g * _of_length_one(_centred(x @ a.T)) @ b.T, "5", 5, 6, g=(5,)),
+        plain(lambda x, a, b, g: g * _of_length_one(x @ a.T) @ b.T, "5", 5, 10, g=(5,)),
     ],
     # One sign before the norm, a scale and a sign for each unit behind it.
-    "layer_norm": [_plain(lambda x, a, b, g: F.layer_norm(x @ a.T, (5,), g) @ b.T, "5", 5, 6, g=(5,))],
-    "rms_norm": [_plain(lambda x, a, b, g: F.rms_norm(x @ a.T, (5,), g) @ b.T, "5", 5, 10, g=(5,))],
-    "group_norm": [_image(lambda x, a, b: F.conv2d(F.group_norm(F.conv2d(x, a), 2), b), "2 2x3", 0, 2,
+    "layer_norm": [plain(lambda x, a, b, g: F.layer_norm(x @ a.T, (5,), g) @ b.T, "5", 5, 6, g=(5,))],
+    "rms_norm": [plain(lambda x, a, b, g: F.rms_norm(x @ a.T, (5,), g) @ b.T, "5", 5, 10, g=(5,))],
+    "group_norm": [image(lambda x, a, b: F.conv2d(F.group_norm(F.conv2d(x, a), 2), b), "2 2x3", 0, 2,
                           a=(6, 2, 1, 1), b=(1, 6, 1, 1))],
-    "instance_norm": [_image(lambda x, a, b: F.conv2d(F.instance_norm(F.conv2d(x, a)), b), "3", 0, 3,
+    "instance_norm": [image(lambda x, a, b: F.conv2d(F.instance_norm(F.conv2d(x, a)), b), "3", 0, 3,
                              a=(3, 2, 1, 1), b=(1, 3, 1, 1))],
     # Without statistics a batch norm keeps the signs of its channels, and no scale.
-    "batch_norm": [_plain(lambda x, a, b: F.batch_norm(x @ a.T, None, None, training=True) @ b.T, "5", 0, 5)],
+    "batch_norm": [plain(lambda x, a, b: F.batch_norm(x @ a.T, None, None, training=True) @ b.T, "5", 0, 5)],
     # The direction's length is free; the gain carries the unit's scale.
-    "weight_norm": [_plain(lambda x, a, b, g: x @ torch._weight_norm(a, g, 0).T @ b.T, "5", 10, 10, g=(5, 1))],
-    "linear": [_plain(lambda x, a, b: F.linear(F.linear(x, a), b))],
-    "matmul": [_plain(lambda x, a, b: torch.tanh(x @ a.T) @ b.T, scales=0)],
+    "weight_norm": [plain(lambda x, a, b, g: x @ torch._weight_norm(a, g, 0).T @ b.T, "5", 10, 10, g=(5, 1))],
+    "linear": [plain(lambda x, a, b: F.linear(F.linear(x, a), b))],
+    "matmul": [plain(lambda x, a, b: torch.tanh(x @ a.T) @ b.T, scales=0)],
     "gated": [
         Probe(lambda x, a, b: F.glu(x @ a.T) @ b.T, [(4,)], {"a": (10, 4), "b": (3, 5)}, group("5", scales=5, signs=5)),
     ],
@@ -190,36 +193,36 @@ PROBES: dict[str, list[Probe]] = {
             [(4,)], {"a": (5, 4), "w": (6, 5, 4), "b": (3, 6)}, group("5 6", scales=11, signs=6),
         ),
     ],
-    "addmm": [_plain(lambda x, a, b, c: torch.addmm(c, x, a.T) @ b.T, c=(5,))],
-    "explicit_einsum": [_tokens(lambda x, a, b: torch.einsum("bti,oi,po->pbt", x, a, b), "5", 5, 5, a=(5, 4),
+    "addmm": [plain(lambda x, a, b, c: torch.addmm(c, x, a.T) @ b.T, c=(5,))],
+    "explicit_einsum": [tokens(lambda x, a, b: torch.einsum("bti,oi,po->pbt", x, a, b), "5", 5, 5, a=(5, 4),
                                 b=(3, 5))],
     # The three outputs tell the groups apart.
-    "convolution": [_image(lambda x, a, b: F.conv2d(F.conv2d(x, a, padding=1), b, padding=1, groups=3), "3x2", 6, 6,
+    "convolution": [image(lambda x, a, b: F.conv2d(F.conv2d(x, a, padding=1), b, padding=1, groups=3), "3x2", 6, 6,
                            a=(6, 2, 3, 3), b=(3, 2, 3, 3))],
     "attention": [
-        _tokens(lambda x, q, k, v: F.scaled_dot_product_attention(x @ q, x @ k, x @ v), "5", 5, 5, q=(4, 5), k=(4, 5),
+        tokens(lambda x, q, k, v: F.scaled_dot_product_attention(x @ q, x @ k, x @ v), "5", 5, 5, q=(4, 5), k=(4, 5),
                 v=(4, 3)),
         # Two key-value heads with two queries each; queries and keys of three dimensions, values of five.
-        _tokens(lambda x, q, k, v, o: F.scaled_dot_product_attention(
+        tokens(lambda x, q, k, v, o: F.scaled_dot_product_attention(
             _heads(x, q, 4), _heads(x, k, 2), _heads(x, v, 2), enable_gqa=True).transpose(1, 2).flatten(2) @ o,
             "2 2x2 2x3 2x5", 6 + 10, 6 + 10, q=(4, 12), k=(4, 6), v=(4, 10), o=(20, 2)),
     ],
-    "by_positions": [_image(lambda x, a, b: F.conv2d(F.max_pool2d(F.conv2d(x, a), 2), b), "3", 3, 0, a=(3, 2, 1, 1),
+    "by_positions": [image(lambda x, a, b: F.conv2d(F.max_pool2d(F.conv2d(x, a), 2), b), "3", 3, 0, a=(3, 2, 1, 1),
                             b=(1, 3, 1, 1))],
-    # Two zeros before the units and three behind them, of which each lot permutes and scales by itself.
+    # Two numbers before the units and three behind them: nothing notices who reads zeros, ones permute.
     "pad": [
-        _plain(lambda x, a, b: F.pad(x @ a.T, (2, 3)) @ b.T, "5 2 3", 10, 10, b=(3, 10)),
-        _plain(lambda x, a, b: F.pad(x @ a.T, (2, 3), value=1.0) @ b.T, "5 2 3", 0, 0, b=(3, 10)),
-        _image(lambda x, a, b: F.conv2d(F.pad(F.conv2d(x, a), (1, 1, 0, 2)), b), "3", 3, 3, a=(3, 2, 1, 1),
+        plain(lambda x, a, b: F.pad(x @ a.T, (2, 3)) @ b.T, "5", 5, 5, b=(3, 10)),
+        plain(lambda x, a, b: F.pad(x @ a.T, (2, 3), value=1.0) @ b.T, "5 2 3", 0, 0, b=(3, 10)),
+        image(lambda x, a, b: F.conv2d(F.pad(F.conv2d(x, a), (1, 1, 0, 2)), b), "3", 3, 3, a=(3, 2, 1, 1),
                b=(1, 3, 1, 1)),
     ],
     # Columns of b: three channels of four positions of a patch each.
     "unfolded": [
-        _image(lambda x, a, b: b @ F.unfold(F.conv2d(x, a), 2), "3", 3, 3, a=(3, 2, 1, 1), b=(2, 12)),
-        _image(lambda x, a, b: F.conv2d(F.fold(a @ x.flatten(2)[..., :9], (4, 4), 2), b), "3", 3, 3, a=(12, 2),
+        image(lambda x, a, b: b @ F.unfold(F.conv2d(x, a), 2), "3", 3, 3, a=(3, 2, 1, 1), b=(2, 12)),
+        image(lambda x, a, b: F.conv2d(F.fold(a @ x.flatten(2)[..., :9], (4, 4), 2), b), "3", 3, 3, a=(12, 2),
                b=(1, 3, 1, 1)),
     ],
-    "recurrent": [_tokens(
+    "recurrent": [tokens(
         lambda x, i, h, b: torch.rnn_tanh(x, torch.zeros(1, 2, 5), [i, h], False, 1, 0.0, False, False, True)[0] @ b.T,
         "5", 0, 5, i=(5, 4), h=(5, 5), b=(3, 5),
     )],

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from coset.errors import InputError
 from coset.symmetry.discovery.calls import Call
 from coset.symmetry.discovery.norms import normalized_over
 from coset.symmetry.discovery.relations import Book, Power, Value, broadcast
 from coset.symmetry.discovery.rules import output, passed, rule
+from coset.symmetry.discovery.terms import fresh
 
 
 @rule("linear")
@@ -44,6 +44,17 @@ def einsum(book: Book, result: Value, letters: str, operands: Sequence[Value], w
     contracted = [[place(v, w, c) for v, w in zip(operands, words, strict=True)] for c in summed]
     book.multiply(result, factors, contracted)
     return result
+
+
+def identity(book: Book, size: int) -> Value:
+    """δ_ij over units not known yet: D δ D⁻¹ = δ, both dimensions are the same and their charges cancel."""
+    units = fresh(size)
+    delta = book.value((size, size), [units, units])
+    # Σ_ij δ_ij δ_ji cancels the charge of one dimension against the other's; δ as a whole carries none.
+    product = book.value((), [])
+    book.multiply(product, [Power(delta, ()), Power(delta, ())], [(0, 1), (1, 0)])
+    book.neutral(passed(book, delta, book.value((), []), ()))
+    return delta
 
 
 @rule("matmul", "mm", "bmm", "mv", "dot")
@@ -90,8 +101,8 @@ def addmm(book: Book, call: Call) -> Value:
 
 @rule("einsum")
 def explicit_einsum(book: Book, call: Call) -> Value:
-    """As written, without repeated letters in one operand."""
-    equation, operands = call.args[0].replace(" ", ""), call.args[1]
+    """As written; a letter repeated in one operand is a diagonal of it."""
+    equation, operands = call.args[0].replace(" ", ""), list(call.args[1])
     words, _, letters = equation.partition("->")
     parts = words.split(",")
     if "..." in equation:
@@ -103,12 +114,26 @@ def explicit_einsum(book: Book, call: Call) -> Value:
 
         parts = [fill(w, v.ndim) for v, w in zip(operands, parts, strict=True)]
         letters = letters.replace("...", "".join(spare)) if "->" in equation else letters
-    if any(len(set(word)) < len(word) for word in parts):
-        raise InputError("a diagonal in einsum")
     if "->" not in equation:
         every = "".join(parts)
         letters = "".join(sorted(c for c in set(every) if every.count(c) == 1))
-    return einsum(book, output(book, call, *operands), letters, operands, parts)
+    result = output(book, call, *operands)
+    for number in range(len(parts)):
+        parts[number] = _without_repeats(book, operands, parts, number)
+    return einsum(book, result, letters, operands, parts)
+
+
+def _without_repeats(book: Book, operands: list[Value], words: list[str], number: int) -> str:
+    """x_ii as Σ_j x_ij δ_ij: the word with new letters for repeated ones; every δ is a further operand."""
+    word = ""
+    for at, letter in enumerate(words[number]):
+        if letter in word:
+            spare = next(c for c in "IJKLMNOPQRSTUVWXYZ" if c not in "".join(words) and c not in word)
+            operands.append(identity(book, operands[number].shape[at]))
+            words.append(letter + spare)
+            letter = spare
+        word += letter
+    return word
 
 
 @rule("conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")

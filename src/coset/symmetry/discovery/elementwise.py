@@ -47,16 +47,22 @@ def pointwise(book: Book, call: Call) -> Value:
     return result
 
 
-@rule("add", "sub", "subtract", "rsub", "maximum", "minimum")
+_EXTREMES = frozenset({"maximum", "minimum", "fmax", "fmin", "clamp", "clamp_min", "clamp_max", "clip"})
+
+
+@rule("add", "sub", "subtract", "rsub", *_EXTREMES)
 def added(book: Book, call: Call) -> Value:
-    """x ± y: both have the scale of the result; with a number instead of y it is a function of x. max: no signs."""
+    """x ± y: both have the scale of the result; with a number instead of y it is a function of x.
+
+    Extremes, and bounds that are tensors: no signs.
+    """
     tensors = call.tensors()
     if len(tensors) == 1:
         return unary(book, call)
     result = output(book, call, *tensors)
     for value in tensors:
         passed(book, value, result, broadcast(result.shape, value))
-    if call.name in ("maximum", "minimum"):
+    if call.name in _EXTREMES:
         book.neutral(result, scale=False)
     return result
 
@@ -105,6 +111,8 @@ def masked_fill(book: Book, call: Call) -> Value:
 def multiplied(book: Book, call: Call) -> Value:
     """x·y and x/y: scales multiply; with a number in place of y they pass."""
     tensors = call.tensors()
+    if any(isinstance(number, complex) for number in call.args):
+        return passed(book, tensors[0], output(book, call, *tensors), straight(tensors[0]))
     if len(tensors) == 1 or call.kwargs.get("rounding_mode"):
         return unary(book, call) if len(tensors) == 1 else pointwise(book, call)
     result = output(book, call, *tensors)
@@ -115,13 +123,21 @@ def multiplied(book: Book, call: Call) -> Value:
     return result
 
 
-@rule("addcmul")
+@rule("__and__", "__or__", "__xor__", "floor_divide")
+def unmarked(book: Book, call: Call) -> Value:
+    """Elementwise operations that torch does not mark as such."""
+    return unary(book, call) if len(call.tensors()) == 1 else pointwise(book, call)
+
+
+@rule("addcmul", "addcdiv")
 def addcmul(book: Book, call: Call) -> Value:
-    """x + number·y·z."""
+    """x + number·y·z, or x + number·y/z."""
     x, y, z = call.args[:3]
     result = output(book, call, x, y, z)
     passed(book, x, result, broadcast(result.shape, x))
-    book.multiply(result, [Power(v, broadcast(result.shape, v)) for v in (y, z)])
+    power = -1 if call.name == "addcdiv" else 1
+    factors = [Power(y, broadcast(result.shape, y)), Power(z, broadcast(result.shape, z), scale=power)]
+    book.multiply(result, factors)
     return result
 
 

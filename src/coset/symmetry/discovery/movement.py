@@ -4,8 +4,8 @@ from typing import Any
 
 from coset.errors import InputError
 from coset.symmetry.discovery.calls import Call
-from coset.symmetry.discovery.relations import Book, Value
-from coset.symmetry.discovery.rules import output, passed, rule, straight
+from coset.symmetry.discovery.relations import Book, Value, broadcast
+from coset.symmetry.discovery.rules import output, passed, rule, straight, told_apart, without
 from coset.symmetry.discovery.terms import fresh
 
 
@@ -31,7 +31,8 @@ def regrouped(book: Book, call: Call) -> Value:
     return result
 
 
-@rule("permute", "transpose", "t", "numpy_T", "mT", "movedim", "swapaxes", "swapdims", "adjoint", "matrix_H")
+@rule("permute", "transpose", "t", "numpy_T", "mT", "mH", "movedim", "moveaxis", "swapaxes", "swapdims",
+      "adjoint", "matrix_H")  # fmt: skip
 def permuted(book: Book, call: Call) -> Value:
     """Dimensions in another order."""
     x = call.args[0]
@@ -44,7 +45,7 @@ def order_of(name: str, args: tuple[Any, ...], ndim: int) -> list[int]:
     order = list(range(ndim))
     if name == "permute":
         return [dim % ndim for dim in args[1]]
-    if name == "movedim":
+    if name in ("movedim", "moveaxis"):
         sources, targets = ([d % ndim for d in ([ds] if isinstance(ds, int) else ds)] for ds in args[1:3])
         rest = [d for d in order if d not in sources]
         for target, source in sorted(zip(targets, sources, strict=True)):
@@ -99,11 +100,14 @@ def repeat(book: Book, call: Call) -> Value:
     return result
 
 
-@rule("cat", "concat", "concatenate")
+@rule("cat", "concat", "concatenate", "hstack", "vstack", "dstack", "column_stack")
 def joined(book: Book, call: Call) -> Value:
     """Tensors one after the other along a dimension."""
     result = output(book, call, *call.args[0])
-    dim = call.argument("dim", 0) % result.ndim
+    if any(part.ndim != result.ndim for part in call.args[0] if part.shape != (0,)):
+        raise InputError(f"{call.name} of tensors with fewer dimensions")
+    default = {"hstack": min(1, result.ndim - 1), "column_stack": 1, "dstack": 2}.get(call.name, 0)
+    dim = call.argument("dim", default) % result.ndim
     parts = [part for part in call.args[0] if part.shape != (0,) and part.shape[dim]]
     if len(parts) == 1:
         return passed(book, parts[0], result, straight(result))
@@ -126,29 +130,66 @@ def stacked(book: Book, call: Call) -> Value:
     return result
 
 
-@rule("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk")
+@rule(
+    "split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk", "hsplit", "vsplit", "dsplit"
+)
 def divided(book: Book, call: Call) -> list[Value]:
     """A dimension cut into segments."""
     x = call.args[0]
-    dim = call.argument("dim", 0) % x.ndim
+    default = {"hsplit": min(1, x.ndim - 1), "dsplit": 2}.get(call.name, 0)
+    dim = call.argument("dim", default) % x.ndim
     parts = [book.like(shape, [x]) for shape in call.shapes]
     book.join(x, parts, dim)
     return parts
 
 
-@rule("roll", "flip", "cumsum")
+# Where positions only change places, units could follow; that is not looked for, and reported.
+_SHUFFLES = frozenset({"roll", "flip", "fliplr", "flipud", "fft_fftshift", "fft_ifftshift"})
+
+
+@rule(*_SHUFFLES, "cumsum", "diff")
 def moved_along(book: Book, call: Call) -> Value:
-    """Positions change places with their neighbours: they are told apart, all other dimensions are left alone."""
+    """Positions change places with others, or are added to them: they are told apart, other dimensions pass."""
     x = call.args[0]
-    dims = call.argument("dims", call.argument("dim"))
+    if len(call.tensors()) > 1:
+        raise InputError(f"{call.name} with more than one tensor")
+    default = {"diff": [-1], "fliplr": [1], "flipud": [0]}.get(call.name)
+    dims = call.argument("dims", call.argument("dim", default))
     chosen = (
         list(range(x.ndim)) if dims in (None, []) else [d % x.ndim for d in ([dims] if isinstance(dims, int) else dims)]
     )
     result = output(book, call, x)
     for value in (x, result):
-        book.pin(value, chosen, f"positions of {call.name}")
-        book.neutral(value, dims=chosen)
-    return passed(book, x, result, [None if j in chosen else j for j in range(x.ndim)])
+        told_apart(book, value, chosen, f"positions of {call.name}", known=call.name not in _SHUFFLES)
+    return passed(book, x, result, without(x, chosen))
+
+
+@rule("channel_shuffle", "native_channel_shuffle")
+def channel_shuffle(book: Book, call: Call) -> Value:
+    """Channels seen as (groups, rest) and read as (rest, groups)."""
+    x, groups = call.args[:2]
+    rest = x.shape[1] // groups
+    apart = book.like([x.shape[0], groups, rest, *x.shape[2:]], [x])
+    book.regroup(x, apart)
+    turned = book.like([x.shape[0], rest, groups, *x.shape[2:]], [x])
+    passed(book, apart, turned, [0, 2, 1, *range(3, apart.ndim)])
+    result = output(book, call, x)
+    book.regroup(turned, result)
+    return result
+
+
+@rule("meshgrid", "broadcast_tensors")
+def spread_out(book: Book, call: Call) -> list[Value]:
+    """Every tensor with copies along the dimensions of the others."""
+    tensors = call.args[0]
+    if call.name == "meshgrid" and call.argument("indexing", "ij") != "ij":
+        raise InputError("meshgrid in the order of x and y")
+    results = []
+    for number, (value, shape) in enumerate(zip(tensors, call.shapes, strict=True)):
+        result = book.like(shape, [value])
+        own = [0 if j == number and value.ndim else None for j in range(len(shape))]
+        results.append(passed(book, value, result, own if call.name == "meshgrid" else broadcast(shape, value)))
+    return results
 
 
 @rule("pixel_shuffle", "pixel_unshuffle")

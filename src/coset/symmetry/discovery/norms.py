@@ -1,15 +1,16 @@
 """Rules of reductions and normalisations."""
 
+import math
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from coset.errors import InputError
 from coset.symmetry.discovery.calls import Call
-from coset.symmetry.discovery.elementwise import added
-from coset.symmetry.discovery.picking import ranked
+from coset.symmetry.discovery.elementwise import added, unary
+from coset.symmetry.discovery.ordering import ranked
 from coset.symmetry.discovery.relations import Book, Power, Value, broadcast
-from coset.symmetry.discovery.rules import output, passed, rule, straight
+from coset.symmetry.discovery.rules import output, passed, rule, straight, told_apart
 
 
 def normalized_over(book: Book, value: Value, *dims: int) -> None:
@@ -39,31 +40,82 @@ def extreme(book: Book, call: Call) -> Any:
     return [largest, *(book.like(shape, [largest]) for shape in call.shapes[1:])]
 
 
-@rule("mean", "sum", "amax", "amin", "var", "std", "logsumexp", "linalg_vector_norm", "norm")
+_NORMS = ("linalg_vector_norm", "norm", "linalg_norm", "linalg_matrix_norm", "frobenius_norm", "nuclear_norm")
+_COUNTS = ("any", "all", "count_nonzero")
+
+# (power of the scale, power of the sign) that a reduction passes; (1, 1) for others.
+_POWERS = {"var": (2, 0), "std": (1, 0), **dict.fromkeys(_NORMS, (1, 0)), **dict.fromkeys(_COUNTS, (0, 0))}
+
+
+@rule("mean", "sum", "nansum", "nanmean", "amax", "amin", "var", "std", "logsumexp", *_NORMS, *_COUNTS)
 def reduced(book: Book, call: Call) -> Value:
     """A reduction over interchangeable positions keeps their permutations, and no scale of theirs."""
     x = call.args[0]
-    dims, keep = call.reduction(x)
+    dims, keep = _reduction(call, x)
     result = output(book, call, x)
-    kept = [i for i in range(x.ndim) if i not in dims]
-    places = [i if i in kept else None for i in range(x.ndim)] if keep else list(kept)
-    power = {
-        "var": (2, 0),
-        "std": (1, 0),
-        "linalg_vector_norm": (1, 0),
-        "norm": (1, 0),
-    }
-    scale, sign = power.get(call.name, (1, 1))
-    counted = call.name in ("linalg_vector_norm", "norm") and call.argument("ord", call.argument("p", 2)) == 0
-    if counted:
-        scale = 0  # the number of entries that are not zero, whatever their scales
-    passed(book, x, result, places, scale=scale, sign=sign)
-    blind = call.name in ("linalg_vector_norm", "norm")
-    book.neutral(x, dims=dims, scale=not counted, sign=not blind)
+    scale, sign = _POWERS.get(call.name, (1, 1))
+    order = call.argument("ord", call.argument("p", 2))
+    # The number of entries that are not zero, whatever their scales.
+    counted = call.name in _COUNTS or (call.name in _NORMS and order == 0)
+    passed(book, x, result, _kept(x, dims, keep), scale=0 if counted else scale, sign=sign)
+    book.neutral(x, dims=dims, scale=not counted, sign=call.name not in (*_NORMS, *_COUNTS))
+    if len(dims) == 2 and call.name in _NORMS and (call.name == "nuclear_norm" or call.name.startswith("linalg")):
+        _of_matrices(book, x, dims)
     if call.name == "logsumexp":
         book.neutral(x)
     if call.name in ("amax", "amin"):
         book.neutral(x, scale=False)
+    return result
+
+
+def _reduction(call: Call, x: Value) -> tuple[list[int], bool]:
+    dims, keep = call.reduction(x)
+    if call.argument("dim") is None and call.name in ("linalg_matrix_norm", "nuclear_norm"):
+        dims = [x.ndim - 2, x.ndim - 1]
+    return dims, keep
+
+
+def _kept(x: Value, dims: list[int], keep: bool) -> list[int | None]:
+    """The dimensions of a result: those that are not reduced, with None for reduced ones that are kept with size 1."""
+    return [None if i in dims else i for i in range(x.ndim) if keep or i not in dims]
+
+
+def _of_matrices(book: Book, x: Value, dims: list[int]) -> None:
+    """A norm of matrices sees whole rows and whole columns: neither moves by itself beside the other."""
+    for dim in dims:
+        book.sees(*(x.dims[j] for j in range(x.ndim) if j not in dims or j == dim))
+
+
+@rule("var_mean", "std_mean", "aminmax")
+def both_reduced(book: Book, call: Call) -> list[Value]:
+    """Two reductions at once."""
+    names = {"var_mean": ("var", "mean"), "std_mean": ("std", "mean"), "aminmax": ("amin", "amax")}[call.name]
+    return [reduced(book, replace(call, name=name)) for name in names]
+
+
+@rule("prod")
+def product(book: Book, call: Call) -> Value:
+    """The product of n entries has n times their scale; scales of single entries, of product 1, are not looked for."""
+    x = call.args[0]
+    if not x.ndim:
+        return unary(book, call)
+    dims, keep = call.reduction(x)
+    count = math.prod(x.shape[dim] for dim in dims)
+    result = output(book, call, x)
+    book.neutral(x, dims=dims)
+    return passed(book, x, result, _kept(x, dims, keep), scale=count, sign=count % 2)
+
+
+@rule("cumprod", "logcumsumexp")
+def accumulated(book: Book, call: Call) -> Value:
+    """Entries up to each position, multiplied or summed as exponentials: positions are told apart, no scale passes."""
+    x = call.args[0]
+    dim = call.args[1] % max(x.ndim, 1)
+    result = output(book, call, x)
+    for value in (x, result):
+        told_apart(book, value, [dim] if x.ndim else [], f"positions of {call.name}")
+        book.neutral(value)
+    book.meet(result, x, [None if j == dim else j for j in range(x.ndim)])
     return result
 
 
@@ -145,8 +197,8 @@ def instance_norm(book: Book, call: Call) -> Value:
     return _affine(book, call, normal, weight, bias)
 
 
-@rule("_weight_norm")
-def weight_norm(book: Book, call: Call) -> Value:
+@rule("_weight_norm", "_weight_norm_interface")
+def weight_norm(book: Book, call: Call) -> list[Value]:
     """gain·v/|v|, the norm over all dimensions but one: along that one v may have any scale."""
     v, gain = call.args[:2]
     dim = call.args[2] if len(call.args) > 2 else 0
@@ -156,7 +208,11 @@ def weight_norm(book: Book, call: Call) -> Value:
     normalized_over(book, v, *others)
     result = output(book, call, v, gain)
     book.multiply(result, [Power(v, straight(v), scale=0), Power(gain, broadcast(v.shape, gain))])
-    return result
+    # The fused operation gives the norms, too.
+    return [
+        result,
+        *(passed(book, v, book.like(shape, [v]), broadcast(v.shape, gain), sign=0) for shape in call.shapes[1:]),
+    ]
 
 
 def _by_batch(book: Book, call: Call) -> Value:

@@ -1,9 +1,12 @@
 """Rules of operations that pick some entries of a tensor, or replace them."""
 
+from collections.abc import Sequence
+
 from coset.errors import InputError
 from coset.symmetry.discovery.calls import Call
-from coset.symmetry.discovery.relations import Book, Value, broadcast
-from coset.symmetry.discovery.rules import output, passed, rule, straight
+from coset.symmetry.discovery.relations import Book, Power, Value, broadcast
+from coset.symmetry.discovery.rules import output, passed, rule, straight, told_apart, without
+from coset.symmetry.discovery.terms import atoms, resolve
 
 
 @rule("slice", "narrow")
@@ -25,8 +28,8 @@ def sliced(book: Book, call: Call) -> Value:
         return output(book, call, x)
     if step != 1:
         every = size % step == 0 and start < step and length == size // step
-        return _every(book, call, dim, start, step) if every else _picked(book, call, dim)
-    return _segment(book, x, dim, start, length)
+        return _every(book, call, dim, start, step) if every else _picked(book, call, dim, known=False)
+    return segment(book, x, dim, start, length)
 
 
 def _every(book: Book, call: Call, dim: int, start: int, step: int) -> Value:
@@ -34,11 +37,12 @@ def _every(book: Book, call: Call, dim: int, start: int, step: int) -> Value:
     x = call.args[0]
     apart = book.like([*x.shape[:dim], x.shape[dim] // step, step, *x.shape[dim + 1 :]], [x])
     book.regroup(x, apart)
-    thin = _segment(book, apart, dim + 1, start, 1)
+    thin = segment(book, apart, dim + 1, start, 1)
     return passed(book, thin, output(book, call, x), [j if j <= dim else j + 1 for j in range(x.ndim)])
 
 
-def _segment(book: Book, x: Value, dim: int, start: int, length: int) -> Value:
+def segment(book: Book, x: Value, dim: int, start: int, length: int) -> Value:
+    """``length`` positions of a dimension, from ``start`` on."""
     return _cut(book, x, dim, start, length)[1 if start else 0]
 
 
@@ -52,14 +56,31 @@ def _cut(book: Book, x: Value, dim: int, start: int, length: int) -> list[Value]
     return parts
 
 
-def _picked(book: Book, call: Call, dim: int) -> Value:
+def _picked(book: Book, call: Call, dim: int, *, known: bool) -> Value:
     """Entries picked along a dimension by their position."""
     x = call.args[0]
-    result = output(book, call, x)
+    result = output(book, call, *call.tensors())
+    known = known and not _computed(x, [dim])
     for value in (x, result):
-        book.pin(value, [dim], f"positions picked by {call.name}")
-        book.neutral(value, dims=[dim])
-    return passed(book, x, result, [None if j == dim else j for j in range(x.ndim)])
+        told_apart(book, value, [dim], f"positions picked by {call.name}", known=known)
+    return passed(book, x, result, without(x, [dim]))
+
+
+def _computed(x: Value, dims: Sequence[int]) -> bool:
+    """Whether a tensor has positions of inputs beside ``dims``, as what is computed has and a table has not."""
+    others = (x.dims[j] for j in range(x.ndim) if j not in dims)
+    return any(atom.pinned for dim in others for atom in atoms(resolve(dim)))
+
+
+def given_index(book: Book, *indices: Value, dims: Sequence[int] | None = None) -> bool:
+    """Indices tell positions apart; whether no parameter moves any of them. Of others too little is known."""
+    for index in indices:
+        if index.inert:
+            book.pin(index, dims, "an index")
+        else:
+            book.limit(index, dims, "an index that depends on parameters")
+        book.neutral(index)
+    return all(index.inert for index in indices)
 
 
 @rule("select")
@@ -67,7 +88,7 @@ def selected(book: Book, call: Call) -> Value:
     """One position of a dimension: a segment of length 1, without its dimension."""
     x, dim, index = call.args[:3]
     dim %= x.ndim
-    thin = _segment(book, x, dim, index % x.shape[dim], 1) if x.shape[dim] > 1 else x
+    thin = segment(book, x, dim, index % x.shape[dim], 1) if x.shape[dim] > 1 else x
     return passed(book, thin, output(book, call, x), [j if j < dim else j + 1 for j in range(x.ndim - 1)])
 
 
@@ -119,11 +140,32 @@ def embedding(book: Book, call: Call) -> Value:
     """Rows of a table picked by the input: rows are told apart, columns pass."""
     table, index = call.args[:2]
     result = output(book, call, table, index)
-    book.pin(table, [0], "rows of an embedding")
-    book.neutral(table, dims=[0])
+    known = index.inert
+    told_apart(book, table, [0], "rows of an embedding", known=known)
+    book.neutral(index)
     for j in range(index.ndim):
         book.same(result, j, index, j)
     return passed(book, table, result, [*(None,) * index.ndim, 1])
+
+
+@rule("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only")
+def embedding_bag(book: Book, call: Call) -> list[Value]:
+    """Sums, means or maxima of rows of a table: rows and bags are told apart; the largest keeps no sign."""
+    table, index = call.args[:2]
+    result = output(book, call, *call.tensors())
+    weights = call.argument("per_sample_weights")
+    known = given_index(book, index)
+    told_apart(book, table, [0], "rows of an embedding", known=known)
+    told_apart(book, result, [0], "bags of an embedding", known=known)
+    factors = [Power(table, (None, 1))]
+    if weights is not None:
+        # Weights of single entries are told apart by their bags; a scale of all of them passes.
+        told_apart(book, weights, range(weights.ndim), "bags of an embedding")
+        factors.append(Power(weights, (None, None)))
+    book.multiply(result, factors)
+    if call.argument("mode", 0) == 2:
+        book.neutral(result, scale=False)
+    return [result, *(book.like(shape, [index]) for shape in call.shapes[1:])]
 
 
 @rule("index_select", "gather", "take_along_dim")
@@ -133,54 +175,28 @@ def picked(book: Book, call: Call) -> Value:
     if dim is None:
         raise InputError(f"{call.name} from a flattened tensor")
     dim %= x.ndim
-    result = _picked(book, call, dim)
-    book.neutral(index)
     if call.name == "index_select":
-        book.pin(index, reason="an index")
-        return result
-    for j in range(x.ndim):
-        if j != dim:
-            if x.shape[j] != index.shape[j]:
-                raise InputError(f"{call.name} from a part of another dimension")
-            book.same(result, j, index, j)
+        return _picked(book, call, dim, known=given_index(book, index))
+    if any(x.shape[j] != index.shape[j] for j in range(x.ndim) if j != dim):
+        raise InputError(f"{call.name} from a part of another dimension")
+    result = _picked(book, call, dim, known=given_index(book, index, dims=[dim]))
+    book.meet(result, index, without(index, [dim]))
     return result
 
 
-@rule("index")
+@rule("index", "_unsafe_index")
 def indexed(book: Book, call: Call) -> Value:
     """Advanced indexing: what is indexed is told apart; the indices' dimensions stand where the first index stood."""
     x, indices = call.args[:2]
     used = [i for i, index in enumerate(indices) if index is not None]
-    for i in used:
-        book.pin(indices[i], reason="an index")
-        book.neutral(indices[i])
+    known = given_index(book, *(indices[i] for i in used))
     kept = [i for i in range(x.ndim) if i not in used]
-    result = output(book, call, x)
+    result = output(book, call, *call.tensors())
     extra = result.ndim - len(kept)
     adjacent = used[-1] - used[0] == len(used) - 1
     first = used[0] if adjacent else 0
-    book.pin(x, used, "positions picked by an index")
-    book.neutral(x, dims=used)
-    book.pin(result, range(first, first + extra), "positions picked by an index")
+    known = known and not _computed(x, used)
+    told_apart(book, x, used, "positions picked by an index", known=known)
+    new = range(first, first + extra)
+    told_apart(book, result, new, "positions picked by an index", known=known)
     return passed(book, x, result, [*kept[:first], *(None,) * extra, *kept[first:]])
-
-
-@rule("topk", "sort", "argsort", "argmax", "argmin", "kthvalue", "mode", "cummax", "cummin")
-def ranked(book: Book, call: Call) -> list[Value]:
-    """Positions of a dimension by the order of their entries: they are told apart, and no scale or sign passes."""
-    x = call.args[0]
-    dim = call.argument("dim", None if call.name.startswith("arg") else -1)
-    if dim is None:
-        raise InputError("the order of all entries")
-    dim %= max(x.ndim, 1)
-    book.pin(x, [dim], f"positions of {call.name}")
-    book.neutral(x)
-    results = []
-    for shape in call.shapes:
-        result = book.like(shape, [x])
-        places = list(range(x.ndim)) if len(shape) == x.ndim else [i for i in range(x.ndim) if i != dim]
-        book.meet(result, x, [None if i == dim else i for i in places])
-        book.pin(result, [j for j, i in enumerate(places) if i == dim], f"positions of {call.name}")
-        book.neutral(result)
-        results.append(result)
-    return results

@@ -1,8 +1,9 @@
 """Rules of operations on positions of images and sequences."""
 
 from coset.symmetry.discovery.calls import Call
+from coset.symmetry.discovery.picking import segment
 from coset.symmetry.discovery.relations import Book, Value
-from coset.symmetry.discovery.rules import output, passed, rule
+from coset.symmetry.discovery.rules import output, passed, rule, told_apart, without
 from coset.symmetry.discovery.terms import atoms, fresh, resolve
 
 
@@ -12,8 +13,7 @@ def _by_positions(book: Book, call: Call, count: int, *, signs: bool) -> Value:
     result = output(book, call, x)
     kept = x.ndim - count
     for value in (x, result):
-        book.pin(value, range(kept, x.ndim), "positions of pooling, padding or resizing")
-        book.neutral(value, dims=range(kept, x.ndim))
+        told_apart(book, value, range(kept, x.ndim), "positions of pooling, padding or resizing")
     passed(book, x, result, (*range(kept), *(None,) * count))
     if not signs:
         book.neutral(x, scale=False)
@@ -24,9 +24,10 @@ def _by_positions(book: Book, call: Call, count: int, *, signs: bool) -> Value:
 _POSITIONS: dict[str, tuple[int, bool]] = {
     **{f"{name}{n}d": (n, True) for name in ("avg_pool", "adaptive_avg_pool") for n in (1, 2, 3)},
     **{f"{name}{n}d": (n, False) for name in ("max_pool", "adaptive_max_pool") for n in (1, 2, 3)},
+    **{f"max_pool{n}d_with_indices": (n, False) for n in (1, 2, 3)},
     **{
         f"{name}{n}d": (n, True)
-        for name in ("upsample_nearest", "reflection_pad", "replication_pad")
+        for name in ("upsample_nearest", "_upsample_nearest_exact", "reflection_pad", "replication_pad")
         for n in (1, 2, 3)
     },
     "upsample_linear1d": (1, True),
@@ -34,6 +35,7 @@ _POSITIONS: dict[str, tuple[int, bool]] = {
     "upsample_bicubic2d": (2, True),
     "upsample_trilinear3d": (3, True),
     "_upsample_bilinear2d_aa": (2, True),
+    "_upsample_bicubic2d_aa": (2, True),
 }
 
 
@@ -73,12 +75,16 @@ def pad(book: Book, call: Call) -> Value:
 
 
 def _padded(book: Book, x: Value, dim: int, before: int, after: int, result: Value) -> Value:
-    told_apart = all(atom.pinned for atom in atoms(resolve(x.dims[dim])))
-    if told_apart or before < 0 or after < 0:
+    if all(atom.pinned for atom in atoms(resolve(x.dims[dim]))):
         for value in (x, result):
-            book.pin(value, [dim], "padding")
-            book.neutral(value, dims=[dim])
-        return passed(book, x, result, [None if j == dim else j for j in range(x.ndim)])
+            told_apart(book, value, [dim], "padding")
+        return passed(book, x, result, without(x, [dim]))
+    if before < 0 or after < 0:
+        # What is cut off comes first.
+        x = segment(book, x, dim, max(0, -before), x.shape[dim] + min(0, before) + min(0, after))
+        before, after = max(0, before), max(0, after)
+        if not (before or after):
+            return passed(book, x, result, range(x.ndim))
     parts = []
     for width in (before, None, after):
         if width is None:
@@ -109,3 +115,49 @@ def unfolded(book: Book, call: Call) -> Value:
     if call.name == "im2col":
         book.regroup(apart, patches)
     return result
+
+
+@rule("unfold")
+def windows(book: Book, call: Call) -> Value:
+    """Windows along one dimension, with their positions as a new last one; all others pass."""
+    x = call.args[0]
+    dim = call.args[1] % max(x.ndim, 1)
+    result = output(book, call, x)
+    told_apart(book, x, [dim], "positions of windows")
+    told_apart(book, result, [dim, x.ndim], "positions of windows")
+    return passed(book, x, result, [*without(x, [dim]), None])
+
+
+@rule("max_unpool2d", "max_unpool3d")
+def unpooled(book: Book, call: Call) -> Value:
+    """Entries put back to where they were the largest: positions are told apart, channels pass."""
+    x, places = call.args[:2]
+    count = 2 if call.name == "max_unpool2d" else 3
+    result = _by_positions(book, call, count, signs=True)
+    book.meet(x, places, range(x.ndim))
+    book.neutral(places)
+    return result
+
+
+@rule("grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "cudnn_grid_sampler")
+def sampled(book: Book, call: Call) -> Value:
+    """An image (batch, channels, …) read at the places of a grid (batch, …, coordinates): linear in the image."""
+    x, grid = call.args[:2]
+    result = output(book, call, x, grid)
+    for value in (x, result):
+        told_apart(book, value, range(2, x.ndim), "positions of an image")
+    book.same(result, 0, grid, 0)
+    book.pin(grid, range(1, grid.ndim), "places in an image")
+    book.neutral(grid)
+    return passed(book, x, result, without(x, range(2, x.ndim)))
+
+
+@rule("affine_grid_generator")
+def affine_grid(book: Book, call: Call) -> Value:
+    """Places (batch, …, coordinates) as a linear function of (batch, coordinates, coordinates + 1)."""
+    theta = call.args[0]
+    result = output(book, call, theta)
+    last = result.ndim - 1
+    told_apart(book, theta, [2], "coordinates of a grid")
+    told_apart(book, result, range(1, last), "places in an image")
+    return passed(book, theta, result, [0, *(None,) * (last - 1), 1])

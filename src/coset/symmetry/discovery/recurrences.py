@@ -13,8 +13,8 @@ from coset.symmetry.discovery.stacks import Stack
 Weights = Sequence[Value]
 """Of one layer and direction: input, recurrent, both biases (if any), projection (if any)."""
 
-Step = Callable[[Book, Value, Value, Value | None, Weights, bool], None]
-"""(book, input, state, cell, weights, biases): what one step says."""
+Step = Callable[[Book, Value, Sequence[Value], Sequence[Value], Weights, bool], None]
+"""(book, input, states before, states after, weights, biases): what one step says. LSTMs have two states, h and c."""
 
 
 def _preactivation(book: Book, x: Value, matrix: Value, bias: Value | None, gates: int) -> list[Value]:
@@ -45,12 +45,15 @@ def _gated(book: Book, result: Value, *gates: Value) -> None:
         book.neutral(gate)
 
 
-def _lstm(book: Book, x: Value, state: Value, cell: Value | None, weights: Weights, biases: bool) -> None:
+def _lstm(
+    book: Book, x: Value, before: Sequence[Value], after: Sequence[Value], weights: Weights, biases: bool
+) -> None:
     """c ← σ(f) c + σ(i) tanh(g), h ← σ(o) tanh(c), or a projection of it."""
-    assert cell is not None
-    entry, forget, update, out = _summed(book, x, state, weights, biases, 4)
+    state, cell = after
+    entry, forget, update, out = _summed(book, x, before[0], weights, biases, 4)
     _gated(book, cell, entry, forget, out)
-    passed(book, update, cell, straight(cell))
+    for value in (before[1], update):
+        passed(book, value, cell, straight(cell))
     for value in (update, cell):
         book.neutral(value, sign=False)
     if len(weights) > (4 if biases else 2):
@@ -59,25 +62,31 @@ def _lstm(book: Book, x: Value, state: Value, cell: Value | None, weights: Weigh
         passed(book, cell, state, straight(state))
 
 
-def _gru(book: Book, x: Value, state: Value, cell: Value | None, weights: Weights, biases: bool) -> None:
+def _gru(book: Book, x: Value, before: Sequence[Value], after: Sequence[Value], weights: Weights, biases: bool) -> None:
     """h ← (1 − σ(z)) tanh(n_x + σ(r) n_h) + σ(z) h."""
-    reset, keep, update = _summed(book, x, state, weights, biases, 3)
+    (state,) = after
+    reset, keep, update = _summed(book, x, before[0], weights, biases, 3)
     _gated(book, state, reset, keep)
-    passed(book, update, state, straight(state))
+    for value in (before[0], update):
+        passed(book, value, state, straight(state))
     book.neutral(update, sign=False)
 
 
-def _tanh(book: Book, x: Value, state: Value, cell: Value | None, weights: Weights, biases: bool) -> None:
+def _tanh(
+    book: Book, x: Value, before: Sequence[Value], after: Sequence[Value], weights: Weights, biases: bool
+) -> None:
     """h ← tanh(W x + U h)."""
-    (update,) = _summed(book, x, state, weights, biases, 1)
-    passed(book, update, state, straight(state))
+    (update,) = _summed(book, x, before[0], weights, biases, 1)
+    passed(book, update, after[0], straight(update))
     book.neutral(update, sign=False)
 
 
-def _relu(book: Book, x: Value, state: Value, cell: Value | None, weights: Weights, biases: bool) -> None:
+def _relu(
+    book: Book, x: Value, before: Sequence[Value], after: Sequence[Value], weights: Weights, biases: bool
+) -> None:
     """h ← max(W x + U h, 0)."""
-    (update,) = _summed(book, x, state, weights, biases, 1)
-    passed(book, update, state, straight(state))
+    (update,) = _summed(book, x, before[0], weights, biases, 1)
+    passed(book, update, after[0], straight(update))
     book.neutral(update, scale=False)
 
 
@@ -105,11 +114,25 @@ def recurrent(book: Book, call: Call) -> list[Any]:
             for start, state, final in zip(initial, states, finals, strict=True):
                 _begin(book, start, state, number, layers * ways)
                 final.append(state)
-            _STEPS[call.name](book, step, states[0], states[-1] if len(states) > 1 else None, own, biases)
+            # Every step is the same, so that the states before it are those behind it.
+            _STEPS[call.name](book, step, states, states, own, biases)
             outputs.append(states[0])
         x = _at_all_times(book, x, outputs, batch_first)
     # The final states as a stack: those of different layers have units of their own.
     return [x, *(Stack(final, 0) for final in finals)]
+
+
+@rule(*(f"{name}_cell" for name in _STEPS))
+def cell(book: Book, call: Call) -> list[Value]:
+    """One step, written down by itself: the states behind it are new tensors."""
+    x, given, *rest = call.args
+    if x.ndim == 1:
+        raise InputError(f"{call.name} without a batch")
+    before = given if isinstance(given, list | tuple) else [given]
+    weights = [weight for weight in rest if weight is not None]
+    after = [book.like(shape, call.tensors()) for shape in call.shapes]
+    _STEPS[call.name.removesuffix("_cell")](book, x, before, after, weights, len(weights) > 2)
+    return after
 
 
 def _at_one_time(book: Book, x: Value, batch_first: bool) -> Value:

@@ -33,3 +33,17 @@ def output(book: Book, call: Call, *inputs: Value | None) -> Value:
 
 def straight(value: Value) -> tuple[int, ...]:
     return tuple(range(value.ndim))
+
+
+def told_apart(book: Book, value: Value, dims: Sequence[int], reason: str, *, known: bool = True) -> None:
+    """Positions along ``dims`` keep their places and carry no scale or sign of their own.
+
+    ``known``: the function itself tells them apart; otherwise what is known of it ends here, which is reported.
+    """
+    (book.pin if known else book.limit)(value, dims, reason)
+    book.neutral(value, dims=dims)
+
+
+def without(value: Value, dims: Sequence[int]) -> list[int | None]:
+    """The dimensions of a tensor in order, with None in place of some."""
+    return [None if j in dims else j for j in range(value.ndim)]

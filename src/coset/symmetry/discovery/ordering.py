@@ -1,0 +1,66 @@
+"""Rules of operations that put entries in order: sorting, the largest ones, medians."""
+
+from typing import Any
+
+from coset.errors import InputError
+from coset.symmetry.discovery.calls import Call
+from coset.symmetry.discovery.relations import Book, Value
+from coset.symmetry.discovery.rules import output, passed, rule, told_apart
+
+# Positions of the input keep their order here, whatever is read.
+_RUNNING = frozenset({"cummax", "cummin"})
+
+
+@rule(
+    "topk", "sort", "msort", "argsort", "argmax", "argmin", "kthvalue", "median", "nanmedian", "mode", "cummax",
+    "cummin",
+)  # fmt: skip
+def ranked(book: Book, call: Call) -> list[Value]:
+    """Entries of one dimension by their order, which no permutation of them changes and no common positive factor.
+
+    The results' positions along it are ranks, which are told apart. Who reads where the entries stood tells apart the
+    positions themselves.
+    """
+    x = call.args[0]
+    only_places = call.name.startswith("arg")
+    dim = _dimension(call, only_places)
+    if dim is None:
+        if only_places or len(call.shapes) > 1 or not x.ndim:
+            raise InputError("the order of all entries")
+        return _of_all(book, call)
+    dim %= max(x.ndim, 1)
+    reason = f"positions of {call.name}"
+    book.neutral(x, scale=False)
+    book.neutral(x, dims=[dim])
+    if call.name in _RUNNING:
+        book.pin(x, [dim], reason)
+    elif only_places or 1 in call.used:
+        book.limit(x, [dim], f"where the entries of {call.name} stood is read")
+    results = []
+    for number, shape in enumerate(call.shapes):
+        result = book.like(shape, [x])
+        places = list(range(x.ndim)) if len(shape) == x.ndim else [i for i in range(x.ndim) if i != dim]
+        kept = [None if i == dim else i for i in places]
+        told_apart(book, result, [j for j, i in enumerate(places) if i == dim], reason)
+        if only_places or number == 1:
+            book.meet(result, x, kept)
+            book.neutral(result)
+        else:
+            passed(book, x, result, kept)
+        results.append(result)
+    return results
+
+
+def _dimension(call: Call, only_places: bool) -> Any:
+    if call.name == "msort":
+        return 0
+    given = call.argument("dim", None if only_places or len(call.shapes) == 1 else -1)
+    return -1 if given is None and call.name in ("sort", "argsort") else given
+
+
+def _of_all(book: Book, call: Call) -> list[Value]:
+    """One entry out of all of them: a common positive scale passes."""
+    x = call.args[0]
+    book.neutral(x, scale=False)
+    book.neutral(x, dims=range(x.ndim))
+    return [passed(book, x, output(book, call, x), ())]
