@@ -16,7 +16,7 @@ from coset.symmetry import Symmetry
 from fuzz import eager
 from fuzz.networks import Plan, build, draw_input, other_sizes, plan, smaller, write
 from fuzz.pieces import Kind, UnfitError
-from fuzz.scaling import diagonal_dimension, jacobian_rank
+from fuzz.scaling import diagonal_scalings, jacobian_rank
 
 TOLERANCE = 1e-8
 OVERLAP_FAILS = False  # whether scales that are not independent of each other are a failure
@@ -74,8 +74,10 @@ def examine(plan: Plan, *, verify: bool = True, count: bool = True) -> Outcome:
         if outcome.status != "sound" or not count:
             return outcome
         shifts = {name: parameter.shift for name, parameter in sym.parameters.items()}
-        possible = diagonal_dimension(model, plan.start, shifts, plan.seed + 2)
-    missing = None if possible is None else possible - rank
+        scalings = diagonal_scalings(model, plan.start, shifts, plan.seed + 2)
+        missing = None
+        if scalings is not None:
+            missing = scalings[0] - jacobian_rank(sym, dict(model.state_dict()), scalings[1])
     return replace(outcome, overlap=sym.scale_dimension - rank, missing=missing)
 
 

@@ -16,8 +16,11 @@ from fuzz.pieces import Kind
 MOST_PARAMETERS = 150
 
 
-def jacobian_rank(sym: Symmetry, params: Mapping[str, Tensor]) -> int:
-    """The rank of ∂(g·θ)/∂(log scales of g) at the identity: how many scales are independent."""
+def jacobian_rank(sym: Symmetry, params: Mapping[str, Tensor], read: Mapping[str, Tensor] | None = None) -> int:
+    """The rank of ∂(g·θ)/∂(log scales of g) at the identity: how many scales are independent.
+
+    ``read``: masks of entries; those of the others do not count.
+    """
     shapes = {key: sym.identity().scales[key].shape for key in sym.scaling}
     total = sum(shape.numel() for shape in shapes.values())
     if not total:
@@ -26,31 +29,31 @@ def jacobian_rank(sym: Symmetry, params: Mapping[str, Tensor]) -> int:
     def moved(vector: Tensor) -> Tensor:
         parts = torch.exp(vector).split([shape.numel() for shape in shapes.values()])
         scales = {key: part.reshape(shape) for (key, shape), part in zip(shapes.items(), parts, strict=True)}
-        result = sym.act(sym.element(scales=scales), params).values()
-        real = [
-            torch.view_as_real(t) if t.is_complex() else t for t in result if t.is_floating_point() or t.is_complex()
-        ]
-        return torch.cat([tensor.flatten() for tensor in real])
+        result = sym.act(sym.element(scales=scales), params)
+        kept = {name: tensor[read[name]] for name, tensor in result.items() if name in read} if read else result
+        numbers = [t for t in kept.values() if t.is_floating_point() or t.is_complex()]
+        return torch.cat([torch.view_as_real(t).flatten() if t.is_complex() else t.flatten() for t in numbers])
 
     matrix = torch.func.jacfwd(moved)(torch.zeros(total, dtype=torch.float64))
     sizes = matrix.norm(dim=1, keepdim=True)
     return int(torch.linalg.matrix_rank(matrix / sizes.where(sizes > 0, 1.0), rtol=1e-9))
 
 
-def diagonal_dimension(model: nn.Module, kind: Kind, shifts: Mapping[str, float], seed: int) -> int | None:
-    """How many independent elementwise scalings θ ↦ exp(t·d)∘θ keep the function, entries that are not read aside.
+def diagonal_scalings(
+    model: nn.Module, kind: Kind, shifts: Mapping[str, float], seed: int
+) -> tuple[int, dict[str, Tensor]] | None:
+    """How many independent elementwise scalings θ ↦ exp(t·d)∘θ keep the function, and masks of the entries meant.
 
     The null space of the rows d ↦ Σ dⱼ θⱼ ∂f/∂θⱼ over many inputs and several θ: one θ alone would let every
-    continuous symmetry count. None where this cannot be counted: too many weights, complex ones, ties through storage.
-    The weights are left as they were.
+    continuous symmetry count. Entries without derivative, because nobody reads them or only their sign, are left out.
+    None where this cannot be counted: too many weights, complex ones, ties through storage, no derivative. The weights
+    are left as they were.
     """
     leaves = {name: t for name, t in (*model.named_parameters(), *model.named_buffers()) if t.is_floating_point()}
     count = sum(tensor.numel() for tensor in leaves.values())
     homes = {tensor.untyped_storage().data_ptr() for tensor in leaves.values()}
     numbers = (*model.parameters(), *model.buffers())
     if not 0 < count <= MOST_PARAMETERS or len(homes) < len(leaves) or any(t.is_complex() for t in numbers):
-        return None
-    if not _differentiable(model, kind, seed):
         return None
     generator = torch.Generator().manual_seed(seed)
     before = {name: tensor.detach().clone() for name, tensor in leaves.items()}
@@ -61,6 +64,8 @@ def diagonal_dimension(model: nn.Module, kind: Kind, shifts: Mapping[str, float]
             needed = len(rows) + count // 2 + 10
             while len(rows) < needed:
                 rows += _rows(model, leaves, shifts, draw_input(kind, 4, generator), generator)
+    except RuntimeError:
+        return None  # the model overwrites what its derivative needs, or an operation has none
     finally:
         with torch.no_grad():
             for name, tensor in leaves.items():
@@ -72,7 +77,10 @@ def diagonal_dimension(model: nn.Module, kind: Kind, shifts: Mapping[str, float]
     read = sizes > 1e-12
     if matrix.shape[0] < count or not bool(read.any()):
         return None
-    return int(read.sum()) - int(torch.linalg.matrix_rank(matrix[:, read] / sizes[read], rtol=1e-8))
+    rank = int(torch.linalg.matrix_rank(matrix[:, read] / sizes[read], rtol=1e-8))
+    parts = read.split([tensor.numel() for tensor in leaves.values()])
+    masks = {name: part.reshape(leaves[name].shape) for name, part in zip(leaves, parts, strict=True)}
+    return int(read.sum()) - rank, masks
 
 
 def _rows(
@@ -96,18 +104,6 @@ def _rows(
         ]
         rows.append(torch.cat([part.flatten() for part in parts]))
     return rows
-
-
-def _differentiable(model: nn.Module, kind: Kind, seed: int) -> bool:
-    """Whether torch gives a derivative: not where the model overwrites what it needs, nor through some operations."""
-    outputs = tree_leaves(model(draw_input(kind, 2, torch.Generator().manual_seed(seed))))
-    total = sum((t.sum() for t in outputs if isinstance(t, Tensor) and t.requires_grad), torch.zeros(()))
-    try:
-        if total.requires_grad:
-            torch.autograd.grad(total, list(model.parameters()), allow_unused=True)
-    except RuntimeError:
-        return False
-    return True
 
 
 def _batch_norm(

@@ -271,6 +271,7 @@ def transposed_sequence(s: Source, k: Kind) -> Kind:
 @piece(*ANY)
 def statistics(s: Source, k: Kind) -> Kind:
     """Sums, extremes and norms over all features, kept beside the stream or multiplied with it."""
+    fits(k.features >= 2)
     d = k.dim
     x = s.branch(k)
     form = s.choice(["sum", "amax", "norm", "logsumexp", "mean", "prod", "var"])

@@ -136,12 +136,12 @@ class Product(nn.Module):
 
 def test_diagonal_scalings_are_counted(fuzz):
     kind = fuzz.networks.Kind("flat", 3)
-    assert fuzz.scaling.diagonal_dimension(Product(), kind, {}, 0) == 4 + 1
+    assert fuzz.scaling.diagonal_scalings(Product(), kind, {}, 0)[0] == 4 + 1
     norm = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).double().eval()
     # Each unit's row, bias, mean and √(variance + ε) scale together, or variance and gain, or gain and shift onwards.
-    assert fuzz.scaling.diagonal_dimension(norm, kind, {"1.running_var": norm[1].eps}, 0) == 3 * 4
+    assert fuzz.scaling.diagonal_scalings(norm, kind, {"1.running_var": norm[1].eps}, 0)[0] == 3 * 4
     curved = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
-    assert fuzz.scaling.diagonal_dimension(curved, kind, {}, 0) == 0
+    assert fuzz.scaling.diagonal_scalings(curved, kind, {}, 0)[0] == 0
 
 
 def test_scales_that_depend_on_each_other_are_counted_once(fuzz):
