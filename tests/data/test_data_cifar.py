@@ -128,7 +128,7 @@ ARRAYS = {
         ({"y_train": np.zeros(3, np.uint8)}, r"y_train holds uint8 of shape \(3,\), expected uint8 of shape \(2,\)"),
         ({"y_train": np.array([0, 12], np.uint8)}, "train label 12 at position 1, expected 0 to 9"),
         ({"y_test": np.array([10], np.uint8)}, "test label 10 at position 0, expected 0 to 9"),
-        ({"y_test": np.array([{"a": 1}], object)}, "not a sound .npz file: Object arrays cannot be loaded"),
+        ({"y_test": np.array([{"a": 1}], object)}, "holds pickled objects, which are not read"),
     ],
 )
 def test_wrong_slice_is_refused(tmp_path, changed, message):
@@ -142,7 +142,7 @@ def test_wrong_slice_is_refused(tmp_path, changed, message):
 def test_damaged_npz_is_refused(tmp_path):
     path = tmp_path / "slice.npz"
     np.savez(path, x_train=ARRAYS["x_train"])
-    with pytest.raises(InputError, match=r"lacks y_train, x_test, y_test; it holds x_train"):
+    with pytest.raises(InputError, match=r"lacks y_train, x_test, y_test; it holds \['x_train'\]"):
         read_arrays(path, SLICE_ARRAYS)
     stream = io.BytesIO()
     np.save(stream, ARRAYS["y_train"])

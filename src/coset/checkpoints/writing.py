@@ -48,7 +48,9 @@ def output_file(path: AnyPath, others: Sequence[AnyPath] = ()) -> Iterator[Path]
     if target.exists() and not target.is_file():
         raise InputError(f"{target} is not a regular file; expected a file to write")
     for source in map(Path, others):
-        if target.resolve() == source.resolve() or (target.exists() and source.exists() and target.samefile(source)):
+        # Not Path.resolve: that raises where links lead in a circle, which is for the reader of ``source`` to tell.
+        same = os.path.realpath(target) == os.path.realpath(source)
+        if same or (target.exists() and source.exists() and target.samefile(source)):
             raise InputError(f"{target} would overwrite {source}; expected another file to write")
     with output_folder(target.parent):
         yield target

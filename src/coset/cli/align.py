@@ -67,6 +67,7 @@ def align(
         stack.enter_context(output_file(out, inputs))
         if element:
             stack.enter_context(output_file(element, [*inputs, out]))
+        given.check_formats({"--out": out, "--element": element})
         source = Source(model, option, shapes, symmetry, key, strip_prefix)
         networks = read_networks([reference, other], source, choice)
         needed: dict[str, Any] = {"model": networks.model, "seed": seed}

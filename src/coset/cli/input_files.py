@@ -1,10 +1,10 @@
 """Inputs that a command computes on: of a known dataset, or from a NumPy file."""
 
 import math
+import reprlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-from zipfile import BadZipFile
 
 from coset.cli.examples import Choice, load_examples, normalization
 from coset.errors import InputError
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SUFFIXES = (".npy", ".npz")
+
+LARGEST = 1 << 33
+"""Bytes of an array in an .npz file, which may be small and yet fill the memory."""
 
 
 def load_inputs(choice: Choice, inputs: Sequence["Tensor"], dtype: "torch.dtype") -> "Tensor":
@@ -65,19 +68,22 @@ def _typed(array: "NDArray[np.generic]", name: str, like: "Tensor", dtype: "torc
 
 def _array(path: Path, part: str) -> "NDArray[np.generic]":
     """The array of a .npy file; of several in an .npz file, that called x_train or x_test as ``part`` says, or x."""
-    import numpy as np
+    from coset.data.numpy_files import MAGIC, read_npy, read_npz
 
     if not path.is_file():
         raise InputError(f"--data {path} does not exist; expected a NumPy file, or a name from `coset data list`")
     try:
-        # Code in pickles is never run.
-        found = np.load(path, allow_pickle=False)
-        if not isinstance(found, np.lib.npyio.NpzFile):
-            return np.asarray(found)
-        with found:
-            names = [name for name in (f"x_{part}", "x") if name in found] or list(found)
-            if len(names) != 1 and names[0] not in (f"x_{part}", "x"):
-                raise InputError(f"--data {path} holds {', '.join(names)}; expected an array called x_{part} or x")
-            return np.asarray(found[names[0]])
-    except (ValueError, EOFError, BadZipFile, KeyError, IndexError) as error:
-        raise InputError(f"--data {path} is no whole NumPy file of plain numbers ({error})") from error
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"--data {path} cannot be read: {error.strerror or error}") from error
+    if content.startswith(MAGIC) or (path.suffix == ".npy" and not content.startswith(b"PK")):
+        return read_npy(content, f"--data {path}")
+
+    def choose(present: Sequence[str]) -> list[str]:
+        names = [name for name in (f"x_{part}", "x") if name in present][:1] or list(present)
+        if len(names) != 1:
+            raise InputError(f"--data {path} holds {reprlib.repr(names)}; expected an array called x_{part} or x")
+        return names
+
+    (found,) = read_npz(content, f"--data {path}", choose, LARGEST).values()
+    return found

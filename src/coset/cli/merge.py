@@ -63,6 +63,7 @@ def merge(
     _check_names(average, renormalize, choice, "data" in known)
     inputs = [*files, *([symmetry] if symmetry else [])]
     with output_file(out, inputs):
+        given.check_formats({"--out": out})
         source = Source(model, option, shapes, symmetry, key, strip_prefix)
         networks = read_networks(files, source, choice)
         merged = merge_networks(

@@ -1,13 +1,19 @@
 """The model a command is about, from its name and options; and inputs to run it on."""
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from coset.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+
+LARGEST = 2**28
+"""Entries of an example input: a gigabyte in single precision."""
 
 
 def build_model(
@@ -17,10 +23,26 @@ def build_model(
     from coset.models import build, example_input
 
     inputs = tuple(_example(shape) for shape in shapes or ())
-    model = build(name, seed=0, **parse_pairs("--option", options)).eval()
-    if not inputs and getattr(model, "input_shape", None) is None:
-        raise InputError(f"the model {name} has no attribute input_shape; give the shape of its inputs with --input")
-    return model, inputs or (example_input(model),)
+    chosen = parse_pairs("--option", options)
+    with _blamed_on(name):
+        model = build(name, seed=0, **chosen).eval()
+        if not inputs and getattr(model, "input_shape", None) is None:
+            raise InputError(
+                f"the model {name} has no attribute input_shape; give the shape of its inputs with --input"
+            )
+        return model, inputs or (example_input(model),)
+
+
+@contextmanager
+def _blamed_on(name: str) -> Iterator[None]:
+    """Whatever a factory does but return a model, such as to raise or to exit, is said in one line."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        told = " ".join(str(error).split())
+        raise InputError(f"the model {name} could not be built: {type(error).__name__}: {told[:300]}") from error
 
 
 def parse_pairs(option: str, pairs: Sequence[str] | None) -> dict[str, Any]:
@@ -34,6 +56,8 @@ def parse_pairs(option: str, pairs: Sequence[str] | None) -> dict[str, Any]:
             result[name] = json.loads(text)
         except json.JSONDecodeError:
             result[name] = text
+        except (ValueError, RecursionError) as error:  # numbers of thousands of digits, lists in lists in lists
+            raise InputError(f"{option} {name} cannot be read as JSON: {error}") from error
     return result
 
 
@@ -51,10 +75,12 @@ def _example(text: str) -> "Tensor":
     try:
         shape = [int(word) for word in words.split(",")]
         high = int(limit) if limit else 2
-        if min(shape) < 1 or high < 1:
+        if min(shape) < 1 or not 1 <= high < 2**63:
             raise ValueError(text)
     except ValueError as error:
-        raise InputError(f"--input takes a shape such as 2,3,32,32 or i:2,16:1000, found '{text}'") from error
+        raise InputError(f"--input takes a shape such as 2,3,32,32 or i:2,16:1000, found '{text[:60]}'") from error
+    if math.prod(shape) > LARGEST:
+        raise InputError(f"--input {text[:60]} is too large; expected at most {LARGEST:,} entries")
     generator = torch.Generator().manual_seed(0)
     if whole:
         return torch.randint(0, high, shape, generator=generator)

@@ -93,6 +93,17 @@ Settings = Annotated[
 ]
 
 
+_OTHER_FORMATS = (".pt", ".pth", ".ckpt", ".bin", ".pkl", ".pickle", ".h5", ".npz", ".npy", ".onnx", ".json")
+
+
+def check_formats(files: Mapping[str, Path | None]) -> None:
+    """Raise if an option's file of tensors would get the name of another format than the one that is written."""
+    for option, path in files.items():
+        if path is not None and path.suffix.lower() in _OTHER_FORMATS:
+            expected = f"{path.stem}.safetensors"
+            raise InputError(f"{option} is {path}, but what is written is safetensors; expected a name as {expected}")
+
+
 def check_counts(counts: Mapping[str, tuple[int, int]]) -> None:
     """Raise unless each option's number is at least as large as the one beside it."""
     for option, (count, least) in counts.items():

@@ -4,14 +4,16 @@ A record is one label byte (CIFAR-10) or a coarse and a fine one (CIFAR-100), th
 bytes, each plane row by row (https://www.cs.toronto.edu/~kriz/cifar.html).
 """
 
-import io
+import reprlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coset.data.plain import ARCHIVE_ERRORS, Read, read_plain, require_file
+from coset.data.numpy_files import MAGIC, read_npz
+from coset.data.plain import LARGEST, Read, read_plain, require_file
 from coset.data.raw import Raw, check_labels
 from coset.errors import InputError
 from coset.files import atomic_path
@@ -86,18 +88,14 @@ def write_slice(cifar10: Raw, path: Path) -> None:
 
 def read_arrays(path: Path, names: tuple[str, ...], read: Read = read_plain) -> dict[str, NDArray[Any]]:
     """The named arrays of an ``.npz`` file; pickled objects are refused."""
-    try:
-        archive = np.load(io.BytesIO(read(path)), allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise InputError(f"{path}: holds a single array, expected an .npz file with {', '.join(names)}")
-        with archive:
-            missing = [name for name in names if name not in archive]
-            if missing:
-                raise InputError(
-                    f"{path}: lacks {', '.join(missing)}; it holds {', '.join(archive.files) or 'nothing'}"
-                )
-            return {name: archive[name] for name in names}
-    except InputError:
-        raise
-    except ARCHIVE_ERRORS as error:
-        raise InputError(f"{path}: not a sound .npz file: {error}") from error
+
+    def choose(present: Sequence[str]) -> tuple[str, ...]:
+        missing = [name for name in names if name not in present]
+        if missing:
+            raise InputError(f"{path}: lacks {', '.join(missing)}; it holds {reprlib.repr(list(present))}")
+        return names
+
+    content = read(path)
+    if content.startswith(MAGIC):
+        raise InputError(f"{path}: holds a single array, expected an .npz file with {', '.join(names)}")
+    return read_npz(content, str(path), choose, LARGEST)

@@ -17,6 +17,8 @@ from coset.data.raw import Raw, check_labels
 from coset.errors import InputError
 
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+DIMENSIONS = 32
+"""More than NumPy took for long, and than any dataset has."""
 CLASSES = 10
 SIDE = 28
 
@@ -39,6 +41,8 @@ def read_idx(path: Path, read: Read = read_plain) -> NDArray[Any]:
             f"{path}: holds {len(content)} bytes, expected a header of {start} for {dimensions} dimensions"
         )
     shape = struct.unpack_from(f">{dimensions}I", content, 4)
+    if dimensions > DIMENSIONS:
+        raise InputError(f"{path}: has {dimensions} dimensions, expected at most {DIMENSIONS}")
     stored = np.dtype(TYPES[code])
     expected = start + math.prod(shape) * stored.itemsize
     if len(content) != expected:

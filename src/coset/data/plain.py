@@ -4,26 +4,15 @@ Every reader and every check finds its files here, so that all of them mean the 
 """
 
 import gzip
-import tarfile
-import zipfile
+import io
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 from coset.errors import InputError
 
-# All that zipfile, tarfile and numpy raise over damaged archives; encryption, unknown methods and versions count too.
-ARCHIVE_ERRORS = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    ValueError,
-)
-
+LARGEST = 1 << 28
+"""Far above any file of a dataset, in bytes; stops one that would fill the memory."""
 
 Read = Callable[[Path], bytes]
 """How readers get the bytes of a file: ``read_plain``, or a function that remembers what that gave."""
@@ -48,16 +37,25 @@ def require_file(folder: Path, name: str) -> Path:
 
 
 def read_plain(path: Path) -> bytes:
-    """The bytes of ``path``, decompressed if its name ends in ``.gz``."""
+    """The bytes of ``path``, decompressed if its name ends in ``.gz``; at most ``LARGEST``, before and after."""
     try:
+        _check_size(path.stat().st_size, path)
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     if path.suffix != ".gz":
         return content
     try:
-        return gzip.decompress(content)
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as stream:
+            content = stream.read(LARGEST + 1)
     except EOFError as error:
         raise InputError(f"{path}: the gzip stream is truncated: it ends after {len(content)} bytes") from error
     except (gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{path}: not a sound gzip file: {error}") from error
+    _check_size(len(content), path)
+    return content
+
+
+def _check_size(size: int, path: Path) -> None:
+    if size > LARGEST:
+        raise InputError(f"{path}: holds more than {LARGEST} bytes, expected a file of a dataset")

@@ -5,12 +5,9 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from coset.data.plain import ARCHIVE_ERRORS
+from coset.data.plain import LARGEST
 from coset.errors import InputError
 from coset.files import write_bytes
-
-# Far above any member that is asked for; stops an archive that would fill the memory.
-LARGEST = 1 << 28
 
 
 def unpack(archive: Path, files: tuple[tuple[str, str], ...], folder: Path) -> None:
@@ -24,8 +21,9 @@ def unpack(archive: Path, files: tuple[tuple[str, str], ...], folder: Path) -> N
         contents = READERS[suffix](archive, [member for member, _ in files])
     except InputError:
         raise
-    except ARCHIVE_ERRORS as error:
-        raise InputError(f"{archive}: not a sound archive: {error}") from error
+    # Damaged bytes can fail anywhere in zipfile, tarfile and their decompressors, with any exception.
+    except Exception as error:
+        raise InputError(f"{archive}: not a sound archive: {' '.join(str(error).split())}") from error
     for (_, file), content in zip(files, contents, strict=True):
         write_bytes(folder / file, content)
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import reprlib
 import shlex
 import textwrap
 from dataclasses import dataclass, fields
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from coset.errors import InputError
-from coset.studies._study import Scalar, Table
+from coset.files import parse_json
+from coset.studies._study import Scalar, Table, is_name, scalar
 from coset.tables import text_table
 
 SCHEMA = 1
@@ -77,16 +79,65 @@ def results_json(run: StudyRun) -> str:
 def read_results(folder: Path) -> StudyRun:
     """The run whose results.json lies in ``folder``."""
     path = folder / "results.json"
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is not a regular file, expected the results of a study")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content.pop("schema") != SCHEMA:
-            raise InputError(f"{path} was written by another version of coset; run the study again")
-        tables = {name: Table(**table) for name, table in content.pop("tables").items()}
-        return StudyRun(**content, tables=tables, folder=folder)
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
         raise InputError(f"{path} does not hold the results of a study: {error}") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    content = parse_json(text, f"{path} does not hold the results of a study: it")
+    if not isinstance(content, dict) or "schema" not in content:
+        raise InputError(f"{path} does not hold the results of a study: it has no schema")
+    if content.pop("schema") != SCHEMA:
+        raise InputError(f"{path} was written by another version of coset; run the study again")
+    try:
+        return _run(content, folder)
+    except (InputError, KeyError, TypeError) as error:
+        told = " ".join(str(error).split())
+        raise InputError(f"{path} does not hold the results of a study: {told}") from error
+
+
+def _run(content: dict[str, Any], folder: Path) -> StudyRun:
+    """The run that the JSON tells of, each part of it of the kind that it should be."""
+    known = {field.name: _KINDS[field.name] for field in fields(StudyRun) if field.name != "folder"}
+    if content.keys() != known.keys():
+        odd = min(content.keys() ^ known.keys())
+        raise InputError(f"it {'has' if odd in content else 'lacks'} {reprlib.repr(odd)}")
+    for name, kind in known.items():
+        if not isinstance(content[name], kind) or isinstance(content[name], bool):
+            raise InputError(f"{name} is {reprlib.repr(content[name])}, expected {kind.__name__}")
+    if not is_name(content["study"]):
+        raise InputError(f"study is {reprlib.repr(content['study'])}, expected a name")
+    tables = {name: _table(name, rows) for name, rows in content["tables"].items()}
+    numbers = {name: scalar(value, reprlib.repr(name)) for name, value in content["numbers"].items()}
+    for name in ("seconds", "processor"):
+        value = content["times"].get(name)
+        plain = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e18
+        if not plain and (value is not None or name == "seconds"):
+            raise InputError(f"times has {reprlib.repr(value)} as {name}, expected seconds")
+    return StudyRun(**{**content, "tables": tables, "numbers": numbers}, folder=folder)
+
+
+_KINDS: dict[str, type] = {
+    **dict.fromkeys(("study", "title", "reference", "paper", "outcome", "caption", "preset", "device"), str),
+    **dict.fromkeys(("config", "numbers", "tables", "versions", "times"), dict),
+    "seed": int,
+}
+"""The parts of results.json that are not the schema, and what each of them is in JSON."""
+
+
+def _table(name: str, content: Any) -> Table:
+    if not isinstance(content, dict) or content.keys() != {"caption", "columns", "rows"}:
+        raise InputError(f"the table {reprlib.repr(name)} is {reprlib.repr(content)}")
+    caption, columns, rows = content["caption"], content["columns"], content["rows"]
+    named = isinstance(columns, list) and all(isinstance(column, str) for column in columns)
+    if not isinstance(caption, str) or not named or not isinstance(rows, list):
+        raise InputError(f"the table {reprlib.repr(name)} has no caption, columns and rows")
+    if not all(isinstance(row, list) for row in rows):
+        raise InputError(f"the table {reprlib.repr(name)} has rows that are not lists")
+    return Table(columns, rows, caption)
 
 
 def table_csv(table: Table) -> str:

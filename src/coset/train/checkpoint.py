@@ -64,6 +64,17 @@ def save_checkpoint(path: Path, identity: Identity, state: State) -> None:
 def load_checkpoint(path: Path, identity: Identity, state: State) -> None:
     """Put a fresh state where the checkpoint left off; raise if the file is damaged or belongs to another run."""
     tensors, content = read_sealed(path, KEY, FORMAT)
+    try:
+        _restore(path, tensors, content, identity, state)
+    except InputError:
+        raise
+    # With right checksums, but not as it would be written here: a part is missing or of another kind.
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
+        told = " ".join(repr(error).split())
+        raise InputError(f"checkpoint {path} is not one of a run: {told[:200]} in its content") from error
+
+
+def _restore(path: Path, tensors: dict[str, Tensor], content: dict[str, Any], identity: Identity, state: State) -> None:
     wrong = differences(Identity(content["run"], tensors[OUTPUTS]), identity)
     if wrong:
         more = f", and {len(wrong) - 3} more differences" if len(wrong) > 3 else ""
