@@ -1,6 +1,7 @@
 """How far two distributions over weights are from each other, where that has a closed form."""
 
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,9 +15,11 @@ from coset.distribution.gaussian import Gaussian
 from coset.distribution.low_rank import LowRank
 from coset.distribution.mean_field import MeanField
 from coset.distribution.mixture import Distribution, Mixture
+from coset.distribution.rescaling import common_exponent, rescaled
 from coset.distribution.samples import Samples
 from coset.distribution.ties import ties
 from coset.errors import InputError
+from coset.magnitudes import scaled
 
 _Divergence = Callable[[Any, Any], Tensor]
 _Normal = MeanField | Gaussian | LowRank
@@ -29,12 +32,18 @@ def kl(q: Distribution, p: Distribution) -> Tensor:
     the same names in both; points play no part, as in ``log_prob``. It does not change if one element of the group
     moves both. What has no density (a deviation of 0, a singular covariance) is an InputError: the KL is infinite.
     """
-    return _of(KL, q, p, "kl")
+    # It has no unit: both may be multiplied by what makes their squares numbers.
+    by = common_exponent(q, p) if (type(q), type(p)) in KL else 0
+    return _of(KL, rescaled(q, by), rescaled(p, by), "kl")
 
 
 def wasserstein2(q0: Distribution, q1: Distribution) -> Tensor:
-    """W₂, the distance itself and not its square: the root of ``wasserstein2_squared``."""
-    return wasserstein2_squared(q0, q1).sqrt()
+    """W₂, the distance itself and not its square: the root of ``wasserstein2_squared``.
+
+    Of weights of any size: where their squares are no numbers, both are first multiplied by a power of two.
+    """
+    squared, by = _w2_squared(q0, q1)
+    return scaled(squared.sqrt(), -by)
 
 
 def wasserstein2_squared(q0: Distribution, q1: Distribution) -> Tensor:
@@ -43,9 +52,23 @@ def wasserstein2_squared(q0: Distribution, q1: Distribution) -> Tensor:
     Over all floating point tensors, tied ones once; what is a point varies by 0. Mean field: ‖m0−m1‖² + ‖s0−s1‖².
     Gaussians: ‖m0−m1‖² + Tr(S0 + S1 − 2(S0^½ S1 S0^½)^½) (Rossi et al. 2023, eq. 5). Draws: the best assignment of as
     many to as many. From a point to anything: ‖m0−m1‖² + Σ s². Invariant under permutations and signs, not scales.
+    An InputError where the distance is a number and its square is not.
     """
+    squared, by = _w2_squared(q0, q1)
+    result = scaled(squared, -2 * by)
+    if by and bool(squared > 0) and not torch.finfo(result.dtype).tiny <= float(result) < math.inf:
+        raise InputError(
+            f"q0 and q1 are {float(scaled(squared.sqrt(), -by)):.3g} apart, whose square is no number in float64; "
+            f"expected weights nearer to 1, or use wasserstein2"
+        )
+    return result
+
+
+def _w2_squared(q0: Distribution, q1: Distribution) -> tuple[Tensor, int]:
+    """W₂²·4⁻ᵉ, and e."""
     _check_same(q0.mean, q1.mean)
-    return _of(WASSERSTEIN, q0, q1, "wasserstein2")
+    by = common_exponent(q0, q1)
+    return _of(WASSERSTEIN, rescaled(q0, by), rescaled(q1, by), "wasserstein2"), by
 
 
 def _kl_mean_fields(q: MeanField, p: MeanField) -> Tensor:

@@ -13,11 +13,15 @@ from coset.distribution.low_rank import LowRank
 from coset.distribution.mean_field import MeanField
 from coset.distribution.ties import ties
 from coset.errors import InputError
+from coset.magnitudes import magnitude, scaled_by
 from coset.symmetry.action import Action
 from coset.symmetry.axes import Charge, Concat, Node, Product, Units, units_of
 from coset.symmetry.element import Element
 from coset.symmetry.structure import Stretch
 from coset.symmetry.symmetry import Family, Symmetry
+
+_SMALL = 2.0**-400
+"""Units whose norm is such a part of the largest entry: their squares are not all numbers."""
 
 _T = TypeVar("_T", Mapping[str, Tensor], Delta, MeanField, Gaussian, LowRank)
 
@@ -55,9 +59,20 @@ def normalize_scales(sym: Symmetry, params: _T) -> tuple[_T, Element]:
     undo = sym.element(scales=scales)
     representative = sym.act(sym.inverse(undo), params)
     for name, tensor in (representative if isinstance(representative, Mapping) else representative.mean).items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        if not tensor.is_floating_point():
+            continue
+        if not bool(torch.isfinite(tensor).all()):
             raise InputError(f"'{name}' overflows {tensor.dtype} without its scales; pass parameters in float64")
+        if _vanishes(means[name], tensor):
+            raise InputError(f"'{name}' underflows {tensor.dtype} without its scales; pass parameters in float64")
     return representative, undo
+
+
+def _vanishes(before: Tensor, after: Tensor) -> bool:
+    """Whether a tensor has lost its digits: its largest entry is below the smallest that has all of them."""
+    least, was = magnitude(after), magnitude(before)
+    smallest = math.frexp(torch.finfo(after.dtype).tiny)[1]
+    return was is not None and was >= smallest and (least is None or least < smallest)
 
 
 def incoming_weights(sym: Symmetry) -> Iterator[tuple[str, list[list[str]]]]:
@@ -143,43 +158,74 @@ def _norms(sym: Symmetry, key: str, sources: list[list[str]], params: Mapping[st
     shape = sym.shape(family.owner)
     norms = torch.zeros(shape, dtype=torch.float64).reshape(-1)
     for rank in sources:
+        wide = {name: _checked(sym, name, params[name]) for name in rank}
         # Over the largest entry, so that squares of large numbers stay numbers.
-        largest = max((float(params[name].abs().max()) for name in rank if params[name].numel()), default=0.0)
+        largest = max((float(tensor.abs().max()) for tensor in wide.values() if tensor.numel()), default=0.0)
         if largest == 0.0:
             continue
-        squares = sum(
-            (_unit_squares(sym, name, family, params[name] / largest) for name in rank), torch.zeros_like(norms)
-        )
-        norms = torch.where(norms == 0, largest * squares.sqrt(), norms)
+        whole = {name: tensor / largest for name, tensor in wide.items()}
+        found = largest * _unit_norms(sym, family, whole)
+        # Of units far smaller than that, over their own.
+        small = (norms == 0) & (found < largest * _SMALL)
+        if bool(small.any()):
+            found = torch.where(small, _small_norms(sym, family, wide), found)
+        norms = torch.where(norms == 0, found, norms)
     return torch.where(norms == 0, torch.ones_like(norms), norms).reshape(shape)
 
 
-def _unit_squares(sym: Symmetry, name: str, family: Family, tensor: Tensor) -> Tensor:
-    """Sum of squares over everything that carries each unit's scale with power +1, (∏shape,)."""
-    structure = sym.structures[name]
-    squares = tensor.detach().to(device="cpu", dtype=torch.float64) ** 2
-    if squares.ndim != len(sym.parameters[name].shape):
+def _checked(sym: Symmetry, name: str, tensor: Tensor) -> Tensor:
+    """A parameter of a single network in float64 on the CPU, its dimensions taken apart."""
+    wide = tensor.detach().to(device="cpu", dtype=torch.float64)
+    if wide.ndim != len(sym.parameters[name].shape):
         raise InputError(f"'{name}' has leading sample axes; normalise one network at a time")
-    if not bool(torch.isfinite(squares).all()):
+    if not bool(torch.isfinite(wide).all()):
         raise InputError(f"'{name}' has entries that are NaN or infinite")
-    squares = squares.reshape(structure.sizes)
+    return wide.reshape(sym.structures[name].sizes)
+
+
+def _unit_norms(sym: Symmetry, family: Family, params: Mapping[str, Tensor]) -> Tensor:
+    """The norm of everything that carries each unit's scale with power +1, (∏shape,)."""
     total = torch.zeros(math.prod(sym.shape(family.owner)), dtype=torch.float64)
-    for stretch in structure.stretches:
-        along = _sum_along(squares, stretch)
+    for name, tensor in params.items():
+        # A sum for each parameter, and then their sum.
+        squares = torch.zeros_like(total)
+        for units, rows in _unit_rows(sym, family, name, tensor**2):
+            squares.index_add_(0, units, rows.sum(1))
+        total += squares
+    return total.sqrt()
+
+
+def _small_norms(sym: Symmetry, family: Family, params: Mapping[str, Tensor]) -> Tensor:
+    """The same for units of any size, each multiplied by its own power of two."""
+    largest = torch.zeros(math.prod(sym.shape(family.owner)), dtype=torch.float64)
+    for name, tensor in params.items():
+        for units, rows in _unit_rows(sym, family, name, tensor):
+            largest.scatter_reduce_(0, units, rows.abs().amax(1), "amax")
+    by = torch.frexp(largest).exponent
+    squares = torch.zeros_like(largest)
+    for name, tensor in params.items():
+        for units, rows in _unit_rows(sym, family, name, tensor):
+            squares.index_add_(0, units, scaled_by(rows, by[units][:, None]).square().sum(1))
+    return scaled_by(squares.sqrt(), -by)
+
+
+def _unit_rows(sym: Symmetry, family: Family, name: str, tensor: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Every appearance of a family with power +1: the numbers of its units (n,), and their entries (n, …)."""
+    for stretch in sym.structures[name].stretches:
+        rows = _rows_along(tensor, stretch)
         if stretch.plain is not None and _counts(family, stretch.plain.name, stretch.plain.charges):
-            total += along
+            yield torch.arange(len(rows)), rows
         for member in stretch.members:
             if _counts(family, member.name, member.charges):
                 present = member.unit >= 0
-                total.index_add_(0, member.unit[present], along[present])
-    return total
+                yield member.unit[present], rows[present]
 
 
 def _counts(family: Family, name: str, charges: tuple[Charge, ...]) -> bool:
     return name == family.owner and any(charge.family == family.name and charge.scale == 1 for charge in charges)
 
 
-def _sum_along(squares: Tensor, stretch: Stretch) -> Tensor:
-    """Sum over all dimensions but the stretch's own, flattened in order."""
-    moved = squares.movedim(stretch.dims, tuple(range(len(stretch.dims))))
-    return moved.reshape(stretch.size, -1).sum(1)
+def _rows_along(tensor: Tensor, stretch: Stretch) -> Tensor:
+    """Positions along the stretch in rows, all other dimensions in columns, flattened in order."""
+    moved = tensor.movedim(stretch.dims, tuple(range(len(stretch.dims))))
+    return moved.reshape(stretch.size, -1)

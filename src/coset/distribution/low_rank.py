@@ -16,6 +16,7 @@ from coset.distribution.mean_field import MeanField
 from coset.distribution.monomial import monomial
 from coset.distribution.ties import map_tied, once, ties
 from coset.errors import InputError
+from coset.magnitudes import exponents, scaled_by
 from coset.symmetry.action import Action
 from coset.symmetry.gather import transformed_by_functorch
 from coset.values import Frozen
@@ -80,7 +81,11 @@ class LowRank:
 
         def marginal(name: str) -> Tensor:
             own = self._own[name]
-            return (self.diagonal[own].square() + self.factors[own].square().sum(0)).sqrt()
+            both = self.diagonal[own], self.factors[own]
+            if transformed_by_functorch(both[0]) or transformed_by_functorch(both[1]):
+                return _marginal(*both)
+            by = exponents(torch.cat([both[0][None], both[1]]), 0)
+            return scaled_by(_marginal(*(scaled_by(part, by) for part in both)), -by)
 
         first = {name: one for name, one in self._first.items() if one in self._own}
         return Frozen(map_tied(marginal, first))
@@ -94,7 +99,16 @@ class LowRank:
     def dense(self) -> Gaussian:
         """The same distribution with its covariance (D, D) written out, for small models."""
         spread, directions = self._flat()
-        return Gaussian(self.mean, spread.square().diag() + directions.mT @ directions, self.random_names)
+        covariance = spread.square().diag() + directions.mT @ directions
+        if not transformed_by_functorch(covariance):
+            lost = (spread > 0) & (covariance.diagonal() < torch.finfo(covariance.dtype).tiny)
+            if bool(lost.any()) or not bool(torch.isfinite(covariance).all()):
+                size = float(spread[lost].min() if bool(lost.any()) else directions.abs().max())
+                raise InputError(
+                    f"diagonal and factors have deviations of {size:.3g}, whose squares are no numbers in "
+                    f"{covariance.dtype}; expected numbers nearer to 1, or all in float64"
+                )
+        return Gaussian(self.mean, covariance, self.random_names)
 
     def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """m + d·ε + F·η, ε ~ N(0, I_D), η ~ N(0, I_K): n draws on a leading axis of every tensor, points as views."""
@@ -162,6 +176,10 @@ class LowRank:
             scaled,
             torch.linalg.cholesky(inner + torch.eye(len(inner), dtype=inner.dtype, device=inner.device)),
         )
+
+
+def _marginal(diagonal: Tensor, factor: Tensor) -> Tensor:
+    return (diagonal.square() + factor.square().sum(0)).sqrt()
 
 
 def _half_log_det(spread: Tensor, triangle: Tensor) -> Tensor:

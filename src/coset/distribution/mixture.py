@@ -17,6 +17,7 @@ from coset.distribution.mean_field import MeanField
 from coset.distribution.samples import Samples
 from coset.distribution.ties import map_tied, ties
 from coset.errors import InputError
+from coset.magnitudes import exponents, scaled_by
 from coset.symmetry.action import Action
 from coset.values import Frozen
 
@@ -73,12 +74,16 @@ class Mixture:
         first = {name: one for name, one in self._first.items() if _real(means[0][name])}
 
         def deviation(name: str) -> Tensor:
-            centre = self._weighted([part[name].double() for part in means])
+            mine = [part[name].double() for part in means]
+            own = [part[name].double() if name in part else None for part in spreads]
+            # Of each entry on its own scale, so that squares are numbers.
+            by = exponents(torch.stack([part.to(mine[0]) for part in (*mine, *own) if part is not None]), 0)
+            centre = scaled_by(self._weighted(mine), by)
             squares = [
-                (mean[name].double() - centre).square() + (spread[name].double().square() if name in spread else 0.0)
-                for mean, spread in zip(means, spreads, strict=True)
+                (scaled_by(mean, by) - centre).square() + (0.0 if spread is None else scaled_by(spread, by).square())
+                for mean, spread in zip(mine, own, strict=True)
             ]
-            return self._weighted(squares).sqrt().to(means[0][name])
+            return scaled_by(self._weighted(squares).sqrt(), -by).to(means[0][name])
 
         return Frozen(map_tied(deviation, first))
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from coset.distribution.draws import check_count, check_generator
 from coset.distribution.ties import map_tied, once, ties
 from coset.errors import InputError
+from coset.magnitudes import exponents, scaled_by
 from coset.symmetry.action import Action
 from coset.symmetry.element import Element
 from coset.symmetry.symmetry import Symmetry
@@ -124,7 +125,10 @@ class Samples:
 
         def deviation(name: str) -> Tensor:
             tensor = self.params[name]
-            return tensor.double().std((0, 1), correction=0).to(tensor.dtype)
+            wide = tensor.double()
+            # Of each entry on its own scale, so that squares are numbers.
+            by = exponents(wide, (0, 1))
+            return scaled_by(scaled_by(wide, by).std((0, 1), correction=0), -by).to(tensor.dtype)
 
         return Frozen(map_tied(deviation, first))
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coset.errors import InputError
+from coset.magnitudes import equivariant
 from coset.symmetry.activations import activation_function
 from coset.symmetry.intertwiner import Elementwise
 
@@ -66,4 +67,7 @@ def homogeneity_slope(activation: str | torch.nn.Module | Elementwise) -> float:
 
 
 def _root_mean_square(residual: Tensor, weights: NDArray[np.float64]) -> float:
-    return math.sqrt(float(torch.from_numpy(weights) @ residual.detach() ** 2))
+    def root(values: Tensor) -> Tensor:
+        return (torch.from_numpy(weights) @ values**2).sqrt()
+
+    return float(equivariant(root, residual.detach()))
