@@ -207,14 +207,25 @@ def test_numbers_in_buffers_are_checked_too(normed):
         align(sym, a, broken)
 
 
-def test_numbers_too_large_to_be_multiplied():
+def test_numbers_too_large_to_be_multiplied_in_their_type_are_matched():
     model = MLP(3, [4], 2)
     sym = discover(model, torch.zeros(2, 3), verify=False)
     large = {name: tensor * 1e25 for name, tensor in model.state_dict().items()}
-    with pytest.raises(InputError, match=r"the products of 'layers.0.weight' overflow torch.float32; expected smaller"):
-        align(sym, large, large)
-    wide = {name: tensor.double() for name, tensor in large.items()}
-    assert align(sym, wide, planted(sym, wide)).agreement["layers.0"] == pytest.approx(1)
+    for network in (large, {name: tensor.double() for name, tensor in large.items()}):
+        assert align(sym, network, planted(sym, network)).agreement["layers.0"] == pytest.approx(1)
+
+
+def test_a_parameter_whose_products_vanish_beside_the_others_is_refused_by_name():
+    """In float32 all are multiplied in float64; where that is not enough the class would be matched by nothing."""
+    model = MLP(3, [4, 5], 2)
+    sym = discover(model, torch.zeros(2, 3), verify=False)
+    params = model.state_dict()
+    far = {"layers.1.weight", "layers.1.bias", "layers.2.weight", "layers.2.bias"}
+    small = {name: tensor * 1e-30 if name in far else tensor for name, tensor in params.items()}
+    assert align(sym, small, planted(sym, small)).agreement["layers.1"] == pytest.approx(1)
+    smaller = {name: tensor.double() * 1e-160 if name in far else tensor.double() for name, tensor in params.items()}
+    with pytest.raises(InputError, match=r"the products of 'layers.1.weight' underflow torch.float64 beside those"):
+        align(sym, smaller, smaller)
 
 
 @pytest.mark.parametrize(

@@ -148,13 +148,18 @@ def test_a_deviation_of_zero_has_no_kl(divergence):
     assert align(sym, narrow, narrow).history
 
 
-def test_deviations_too_small_to_be_squared_are_refused_by_name():
+def test_deviations_too_small_to_be_squared_in_float32_are_squared_in_float64_or_refused_by_name():
     sym, generator = tiny("two layers").restrict(scales=False), torch.Generator().manual_seed(0)
     q = posterior(sym, generator)
-    mean = {name: tensor.float() for name, tensor in q.mean.items()}
-    tiny_std = {name: torch.full_like(tensor, 1e-25) for name, tensor in mean.items()}
-    with pytest.raises(InputError, match=r"the products of 'a' overflow torch.float32"):
-        align(sym, MeanField(mean, tiny_std), MeanField(mean, tiny_std), divergence="kl")
+    for dtype, least in ((torch.float32, 1e-25), (torch.float64, 1e-100)):
+        mean = {name: tensor.to(dtype) for name, tensor in q.mean.items()}
+        narrow = MeanField(mean, {name: torch.full_like(tensor, least) for name, tensor in mean.items()})
+        if dtype == torch.float32:
+            moved = sym.act(sym.random(torch.Generator().manual_seed(1)), narrow)
+            assert min(align(sym, narrow, moved, divergence="kl").agreement.values()) == pytest.approx(1)
+        else:
+            with pytest.raises(InputError, match=r"the products of 'a' overflow torch.float64"):
+                align(sym, narrow, narrow, divergence="kl")
 
 
 @pytest.mark.parametrize("gauge", ["given", "normalized"])

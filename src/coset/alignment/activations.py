@@ -234,5 +234,5 @@ def _check_finite(found: Moments, place: Placement, number: int) -> None:
         whose = "the other network" if fine[0] else "the reference"
         raise InputError(
             f"activations of '{place.owner}' in {whose}, as call {place.site.call} ({place.site.operation}) reads them "
-            f"on batch {number} of data, are NaN, infinite or too large to be squared"
+            f"on batch {number} of data, are NaN, infinite, too small or too large to be squared"
         )

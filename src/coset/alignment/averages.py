@@ -12,6 +12,7 @@ from coset.alignment.result import Network, T, points
 from coset.distribution import Delta, Gaussian, LowRank, MeanField
 from coset.distribution.ties import ties as tied_names
 from coset.errors import InputError
+from coset.magnitudes import exponent, scaled, unscaled
 
 _STEPS = 200
 _ANTIPODAL = 1e-7
@@ -157,11 +158,17 @@ def _spherical(
     the θ̂ᵢ, so that their inner products are all that is needed. Angles near 0 are inexact by that route, but enter
     only through φ/sin φ and cos φ, which are not. For two networks the great circle is used as it is.
     """
-    gram = _inner_products([points(network) for network in networks], ties, buffers)
-    lengths = gram.diagonal().sqrt()
-    if not bool((lengths > 0).all()):
-        raise InputError(f"network {int(lengths.argmin())} has only weights that are 0; it has no direction to average")
-    cosines = (gram / lengths[:, None] / lengths).clamp(-1, 1)
+    parts = [points(network) for network in networks]
+    names = [n for n, tensor in parts[0].items() if ties[n] == n and n not in buffers and _averaged(tensor)]
+    by = [exponent(*(part[name] for name in names)) if names else 0 for part in parts]
+    gram = _inner_products(parts, names, by)
+    own = gram.diagonal().sqrt()
+    if not bool((own > 0).all()):
+        raise InputError(f"network {int(own.argmin())} has only weights that are 0; it has no direction to average")
+    cosines = (gram / own[:, None] / own).clamp(-1, 1)
+    lengths = torch.tensor([unscaled(float(length), e) for length, e in zip(own, by, strict=True)], dtype=torch.float64)
+    if not bool(torch.isfinite(lengths).all()):
+        raise InputError(f"network {int(lengths.argmax())} has a norm beyond float64; expected smaller weights")
     opposite = ((2 + 2 * cosines).sqrt() <= _ANTIPODAL).nonzero()
     if len(opposite):
         i, j = opposite[0].tolist()
@@ -173,13 +180,14 @@ def _spherical(
     return (direction / lengths * (share @ lengths)).tolist()
 
 
-def _inner_products(parts: Sequence[Mapping[str, Tensor]], ties: Mapping[str, str], buffers: Collection[str]) -> Tensor:
-    """⟨θᵢ, θⱼ⟩ over the trained weights, (N, N) in float64."""
+def _inner_products(parts: Sequence[Mapping[str, Tensor]], names: Sequence[str], by: Sequence[int]) -> Tensor:
+    """⟨θᵢ, θⱼ⟩·2^(−eᵢ−eⱼ) over the weights of these names, (N, N) in float64."""
     total = torch.zeros(len(parts), len(parts), dtype=torch.float64)
-    for name, tensor in parts[0].items():
-        if ties[name] == name and name not in buffers and _averaged(tensor):
-            rows = torch.stack([_wide(part[name], tensor.device).reshape(-1) for part in parts])
-            total += (rows @ rows.mH).real.cpu()
+    for name in names:
+        device = parts[0][name].device
+        wide = (scaled(_wide(part[name], device), e) for part, e in zip(parts, by, strict=True))
+        rows = torch.stack([tensor.reshape(-1) for tensor in wide])
+        total += (rows @ rows.mH).real.cpu()
     return total
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from coset.alignment.feature_signs import solve
+from coset.distribution.rescaling import common_exponent, rescaled
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.action import Action
 from coset.symmetry.axes import Charge
@@ -38,8 +39,10 @@ def settle_signs(sym: Symmetry, reference: Mapping[str, Tensor], other: Mapping[
     Over trained weights; flips that do not raise it are not made, so the identity stays where nothing is gained.
     """
     names = [name for name in sym.structures if name in other and _is_trained(sym, name, other)]
-    theta = {name: reference[name].detach().double().cpu() for name in names}
-    current = {name: other[name].detach().double().cpu() for name in names}
+    theta, current = (
+        rescaled(part, common_exponent(part))
+        for part in ({name: network[name].detach().double().cpu() for name in names} for network in (reference, other))
+    )
     flips = list(_flips(sym, shown))
     h, improved = sym.identity(), True
     while improved:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coset.magnitudes import squares_hold
+
 _ENTRIES = 1 << 18
 """Features are widened to float64 so many entries at a time: they stay in the cache between the passes."""
 
@@ -14,8 +16,8 @@ _ENTRIES = 1 << 18
 class Moments:
     """Of ``count`` samples of N units x in one network and y in another, all float64.
 
-    ``mean``: both means, (2, N); ``squares``: Σ(x − x̄)² and Σ(y − ȳ)², (2, N); ``cross``: Σ(x − x̄)(y − ȳ)ᵀ, (N, N).
-    ``rounding``: the relative precision of the samples.
+    ``mean``: both means, (2, N); ``squares``: Σ(x − x̄)² and Σ(y − ȳ)², (2, N), NaN where they underflow; ``cross``:
+    Σ(x − x̄)(y − ȳ)ᵀ, (N, N). ``rounding``: the relative precision of the samples.
     """
 
     count: int
@@ -37,10 +39,21 @@ def moments(x: Tensor, y: Tensor) -> Moments:
         part[1] = y[:, start : start + piece]
         mean = part.mean(2)
         part -= mean[:, :, None]
-        found = Moments(part.shape[2], mean, part.square().sum(2), part[0] @ part[1].T, rounding)
+        squares = _squares(part, mean, rounding)
+        found = Moments(part.shape[2], mean, squares, part[0] @ part[1].T, rounding)
         total = found if total is None else merged(total, found)
     assert total is not None, "a feature has samples"
     return total
+
+
+def _squares(part: Tensor, mean: Tensor, rounding: float) -> Tensor:
+    """Σ over samples of centred features (2, N, samples) squared; NaN for units that vary and whose squares are 0."""
+    squares = part.square().sum(2)
+    small = ~squares_hold(squares) & torch.isfinite(squares)
+    if bool(small.any()):
+        largest = part[small].abs().amax(1)
+        squares[small] = squares[small].where(largest <= rounding * mean[small].abs(), torch.nan)
+    return squares
 
 
 def merged(a: Moments, b: Moments) -> Moments:

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from coset.errors import InputError
+from coset.magnitudes import squares_hold
 from coset.running import suited, whole_weights
 from coset.symmetry.action import memory_of
 from coset.values import Frozen
@@ -103,8 +104,12 @@ class ChannelMoments:
         return (self.squares / self.count).sqrt()
 
 
-def moments(values: Tensor, channel: int) -> ChannelMoments:
-    """The moments of each channel of a batch of values, over all other dimensions."""
+def moments(values: Tensor, channel: int, what: str = "values") -> ChannelMoments:
+    """The moments of each channel of a batch of values, over all other dimensions; ``what`` they are called.
+
+    Channels whose squares are no numbers of their type are measured in float64; where they are none there, that is an
+    error.
+    """
     wide = values.detach().to(torch.promote_types(values.dtype, torch.float32))
     others = [dim for dim in range(values.ndim) if dim != channel % values.ndim]
     count = values.numel() // values.shape[channel]
@@ -112,7 +117,25 @@ def moments(values: Tensor, channel: int) -> ChannelMoments:
         mean, square = wide, torch.zeros_like(wide)
     else:
         square, mean = torch.var_mean(wide, others, correction=0)
+        square, mean = square.double(), mean.double()
+        lost = torch.nonzero(~squares_hold(square, wide.dtype)).flatten()
+        if len(lost):
+            part = values.detach().index_select(channel, lost).double()
+            square[lost], mean[lost] = torch.var_mean(part, others, correction=0)
+            _check_squares(square[lost], part, others, what)
     return ChannelMoments(count, mean.cpu().double(), square.cpu().double() * count)
+
+
+def _check_squares(variance: Tensor, values: Tensor, others: list[int], what: str) -> None:
+    """Raise where channels vary, are finite, and yet have no variance in float64."""
+    largest, least = values.amax(others), values.amin(others)
+    # Less than that apart may be the rounding of a constant.
+    varies = (largest - least) > 16 * torch.finfo(values.dtype).eps * torch.maximum(largest.abs(), least.abs())
+    if bool((varies & torch.isfinite(largest - least) & ~squares_hold(variance)).any()):
+        raise InputError(
+            f"{what} are as small as {float((largest - least)[varies].min()):.3g} and as large as "
+            f"{float(values.abs().max()):.3g}, whose squares float64 does not hold; expected numbers nearer to 1"
+        )
 
 
 OnLayer = Callable[[str, Tensor], Tensor]

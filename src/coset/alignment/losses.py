@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from coset.errors import InputError
+from coset.magnitudes import exponent, scaled
 from coset.symmetry import Symmetry
 from coset.symmetry.action import memory_of
 from coset.train.loss import LOSSES
@@ -77,14 +78,13 @@ def _distance(setting: Setting) -> Objective:
         if tensor.is_floating_point() and not setting.sym.parameters[name].buffer
     }
     names = list(counted.values())
-    size = sum(
-        float(params[name].detach().double().square().sum())
-        for params in (setting.reference, setting.other)
-        for name in names
-    )
+    both = (setting.reference, setting.other)
+    # A ratio: both may be multiplied by what makes their squares numbers.
+    by = exponent(*(params[name] for params in both for name in names)) if names else 0
+    size = sum(float(scaled(params[name].detach(), by).double().square().sum()) for params in both for name in names)
 
     def loss(a: Params, b: Params, batch: Batch | None) -> Tensor:
-        gaps = [(a[name] - b[name]).square().sum() for name in names]
+        gaps = [scaled(a[name] - b[name], by).square().sum() for name in names]
         return torch.stack(gaps).sum() / (size or 1.0)
 
     return Objective("l2", lambda a, b, batch, generator: loss(a, b, batch), loss, needs_data=False, least=0.0)

@@ -17,7 +17,9 @@ from coset.alignment.relaxation import relax
 from coset.alignment.result import Callback, Step, T, carried, marginals, points
 from coset.alignment.scores import Scoring
 from coset.alignment.terms import build_terms
+from coset.distribution.rescaling import common_exponent, rescaled
 from coset.errors import InputError
+from coset.magnitudes import unscaled
 from coset.progress import Ticker, progress
 from coset.symmetry import Element, Symmetry
 from coset.values import Frozen
@@ -95,7 +97,10 @@ def align_many(
     check_seed(seed)
     check_networks(sym, networks, correlated=True)
     matched = [marginals(network) for network in networks]
-    session = _Session(sym.restrict(scales=False), matched, STRATEGIES[method], seed, callback)
+    # Of which products are numbers; pairs are then worth 4⁻ᵉ of what they are.
+    by = common_exponent(*matched)
+    matched = [rescaled(network, by) for network in matched]
+    session = _Session(sym.restrict(scales=False), matched, STRATEGIES[method], seed, callback, unit=2 * by)
     with progress(f"aligning {len(networks)} networks", 1 + rounds, show=show) as bar:
         session.run(rounds, bar)
     home = sym.inverse(session.full(0, sym))
@@ -110,8 +115,8 @@ def align_many(
         method,
         elements,
         aligned,
-        session.objective,
-        tuple(session.history),
+        unscaled(session.objective, 2 * by),
+        tuple(unscaled(value, 2 * by) for value in session.history),
         {name: sum(row[name] for row in agreements) / len(networks) for name in agreements[0]},
         session.clock.seconds,
         session.stopped,
@@ -119,10 +124,16 @@ def align_many(
 
 
 class _Session(Generic[T]):
-    """The networks as they stand, and the objective of all pairs."""
+    """The networks as they stand, and the objective of all pairs, in units of 2 to ``unit``."""
 
     def __init__(
-        self, finite: Symmetry, networks: Sequence[T], thorough: bool, seed: int, callback: Callback | None
+        self,
+        finite: Symmetry,
+        networks: Sequence[T],
+        thorough: bool,
+        seed: int,
+        callback: Callback | None,
+        unit: int = 0,
     ) -> None:
         self.finite = finite
         self.layout: Layout = layout_of(finite)
@@ -130,6 +141,7 @@ class _Session(Generic[T]):
         self.thorough = thorough
         self.generator = torch.Generator().manual_seed(seed)
         self.callback = callback
+        self.unit = unit
         self.elements = [finite.identity() for _ in networks]
         self.moved = list(networks)
         self.clock = Clock()
@@ -144,7 +156,7 @@ class _Session(Generic[T]):
             self._rematch(i, self.moved[:i], thorough=True)
             if self.stopped:
                 return
-        bar.advance(note=f"objective {self.objective:.6g}")
+        bar.advance(note=f"objective {unscaled(self.objective, self.unit):.6g}")
         for _ in range(rounds):
             improved = False
             for i in torch.randperm(len(self.networks), generator=self.generator).tolist():
@@ -152,7 +164,7 @@ class _Session(Generic[T]):
                 improved |= self._rematch(i, others, self.thorough)
                 if self.stopped:
                     return
-            bar.advance(note=f"objective {self.objective:.6g}")
+            bar.advance(note=f"objective {unscaled(self.objective, self.unit):.6g}")
             if not improved:
                 return
 
@@ -188,7 +200,8 @@ class _Session(Generic[T]):
     def _report(self, i: int, _objective: float, what: str) -> bool:
         """Tell the callback of a step within the matching of network i; the objective of all pairs as it stood."""
         self.steps += 1
-        if self.callback is not None and self.callback(Step(self.steps, self.objective, f"network {i}: {what}")):
+        told = Step(self.steps, unscaled(self.objective, self.unit), f"network {i}: {what}")
+        if self.callback is not None and self.callback(told):
             self.stopped = True
         return self.stopped
 

@@ -146,12 +146,12 @@ def _watched(
         layer = by_weight.get(weight)
         if layer is None:
             return outputs
-        own = found[weight] = moments(outputs, layer.channel)
+        own = found[weight] = moments(outputs, layer.channel, f"the outputs of '{weight}'")
         changed = change(layer, own)
         return outputs if changed is None else changed(outputs, layer.channel)
 
     def on_norm(variance: str, call: Mapping[str, Any]) -> Tensor:
-        own = moments(call["input"], 1)
+        own = moments(call["input"], 1, f"the inputs of the norm of '{variance}'")
         _pool(found, {variance: own})
         return normalize(variance, call, own)
 

@@ -18,7 +18,9 @@ from coset.alignment.scores import Scoring
 from coset.alignment.terms import build_terms, matched_names
 from coset.alignment.weights import GAUGES
 from coset.distribution import Samples, act_each, normalize_scales
+from coset.distribution.rescaling import common_exponent, rescaled
 from coset.errors import InputError
+from coset.magnitudes import unscaled
 from coset.progress import Ticker, progress
 from coset.symmetry import Element, Symmetry
 from coset.values import Frozen
@@ -95,8 +97,10 @@ def align_samples(
     clock, since = Clock(), time.perf_counter()
     free = gauge == "normalized" and bool(sym.scaling)
     plain = [normalize_scales(sym, draw) if free else (draw, sym.identity()) for draw in samples]
+    draws = [draw for draw, _ in plain]
+    by = common_exponent(*draws)
     clock.add("preparation", since)
-    session = _Session(sym.restrict(scales=False), [draw for draw, _ in plain], seed, clock)
+    session = _Session(sym.restrict(scales=False), [rescaled(draw, by) for draw in draws], seed, clock, unit=2 * by)
     with progress(f"aligning {len(samples)} draws", (1 + rounds) * len(samples), show=show) as bar:
         session.run(samples.draws - 1, relax, rounds, callback, bar)
     since = time.perf_counter()
@@ -114,8 +118,8 @@ def align_samples(
         gauge=gauge,
         elements=tuple(elements),
         aligned=aligned,
-        objective=session.history[-1],
-        history=tuple(session.history),
+        objective=unscaled(session.history[-1], 2 * by),
+        history=tuple(unscaled(value, 2 * by) for value in session.history),
         agreement={name: sum(row[name] for row in agreements) / len(agreements) for name in agreements[0]},
         seconds=clock.seconds,
         settled=session.settled,
@@ -124,9 +128,10 @@ def align_samples(
 
 
 class _Session:
-    """The draws, where each of them stands, and their sum."""
+    """The draws, where each of them stands, and their sum. Objectives are in units of 2 to ``unit``."""
 
-    def __init__(self, finite: Symmetry, draws: Sequence[Params], seed: int, clock: Clock) -> None:
+    def __init__(self, finite: Symmetry, draws: Sequence[Params], seed: int, clock: Clock, unit: int = 0) -> None:
+        self.unit = unit
         self.finite = finite
         self.layout = layout_of(finite)
         self.draws = draws
@@ -147,7 +152,7 @@ class _Session:
             return
         self._join([*range(last, -1, -1), *range(len(self.draws) - 1, last, -1)], relax, bar)
         for number in range(rounds + 1):
-            if callback is not None and callback(Step(number + 1, self._objective(), f"round {number}")):
+            if callback is not None and callback(self._step(number)):
                 self.stopped = True
             if self.stopped or number == rounds:
                 return
@@ -204,6 +209,9 @@ class _Session:
         squares = (float(self.total[name].square().sum()) for name in self.matched)
         return sum(squares) / len(self.draws) ** 2
 
+    def _step(self, number: int) -> Step:
+        return Step(number + 1, unscaled(self._objective(), self.unit), f"round {number}")
+
     def _note(self) -> None:
         value = self._objective()
         if value > self.history[-1]:
@@ -212,7 +220,7 @@ class _Session:
     def _ticking(self, bar: Ticker) -> Iterator[int]:
         for i in range(len(self.draws)):
             yield i
-            bar.advance(note=f"objective {self.history[-1]:.6g}")
+            bar.advance(note=f"objective {unscaled(self.history[-1], self.unit):.6g}")
 
 
 def _sum(draws: Sequence[Params]) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from scipy.optimize import OptimizeResult, minimize
 from torch import Tensor
 
 from coset.alignment.terms import matched_names
+from coset.magnitudes import exponent, scaled
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.axes import Charge
 from coset.symmetry.structure import Stretch
@@ -32,21 +33,24 @@ def fit_scales(sym: Symmetry, reference: Mapping[str, Tensor], other: Mapping[st
     left = {name: reference[name].detach() for name in trained}
     right = {name: other[name].detach() for name in sym.structures}
     moved = sym.act(g, right)
-    fit = _Fit.of(sym, left, {name: moved[name] for name in trained})
+    # Scales have no unit: both sides may be multiplied by what makes their squares numbers.
+    by = exponent(*left.values(), *(right[name] for name in trained)) if trained else 0
+    fit = _Fit.of(sym, *({name: scaled(part[name], by) for name in trained} for part in (left, moved)))
     free = torch.ones(fit.size, dtype=torch.bool)
     logs = fit.minimized(torch.zeros(fit.size, dtype=torch.float64), free)
     while bool((beyond := logs.abs() >= _BOUND).any()):
         free &= ~beyond
         logs = fit.minimized(torch.where(free, logs, 0), free)
     scales = {key: logs[part].exp().reshape(sym.shape(sym.families[key].owner)) for key, part in fit.parts.items()}
-    scaled = sym.compose(sym.element(scales=scales), g)
+    fitted = sym.compose(sym.element(scales=scales), g)
     # A norm's gain makes up for a variance that is all but zero: then the whole action is not the fit's.
-    return scaled if _distance(left, sym.act(scaled, right)) <= _distance(left, moved) else g
+    return fitted if _distance(left, sym.act(fitted, right), by) <= _distance(left, moved, by) else g
 
 
-def _distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> float:
+def _distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor], by: int) -> float:
+    """‖θ₀ − θ₁‖² in units of 4ᵉ."""
     return sum(
-        float((tensor.double() - right[name].to(tensor.device).double()).square().sum())
+        float(scaled(tensor.double() - right[name].to(tensor.device).double(), by).square().sum())
         for name, tensor in left.items()
     )
 
@@ -120,15 +124,15 @@ class _Fit:
         for name, stretches in self.places.items():
             structure = self.sym.structures[name]
             left = self.left[name].to("cpu", torch.float64).reshape(structure.sizes)
-            scaled = self.right[name].to("cpu", torch.float64).reshape(structure.sizes)
+            moved = self.right[name].to("cpu", torch.float64).reshape(structure.sizes)
             for stretch, appearances in zip(structure.stretches, stretches, strict=True):
                 exponent = torch.zeros(stretch.size, dtype=torch.float64)
                 for at in appearances:
                     exponent.index_add_(0, at.positions, at.power * logs[at.scales])
-                scaled = scaled * _spread(exponent.exp(), structure.sizes, stretch.dims)
-            off = scaled - left
+                moved = moved * _spread(exponent.exp(), structure.sizes, stretch.dims)
+            off = moved - left
             total += float(off.square().sum())
-            change = 2 * off * scaled
+            change = 2 * off * moved
             for stretch, appearances in zip(structure.stretches, stretches, strict=True):
                 along = change.movedim(stretch.dims, tuple(range(len(stretch.dims)))).reshape(stretch.size, -1).sum(1)
                 for at in appearances:

@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from coset.alignment.result import Network, points
-from coset.distribution import MeanField
+from coset.distribution import Delta, MeanField
+from coset.distribution.rescaling import common_exponent, rescaled
 from coset.errors import InputError
+from coset.magnitudes import equivariant
 from coset.symmetry import Symmetry
 
 
@@ -65,29 +67,61 @@ def _precision(name: str, deviation: Tensor | None) -> Tensor:
 def build_terms(
     sym: Symmetry, reference: Network, other: Network, divergence: str = "wasserstein", buffers: bool = False
 ) -> list[Term]:
-    """The terms of all trained parameters that move, each tensor once; ``buffers``: running statistics too."""
+    """The terms of all trained parameters that move, each tensor once; ``buffers``: running statistics too.
+
+    In no narrower type than float32, and all in float64 where products in float32 would over- or underflow.
+    """
     if divergence not in DIVERGENCES:
         raise InputError(f"divergence is {divergence!r}; expected one of {', '.join(DIVERGENCES)}")
     m0, m1 = points(reference), points(other)
     s0 = reference.std if isinstance(reference, MeanField) else {}
     s1 = other.std if isinstance(other, MeanField) else {}
+    names = matched_names(sym, [m0, m1], buffers, deviations=[s0, s1])
     terms: list[Term] = []
-    for name in matched_names(sym, [m0, m1], buffers, deviations=[s0, s1]):
-        left, right = _ready(m0[name]), _ready(m1[name])
-        spreads = [_ready(part[name]).to(left) if name in part else None for part in (s0, s1)]
-        terms += DIVERGENCES[divergence](name, left, right.to(left), *spreads)
-    for term in terms:
-        _check_range(term)
-    return terms
+    for least in (torch.float32, torch.float64):
+        terms.clear()
+        for name in names:
+            left, right = _ready(m0[name], least), _ready(m1[name], least)
+            spreads = [_ready(part[name], least).to(left) if name in part else None for part in (s0, s1)]
+            terms += DIVERGENCES[divergence](name, left, right.to(left), *spreads)
+        wrong = next((found for term in terms if (found := _out_of_range(term)) is not None), None)
+        if wrong is None:
+            return terms
+    raise InputError(wrong)
 
 
-def _check_range(term: Term) -> None:
-    """Raise if a score, which is no larger than ‖left‖·‖right‖, or its square may be infinite in the term's type."""
-    left, right = (float(torch.linalg.vector_norm(part, dtype=torch.float64)) for part in (term.left, term.right))
-    if not left * right < torch.finfo(term.left.dtype).max ** 0.5:
-        raise InputError(
-            f"the products of '{term.name}' overflow {term.left.dtype}; expected smaller numbers, or all in float64"
+def ordinary_pair(
+    left: Mapping[str, Tensor] | Delta | MeanField, right: Mapping[str, Tensor] | Delta | MeanField, divergence: str
+) -> tuple[Mapping[str, Tensor] | Delta | MeanField, Mapping[str, Tensor] | Delta | MeanField, int]:
+    """Both networks multiplied by powers of two, which changes no permutation, and e: products are 2ᵉ times theirs.
+
+    A KL has no unit: there both are multiplied by the same.
+    """
+    if divergence != "wasserstein":
+        both = common_exponent(left, right)
+        return rescaled(left, both), rescaled(right, both), 0
+    by = common_exponent(left), common_exponent(right)
+    return rescaled(left, by[0]), rescaled(right, by[1]), sum(by)
+
+
+def _out_of_range(term: Term) -> str | None:
+    """Why scores of a term may not be numbers of its type: they, or their squares, are infinite, or all but 0."""
+    left, right = (float(equivariant(_norm, part)) for part in (term.left, term.right))
+    limits = torch.finfo(term.left.dtype)
+    if not left * right < limits.max**0.5:
+        return f"the products of '{term.name}' overflow {term.left.dtype}; expected numbers nearer to 1"
+    # Of a score that counts there are as many products as entries, and each has its digits.
+    if left and right and not left * right > term.left.numel() * limits.tiny / limits.eps:
+        return (
+            f"the products of '{term.name}' underflow {term.left.dtype} beside those of other parameters; expected "
+            f"numbers that are larger, or 0"
         )
+    return None
+
+
+def _norm(tensor: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(tensor, dtype=torch.float64)
+    return norm
 
 
 def matched_names(
@@ -121,7 +155,7 @@ def matched_names(
     return names
 
 
-def _ready(tensor: Tensor) -> Tensor:
-    """Without its graph, and in no narrower type than float32: products of half precision lose the assignment."""
+def _ready(tensor: Tensor, least: torch.dtype) -> Tensor:
+    """Without its graph, and in no narrower type than ``least``: products of half precision lose the assignment."""
     detached = tensor.detach()
-    return detached.to(torch.promote_types(detached.dtype, torch.float32))
+    return detached.to(torch.promote_types(detached.dtype, least))

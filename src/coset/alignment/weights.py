@@ -15,9 +15,10 @@ from coset.alignment.relaxation import relax as relax_all
 from coset.alignment.result import Alignment, Callback, Network, Step, T, carried, marginals, points
 from coset.alignment.scale_fit import fit_scales
 from coset.alignment.scores import Scoring
-from coset.alignment.terms import build_terms
+from coset.alignment.terms import build_terms, ordinary_pair
 from coset.distribution import normalize_scales
 from coset.errors import InputError
+from coset.magnitudes import unscaled
 from coset.progress import progress
 from coset.symmetry import Element, Symmetry
 
@@ -49,7 +50,9 @@ def match_weights(
     the gauge in which they are matched. ``relax``: besides the ascent from the start, one from the end of a
     relaxation that moves all classes together; ``restarts``: further ascents from random elements; the best is
     returned, so never less than the plain ascent. ``start``: where to begin (default: the identity); its scales are
-    kept. ``buffers``: match running statistics, too. A Gaussian or LowRank is matched by its means and marginal
+    kept. ``buffers``: match running statistics, too. Weights of any size are matched: products that would under- or
+    overflow are taken of the networks multiplied by powers of two; only the objective that is reported may be 0 or
+    infinite then. A Gaussian or LowRank is matched by its means and marginal
     deviations, and its covariance carried along.
     """
     if gauge not in GAUGES:
@@ -67,9 +70,10 @@ def match_weights(
         right, undo_right = normalize_scales(sym, right)
         undo = (undo_left, undo_right)
     finite = sym.restrict(scales=False)
+    left, right, unit = ordinary_pair(left, right, divergence)
     scoring = Scoring(layout_of(finite), build_terms(finite, left, right, divergence, buffers))
     clock.add("preparation", since)
-    search = _Search(scoring, seed, callback, show)
+    search = _Search(scoring, unit, seed, callback, show)
     climb = search.run(finite.identity(), relax, restarts, clock)
     since = time.perf_counter()
     element = sym.element(climb.element.permutations, signs=climb.element.signs)
@@ -86,8 +90,8 @@ def match_weights(
         method="weights",
         element=element,
         aligned=aligned,
-        objective=climb.objective,
-        history=tuple(search.history),
+        objective=unscaled(climb.objective, unit),
+        history=tuple(unscaled(value, unit) for value in search.history),
         agreement=agreement(sym, points(reference), points(aligned)),
         before=agreement(sym, points(reference), points(other)),
         seconds=clock.seconds,
@@ -96,10 +100,11 @@ def match_weights(
 
 
 class _Search:
-    """Ascents from several starts, reported as one run; the best is kept."""
+    """Ascents from several starts, reported as one run; the best is kept. Objectives are in units of 2 to ``unit``."""
 
-    def __init__(self, scoring: Scoring, seed: int, callback: Callback | None, show: bool | None) -> None:
+    def __init__(self, scoring: Scoring, unit: int, seed: int, callback: Callback | None, show: bool | None) -> None:
         self.scoring = scoring
+        self.unit = unit
         self.generator = torch.Generator().manual_seed(seed)
         self.callback = callback
         self.show = show
@@ -110,16 +115,16 @@ class _Search:
         with progress("aligning", 1 + relax + restarts, show=self.show) as bar:
             self.history = [self.scoring.objective(start)]
             best = self._climb(start, clock)
-            bar.advance(note=f"objective {best.objective:.6g}")
+            bar.advance(note=f"objective {unscaled(best.objective, self.unit):.6g}")
             if relax and not best.stopped:
                 relaxed = relax_all(self.scoring, report=self._report, clock=clock)
                 best = replace(best, stopped=True) if relaxed.stopped else self._better(best, relaxed.element, clock)
-                bar.advance(note=f"objective {best.objective:.6g}")
+                bar.advance(note=f"objective {unscaled(best.objective, self.unit):.6g}")
             for _ in range(restarts):
                 if best.stopped:
                     break
                 best = self._better(best, self.scoring.layout.sym.random(self.generator), clock)
-                bar.advance(note=f"objective {best.objective:.6g}")
+                bar.advance(note=f"objective {unscaled(best.objective, self.unit):.6g}")
         return best
 
     def _climb(self, start: Element, clock: Clock) -> Climb:
@@ -136,7 +141,7 @@ class _Search:
 
     def _report(self, objective: float, what: str) -> bool:
         self.steps += 1
-        return self.callback is not None and bool(self.callback(Step(self.steps, objective, what)))
+        return self.callback is not None and bool(self.callback(Step(self.steps, unscaled(objective, self.unit), what)))
 
 
 def ascend_classes(
@@ -145,7 +150,8 @@ def ascend_classes(
     """Match only some classes on the weights, by coordinate ascent from ``start``, all others as they are there."""
     finite = sym.restrict(scales=False)
     layout = layout_of(finite)
-    scoring = Scoring(layout, build_terms(finite, reference, carried(sym, start, other)))
+    left, right, _ = ordinary_pair(marginals(reference), marginals(carried(sym, start, other)), "wasserstein")
+    scoring = Scoring(layout, build_terms(finite, left, right))
     moves = dict.fromkeys(Move(move.root, move.active & set(names)) for move in layout.moves)
     wanted = [move for move in moves if move.active]
     climb = ascend(scoring, finite.identity(), torch.Generator().manual_seed(seed), moves=wanted)
