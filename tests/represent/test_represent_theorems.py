@@ -19,6 +19,7 @@ from coset.represent import (
     Interval,
     cka,
     cka_interval,
+    cka_of_batches,
     procrustes,
     procrustes_interval,
     stitch,
@@ -135,12 +136,15 @@ def test_the_max_kernel_by_hand():
         cka(x, x[:, :1], group="permutation")
 
 
-def test_features_beyond_the_range_of_their_hsic_are_refused_and_any_smaller_ones_compared():
+def test_features_of_any_size_are_compared_and_batches_beyond_the_range_of_their_hsic_refused():
     x, y = normal(9, 3), normal(9, 3, seed=1)
     value = cka(x, y)
     assert cka(1e50 * x, 1e-50 * y) == pytest.approx(value, abs=1e-12)
+    assert cka(1e100 * x, 1e-300 * y) == pytest.approx(value, abs=1e-12)
     with pytest.raises(InputError, match="x has features so large that its HSIC is no number"):
-        cka(1e100 * x, y)
+        cka_of_batches([(1e100 * x, y)])
+    with pytest.raises(InputError, match="y has features that do not tell the examples apart"):
+        cka_of_batches([(x, 1e-100 * y)])
     assert cka(1e100 * x, y, group="permutation") == pytest.approx(cka(x, y, group="permutation"), abs=1e-12)
 
 

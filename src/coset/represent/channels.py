@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from coset.errors import InputError
+from coset.magnitudes import exponents, scaled_by, squares_hold
 from coset.represent.unit_groups import UnitGroup
 
 DEAD = 1e-12
@@ -53,12 +54,13 @@ def wide_chunks(*features: Tensor) -> Iterator[tuple[Tensor, ...]]:
 @dataclass(frozen=True)
 class ChannelStatistics:
     """Of each channel over examples and positions: ``count`` entries, their ``mean`` (C,), and ``spread`` (C,), the
-    sum of squares of what is left behind the mean.
+    sum of squares of what is left behind the mean; ``largest`` (C,): of the absolute values.
     """
 
     count: int
     mean: Tensor
     spread: Tensor
+    largest: Tensor
 
 
 def channel_statistics(parts: Iterable[Tensor]) -> ChannelStatistics:
@@ -69,7 +71,7 @@ def channel_statistics(parts: Iterable[Tensor]) -> ChannelStatistics:
             count = x.shape[0] * x.shape[2]
             mean = x.mean((0, 2))
             spread = torch.linalg.vector_norm(x - mean[:, None], dim=(0, 2)).square()
-            here = ChannelStatistics(count, mean, spread)
+            here = ChannelStatistics(count, mean, spread, largest_entries(x))
             total = here if total is None else merged(total, here)
     if total is None:
         raise InputError("there are no features; expected at least one batch")
@@ -80,8 +82,52 @@ def merged(a: ChannelStatistics, b: ChannelStatistics) -> ChannelStatistics:
     """The statistics of two sets of entries together."""
     count, gap = a.count + b.count, b.mean - a.mean
     return ChannelStatistics(
-        count, a.mean + gap * (b.count / count), a.spread + b.spread + gap.square() * (a.count * b.count / count)
+        count,
+        a.mean + gap * (b.count / count),
+        a.spread + b.spread + gap.square() * (a.count * b.count / count),
+        torch.maximum(a.largest, b.largest),
     )
+
+
+def largest_entries(x: Tensor) -> Tensor:
+    """Of features (n, C, P), the largest absolute value of each channel, (C,)."""
+    largest: Tensor = torch.linalg.vector_norm(x, torch.inf, dim=(0, 2))
+    return largest
+
+
+def pieces_of(group: UnitGroup, like: Tensor) -> Tensor:
+    """For each of the channels (C,), or as many of them as there are, the number of the piece whose scale it has."""
+    labels = torch.empty(group.size, dtype=torch.long, device=like.device)
+    places = torch.tensor(range(group.size) if group.order is None else group.order, device=like.device)
+    labels[places] = torch.tensor(group.scaled, device=like.device)
+    return labels[: len(like)]
+
+
+def ordinary_features(x: Tensor, group: UnitGroup) -> Tensor:
+    """Features (N, C, P) of which squares are numbers in float64: each piece with a scale multiplied by a power of two.
+
+    All measures divide by the norms of pieces, or of everything. The features themselves where they are of ordinary
+    size, and always if narrower than float64: what is computed of them in float64 stays a number.
+    """
+    if x.dtype != torch.float64:
+        return x
+    largest = largest_entries(x)
+    labels = pieces_of(group, largest)
+    sizes = largest.new_zeros(group.size).scatter_reduce_(0, labels, largest, "amax")
+    return scaled_by(x, exponents(sizes[labels][:, None], 1)[:, None])
+
+
+def check_squares(group: UnitGroup, squares: Tensor, largest: Tensor, what: str) -> None:
+    """Raise if a piece has entries and its sum of squares (both by channel) is no number: it would count as dead."""
+    labels = pieces_of(group, largest)
+    sums = squares.new_zeros(group.size).index_add_(0, labels, squares)
+    sizes = squares.new_zeros(group.size).scatter_reduce_(0, labels, largest, "amax")
+    lost = (sizes > 0) & ~squares_hold(sums)
+    if bool(lost.any()):
+        raise InputError(
+            f"{what} has channels whose largest entry is {float(sizes[lost][0]):.3g}, whose square float64 does not "
+            f"hold; expected features of another scale, which changes nothing else"
+        )
 
 
 @dataclass(frozen=True)
@@ -120,6 +166,7 @@ def normalization(statistics: ChannelStatistics, group: UnitGroup, *, centred: b
     mean = _mean_by(units.to(own.device), own) if centred else torch.zeros_like(own)
     squares = spread + statistics.count * (own - mean).square()
     raw = spread + statistics.count * own.square()
+    check_squares(group, statistics.spread + statistics.count * statistics.mean.square(), statistics.largest, "a layer")
     norm, whole = (_sum_by(scaled.to(own.device), part).sqrt() for part in (squares, raw))
     alive = norm > DEAD * whole
     factor = torch.where(alive, 1 / torch.where(alive, norm, 1.0), 0.0)

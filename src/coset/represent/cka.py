@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from coset.errors import InputError
-from coset.represent.channels import ChannelStatistics, Normalization, channel_statistics, check_pair, normalization
+from coset.represent.channels import (
+    ChannelStatistics,
+    Normalization,
+    channel_statistics,
+    check_pair,
+    normalization,
+    ordinary_features,
+)
 from coset.represent.hsic import FEWEST, HsicTerms, PairSums, check_examples, hsic_terms
 from coset.represent.kernels import UnitFeatures, centred, check_kernel, kernel_matrix, kernel_sums, linear_sums
 from coset.represent.unit_groups import Group, UnitGroup, group_on
@@ -49,6 +56,7 @@ def cka(
             f"batches is {batches} for {len(x)} examples, {len(x) // batches} in a batch; the {estimator} HSIC needs "
             f"at least {FEWEST[estimator]}"
         )
+    x, y = (ordinary_features(part, group_on(group, part.shape[1], what)) for part, what in ((x, "x"), (y, "y")))
     pairs = list(zip(x.tensor_split(batches), y.tensor_split(batches), strict=True))
     return _of_checked(pairs, group, kernel, estimator, form)
 

@@ -60,7 +60,7 @@ class HsicTerms:
             if own <= ROUNDING * size:
                 raise InputError(
                     f"{what} has features that do not tell the examples apart (its HSIC with itself is 0); expected "
-                    f"features that vary"
+                    f"features that vary, and whose fourth powers are numbers"
                 )
         # Not the root of the product, which would underflow sooner. HSIC is an inner product: beyond ±1 is rounding.
         return max(-1.0, min(1.0, self.kl / (math.sqrt(self.kk) * math.sqrt(self.ll))))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from coset.alignment.assignment import assign
 from coset.errors import InputError
+from coset.magnitudes import exponent, scaled, squares_hold
 from coset.represent.birkhoff import permutation_matrix
 
 LEAST_SCALE = torch.finfo(torch.float32).eps
@@ -43,14 +44,21 @@ class Products:
 def products(pairs: Iterable[tuple[Tensor, Tensor]]) -> Products:
     """The products of batches of rows X (n, C) and Y (n, D), summed."""
     total: Products | None = None
+    largest = 0.0
     for x, y in pairs:
         if len(x) != len(y):
             raise InputError(f"features have {len(x)} and {len(y)} rows; expected as many positions in both networks")
         x, y = x.double(), y.double()
+        largest = max(largest, float(torch.linalg.vector_norm(x, torch.inf)))
         part = Products(x.T @ x, y.T @ x, x.sum(0), y.sum(0), len(x))
         total = part if total is None else total + part
     if total is None:
         raise InputError("there are no features; expected at least one batch")
+    if largest > 0 and not bool(squares_hold(total.xx.diagonal().sum())):
+        raise InputError(
+            f"the features that are mapped are as large as {largest:.3g}, whose square float64 does not hold; expected "
+            f"numbers nearer to 1"
+        )
     return total
 
 
@@ -85,7 +93,9 @@ def monomial_map(known: Products, *, scales: bool = True) -> tuple[Tensor, Tenso
     """
     energy = known.xx.diagonal()
     if scales:
-        gain = known.yx.relu().square() / torch.where(energy > 0, energy, torch.ones_like(energy))
+        # The best order has no unit: squares of products are of ordinary numbers.
+        product, own = (scaled(part, exponent(part)) for part in (known.yx.relu(), energy))
+        gain = product.square() / torch.where(own > 0, own, torch.ones_like(own))
         gain = torch.where(energy > 0, gain, torch.zeros_like(gain))
     else:
         gain = 2 * known.yx - energy

@@ -11,7 +11,7 @@ from coset.batches import BATCH_SIZE
 from coset.errors import InputError
 from coset.progress import progress
 from coset.represent.advice import Advice, advice
-from coset.represent.channels import check_features
+from coset.represent.channels import check_features, ordinary_features
 from coset.represent.cka import shared_kernel, side_of
 from coset.represent.features import ChannelAxis, features
 from coset.represent.hsic import check_examples, hsic_terms, sums_of_matrices
@@ -19,7 +19,7 @@ from coset.represent.layer_group import named_group
 from coset.represent.layer_matrix import Kernels, LayerMatrix
 from coset.represent.layers import check_layers
 from coset.represent.resampling import Interval, kernel_interval, procrustes_interval, u_centred
-from coset.represent.unit_groups import Group, UnitGroup
+from coset.represent.unit_groups import Group, UnitGroup, group_on
 
 WAYS = ("own", "orthogonal")
 """Modulo what layers are compared: the group that acts on each, and O(C)."""
@@ -164,6 +164,7 @@ def _portions(sizes: list[int]) -> Iterator[slice]:
 def _kernel(x: Tensor, group: Group, kernel: str, what: str) -> Tensor:
     """The centred kernel matrix (N, N) with norm 1, so that CKA is a sum of products; raises where there is none."""
     x = check_features(x, what)
+    x = ordinary_features(x, group_on(group, x.shape[1], what))
     matrix = side_of([x], group, kernel, what).matrix(x)
     hsic_terms(sums_of_matrices(matrix, matrix), "unbiased").ratio(what, what)
     centred = u_centred(matrix)

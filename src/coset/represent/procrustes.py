@@ -18,7 +18,14 @@ import torch
 from torch import Tensor
 
 from coset.errors import InputError
-from coset.represent.channels import check_pair, wide_chunks
+from coset.represent.channels import (
+    check_pair,
+    check_squares,
+    largest_entries,
+    ordinary_features,
+    pieces_of,
+    wide_chunks,
+)
 from coset.represent.unit_groups import Group, UnitGroup, group_on
 from coset.represent.unit_matching import as_tensors, best_match
 
@@ -52,20 +59,27 @@ class Procrustes:
 
 @dataclass(frozen=True)
 class CrossMoments:
-    """Sums over examples and positions: ``cross`` (C, C') of x_i·y_j, ``squares_x`` (C,), ``squares_y`` (C',)."""
+    """Sums over examples and positions: ``cross`` (C, C') of x_i·y_j, ``squares_x`` (C,), ``squares_y`` (C',).
+
+    ``largest_x`` (C,), ``largest_y`` (C',): of the absolute values.
+    """
 
     cross: Tensor
     squares_x: Tensor
     squares_y: Tensor
+    largest_x: Tensor
+    largest_y: Tensor
 
 
 def procrustes(x: Tensor, y: Tensor, *, group: Group = "permutation") -> Procrustes:
     """The Procrustes distance of features x (N, C, *positions) and y (N, C', *positions) of the same examples.
 
     ``group``: "permutation" (G_ReLU), "orthogonal", another of ``GROUPS``, or what ``layer_group`` found at the layer.
-    If one has fewer channels, dead ones are added to it. Computed in float64.
+    If one has fewer channels, dead ones are added to it. Computed in float64, of features of any size.
     """
     x, y = check_pair(x, y, positions=True)
+    acting = group_on_both(group, x.shape[1], y.shape[1])
+    x, y = ordinary_features(x, acting), ordinary_features(y, acting)
     moments = cross_moments([(x, y)])
     found = procrustes_of_moments(moments, group)
     over_x, over_y = (piece_factors(found.group, part) for part in (moments.squares_x, moments.squares_y))
@@ -87,8 +101,8 @@ def cross_moments(pairs: Iterable[tuple[Tensor, Tensor]]) -> CrossMoments:
     for pair in pairs:
         for a, b in wide_chunks(*pair):
             rows_x, rows_y = (part.transpose(0, 1).flatten(1) for part in (a, b))
-            squares = [torch.linalg.vector_norm(rows, dim=1).square() for rows in (rows_x, rows_y)]
-            here = CrossMoments(rows_x @ rows_y.mT, *squares)
+            own_x, own_y = (torch.linalg.vector_norm(rows, dim=1).square() for rows in (rows_x, rows_y))
+            here = CrossMoments(rows_x @ rows_y.mT, own_x, own_y, largest_entries(a), largest_entries(b))
             total = here if total is None else added(total, here)
     if total is None:
         raise InputError("there are no features; expected at least one batch")
@@ -98,6 +112,8 @@ def cross_moments(pairs: Iterable[tuple[Tensor, Tensor]]) -> CrossMoments:
 def procrustes_of_moments(moments: CrossMoments, group: Group) -> Procrustes:
     """``procrustes`` from sums alone, for features that are not held; exact to about 1e-8, a root of rounding."""
     acting = group_on_both(group, len(moments.squares_x), len(moments.squares_y))
+    check_squares(acting, moments.squares_x, moments.largest_x, "x")
+    check_squares(acting, moments.squares_y, moments.largest_y, "y")
     over_x, over_y = (piece_factors(acting, part) for part in (moments.squares_x, moments.squares_y))
     scores = moments.cross * over_x[:, None] * over_y
     order, signs, rotation = None, None, None
@@ -121,14 +137,18 @@ def group_on_both(group: Group, channels_x: int, channels_y: int) -> UnitGroup:
 
 def added(a: CrossMoments, b: CrossMoments) -> CrossMoments:
     """The sums over two sets of examples together."""
-    return CrossMoments(a.cross + b.cross, a.squares_x + b.squares_x, a.squares_y + b.squares_y)
+    return CrossMoments(
+        a.cross + b.cross,
+        a.squares_x + b.squares_x,
+        a.squares_y + b.squares_y,
+        torch.maximum(a.largest_x, b.largest_x),
+        torch.maximum(a.largest_y, b.largest_y),
+    )
 
 
 def piece_factors(group: UnitGroup, squares: Tensor) -> Tensor:
     """One over the norm of the piece that each channel is normalised with, 0 for dead ones; both (…, C)."""
-    labels = squares.new_empty(group.size, dtype=torch.long)
-    labels[_places(group, squares)] = torch.tensor(group.scaled, device=squares.device)
-    labels = labels[: squares.shape[-1]]
+    labels = pieces_of(group, squares.movedim(-1, 0))
     sums = squares.new_zeros(*squares.shape[:-1], group.size).index_add_(-1, labels, squares)
     norms = sums.sqrt()[..., labels]
     return torch.where(norms > 0, 1 / torch.where(norms > 0, norms, 1.0), 0.0)

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from coset.errors import InputError
 from coset.progress import progress
-from coset.represent.channels import check_pair
+from coset.represent.channels import check_pair, ordinary_features
 from coset.represent.cka import cka, side_of
 from coset.represent.hsic import ROUNDING, check_examples
 from coset.represent.procrustes import procrustes
 from coset.represent.procrustes_resampling import resampled_distances, sums_by_example
-from coset.represent.unit_groups import Group
+from coset.represent.unit_groups import Group, group_on
 
 _AT_ONCE = 256
 """So many draws are computed in one product of matrices."""
@@ -132,7 +132,7 @@ def procrustes_interval(
     """
     _check(draws, level)
     found = procrustes(x, y, group=group)
-    x, y = check_pair(x, y, positions=True)
+    x, y = (ordinary_features(part, found.group) for part in check_pair(x, y, positions=True))
     generator = torch.Generator().manual_seed(seed)
     sums = sums_by_example(x, y, found)
     distances = [resampled_distances(_weights(len(x), count, generator), sums, found) for count in _portions(draws)]
@@ -165,7 +165,10 @@ def _kernels(x: Tensor, y: Tensor, group: Group, kernel: str | None, estimator: 
     """The kernel matrices of both sides, centred so that HSIC is a sum of products of entries."""
     x, y = check_pair(x, y, positions=False)
     check_examples(estimator, len(x))
-    matrices = [side_of([part], group, kernel, what).matrix(part) for part, what in ((x, "x"), (y, "y"))]
+    matrices = []
+    for part, what in ((x, "x"), (y, "y")):
+        features = ordinary_features(part, group_on(group, part.shape[1], what))
+        matrices.append(side_of([features], group, kernel, what).matrix(features))
     if estimator == "biased":
         return _doubly_centred(matrices[0]), _doubly_centred(matrices[1])
     return u_centred(matrices[0]), u_centred(matrices[1])
