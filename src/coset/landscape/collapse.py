@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from coset.batches import BATCH_SIZE, Inputs, input_batches
 from coset.errors import InputError
 from coset.landscape.path import Path, check_tau
+from coset.magnitudes import squares_hold
 from coset.posterior.fit import check_count
 from coset.posterior.predictive_draws import draws_of
 from coset.progress import progress
@@ -205,7 +206,7 @@ def _variances(
                 raise InputError(f"layer '{name}' did not run; expected modules that the model calls")
             mean = sums[name] / draws.count
             moments[name].add(mean.movedim(_axis(name, mean, unit_axis), 0).flatten(1))
-    return {name: found.variance().cpu() for name, found in moments.items()}
+    return {name: found.variance(name).cpu() for name, found in moments.items()}
 
 
 def _run_on(inputs: Tensor) -> Callable[[Network], Tensor]:
@@ -258,13 +259,20 @@ class _Moments:
 
     def add(self, values: Tensor) -> None:
         if not self.parts:
-            self.parts = [values[:, :1].clone(), *(values.new_zeros(len(values)) for _ in range(2))]
+            self.parts = [values[:, :1].clone(), *(values.new_zeros(len(values)) for _ in range(3))]
         shifted = values - self.parts[0]
+        self.parts[3] = torch.maximum(self.parts[3], shifted.abs().amax(1))
         self.count += values.shape[1]
         self.parts[1] += shifted.sum(1)
         self.parts[2] += shifted.square().sum(1)
 
-    def variance(self) -> Tensor:
+    def variance(self, layer: str) -> Tensor:
         """E[(a − E a)²], (U,)."""
+        largest = self.parts[3]
+        if bool(((largest > 0) & torch.isfinite(largest) & ~squares_hold(largest.square())).any()):
+            raise InputError(
+                f"layer '{layer}' has activations that differ by {float(largest.max()):.3g} at most, whose squares are "
+                f"not all numbers in float64; expected activations nearer to 1"
+            )
         mean = self.parts[1] / self.count
         return (self.parts[2] / self.count - mean.square()).clamp(min=0)

@@ -12,6 +12,7 @@ from torch import Tensor
 from coset.distribution import Delta, Distribution, Gaussian, LowRank, MeanField, Mixture, Samples
 from coset.errors import InputError
 from coset.landscape.path import Path, between, check_alike, check_tau, linear, params_of
+from coset.magnitudes import exponent, scaled
 from coset.posterior.fit import Fit
 
 
@@ -59,13 +60,16 @@ class GaussianGeodesic:
     def _cross(self) -> Tensor:
         """E[(x₀ − m₀)(x₁ − m₁)ᵀ] of the optimal coupling, (D, D) in float64."""
         a, b = self.start.covariance.double(), self.end.covariance.double()
+        # Products of both are numbers, and what comes out scales as each does.
+        by = exponent(a, b)
+        a, b = scaled(a, by), scaled(b, by)
         turned = bool(_smallest(a) < _smallest(b))
         first, second = (b, a) if turned else (a, b)
         if _smallest(first) <= 0:
             raise InputError("both covariances are singular; the geodesic expects one of them to be regular")
         root, inverse = _power(first, 0.5), _power(first, -0.5)
         cross = root @ _power(root @ second @ root, 0.5) @ inverse
-        return cross.mT if turned else cross
+        return scaled(cross.mT if turned else cross, -by)
 
     def __call__(self, tau: float, /) -> Gaussian:
         tau = check_tau(tau)
@@ -101,7 +105,8 @@ class SamplesGeodesic:
     def partners(self) -> Tensor:
         """π: draw j of the start goes to draw π[j] of the end, both counted over chains × draws."""
         a, b = (self._matrix(samples) for samples in (self.start, self.end))
-        cost = torch.cdist(a, b).square()
+        by = exponent(a, b)
+        cost = torch.cdist(scaled(a, by), scaled(b, by)).square()
         return torch.as_tensor(linear_sum_assignment(cost.cpu().numpy())[1])
 
     def _matrix(self, samples: Samples) -> Tensor:
@@ -180,7 +185,15 @@ def _dense(q: MeanField | Gaussian | LowRank) -> Gaussian:
         return q.dense
     names = tuple(q.random_names)
     spread = torch.cat([q.std[name].reshape(-1) for name in names])
-    return Gaussian(q.mean, spread.square().diag(), names)
+    variance = spread.square()
+    limits = torch.finfo(variance.dtype)
+    lost = (spread > 0) & ((variance < limits.tiny) | ~torch.isfinite(variance))
+    if bool(lost.any()):
+        raise InputError(
+            f"a MeanField has deviations of {float(spread[lost][0]):.3g}, whose squares are no numbers in "
+            f"{variance.dtype}; its covariance expects numbers nearer to 1, or all in float64"
+        )
+    return Gaussian(q.mean, variance.diag(), names)
 
 
 def _smallest(matrix: Tensor) -> Tensor:

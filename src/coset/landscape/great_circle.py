@@ -12,6 +12,7 @@ from coset.distribution.gauge import incoming_weights
 from coset.distribution.ties import ties
 from coset.errors import InputError
 from coset.landscape.path import Point, between, check_alike, check_tau, params_of
+from coset.magnitudes import exponents, scaled_by
 from coset.symmetry.action import check_names, check_tensor
 from coset.symmetry.axes import Charge
 from coset.symmetry.symmetry import Family, Symmetry
@@ -189,11 +190,16 @@ def _counts(family: Family, name: str, charges: tuple[Charge, ...]) -> bool:
 def _lengths(units: Mapping[str, Tensor], values: Mapping[str, Tensor], count: int) -> Tensor:
     """The norm of all entries of each unit, (count,) in float64."""
     device = next(iter(values.values())).device if values else None
-    squares = torch.zeros(count, dtype=torch.float64, device=device)
-    for name, label in units.items():
-        on = label >= 0
-        squares.index_add_(0, label[on], values[name].detach()[on].double().square())
-    return squares.sqrt()
+    largest = torch.zeros(count, dtype=torch.float64, device=device)
+    entries = [(label[label >= 0], values[name].detach()[label >= 0].double()) for name, label in units.items()]
+    for label, part in entries:
+        largest.scatter_reduce_(0, label, part.abs(), "amax")
+    # Each unit on its own scale, so that squares are numbers.
+    by = exponents(largest[:, None], 1)
+    squares = torch.zeros_like(largest)
+    for label, part in entries:
+        squares.index_add_(0, label, scaled_by(part, by[label]).square())
+    return scaled_by(squares.sqrt(), -by)
 
 
 def _listed(names: list[str]) -> str:

@@ -13,6 +13,7 @@ from coset.batches import BATCH_SIZE
 from coset.distribution import Samples
 from coset.errors import InputError
 from coset.landscape.path import Point, params_of
+from coset.magnitudes import equivariant, exponent, scaled
 from coset.posterior.fit import check_count
 from coset.posterior.layout import Layout
 from coset.posterior.likelihoods import Likelihood
@@ -103,7 +104,7 @@ def plane(
     offsets = others - flats[0]
     placed = offsets @ basis.mT
     # Of what Gram-Schmidt leaves beside the plane, not ‖θ‖² − ‖projection‖², which cancels.
-    distances = (offsets - placed @ basis).norm(dim=1)
+    distances = equivariant(lambda rest: rest.norm(dim=1), offsets - placed @ basis)
     coordinates = (flats - flats[0]) @ basis.mT
     # By construction, and so to the last bit.
     coordinates[0], coordinates[1, 1] = 0.0, 0.0
@@ -153,6 +154,8 @@ def _vectors(problem: Problem, networks: Samples | Sequence[Point], what: str) -
 
 def _basis(flats: Tensor, eps: float) -> Tensor:
     """The orthonormal basis (2, D) of the plane through three vectors (3, D)."""
+    # Their scale plays no part: of any size they have norms.
+    flats = scaled(flats, exponent(flats))
     # So far may rounding the weights to their type move a network off a line.
     rounding = 64 * eps * float(flats.norm(dim=1).max())
     first, second = flats[1] - flats[0], flats[2] - flats[0]
