@@ -116,7 +116,10 @@ def _parameter(row: Any, inside: dict[str, str | None], where: str) -> "Paramete
         raise InputError(f"{where} is damaged: shape {reprlib.repr(shape)}, axes {reprlib.repr(words)}")
     axes: list[Node] = []
     for number, word in enumerate(words):
-        node, parents = parse_axis(word, where)
+        try:
+            node, parents = parse_axis(word, where)
+        except RecursionError as error:
+            raise InputError(f"{where}: an axis is nested too deeply: {reprlib.repr(word)}") from error
         for child, parent in parents.items():
             if parent is not None and inside.get(child) != parent:
                 raise InputError(
