@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from coset.symmetry.axes import Charge, Concat, Fixed, Node, Product, Units
 from coset.symmetry.discovery.charges import Charges, Place, whole
 from coset.symmetry.discovery.families import Gauge, gauges
-from coset.symmetry.discovery.nesting import companions, inside_out, outside_in, parents
+from coset.symmetry.discovery.nesting import Nest, companions, inside_out, nest, outside_in
 from coset.symmetry.discovery.relations import Value
 from coset.symmetry.discovery.remarks import remarks
 from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, atoms, resolve
@@ -39,10 +39,9 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> tuple[Symmetry,
     standing = dict.fromkeys(
         atom for value in used.values() for dim in range(value.ndim) for atom in charges.leaves(value, dim) if atom.size
     )
-    around = parents(companions(tracing.book, standing))
-    free = gauges(charges, used, inside_out(standing, around), around)
-    kept = _kept(standing, around, free)
-    names = _names(kept, around, charges, used, free)
+    nested, free, kept = _solved(tracing, charges, standing)
+    around = nested.around
+    names = _names(kept, nested, charges, used, free)
     # One tensor under several names is exported under one of them.
     owner = {id(movable[name]): name for name in used}
     tied = {tie.two: tie.one for tie in ties(movable) if tie.same}
@@ -56,7 +55,7 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> tuple[Symmetry,
     parameters = {}
     for name, tensor in movable.items():
         own = owner.get(id(tensor), name)
-        made = _parameter(own, tensor, used.get(own), names, carried, tracing, networked)
+        made = _parameter(own, tensor, used.get(own), names, carried, tracing, networked, nested)
         parameters[name] = replace(made, why=_why(used.get(own), tensor, passed), tied=tied.get(name))
     classes = {}
     for atom in outside_in(kept, around):
@@ -73,6 +72,37 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> tuple[Symmetry,
     sym = Symmetry(classes, families, parameters)
     by_class = {names.classes[atom]: places for atom, places in passed.items() if atom in names.classes}
     return sym.annotated(notes=remarks(sym, by_class, movable)), {name: atom for atom, name in names.classes.items()}
+
+
+def _solved(
+    tracing: Tracing, charges: Charges, standing: Mapping[Atom, None]
+) -> tuple[Nest, list[Gauge], dict[Atom, None]]:
+    """What lies in what, the free scales and signs, and the atoms that become classes.
+
+    An atom lies across pinned ones only where these are needed for nothing else: neither have they scales of their own,
+    nor units in them that do not lie in the other block.
+    """
+    common = companions(tracing.book, standing)
+    on = [
+        {atom for dim in range(value.ndim) for atom in charges.leaves(value, dim)}
+        for value in tracing.parameters.values()
+    ]
+    banned: set[Atom] = set()
+    while True:
+        nested = nest(common, banned)
+        free = gauges(charges, tracing.parameters, inside_out(standing, nested.around), nested)
+        kept = _kept(standing, nested.around, free)
+        scaled = {gauge.atom for gauge in free}
+        odd: set[Atom] = set()
+        for atoms_here in on:
+            here = [atom for atom in atoms_here if atom in kept]
+            needed = {outer for atom in here for outer in nested.chain(atom)} | scaled
+            for pinned, blocks in nested.blocks_on(here).items():
+                if len(blocks) > 1 or pinned in needed:
+                    odd |= {atom for atom in here if blocks & set(nested.chain(atom))}
+        if not odd - banned:
+            return nested, free, kept
+        banned |= odd
 
 
 def _operations(tracing: Tracing, standing: Mapping[Atom, None]) -> dict[Atom, dict[str, None]]:
@@ -111,12 +141,12 @@ def _kept(standing: Mapping[Atom, None], around: Mapping[Atom, Atom], free: list
         while (outer := around.get(atom)) is not None:
             kept[outer] = None
             atom = outer
-    return {atom: None for atom in standing if atom in kept}
+    return {atom: None for atom in standing if atom in kept} | {atom: None for atom in kept if atom not in standing}
 
 
 def _names(
     kept: Mapping[Atom, None],
-    around: Mapping[Atom, Atom],
+    nested: Nest,
     charges: Charges,
     used: Mapping[str, Value],
     free: list[Gauge],
@@ -130,12 +160,13 @@ def _names(
                 for atom in charges.leaves(value, dim):
                     writers.setdefault(atom, name)
     classes: dict[Atom, str] = {}
-    outside = {around[atom] for atom in kept if atom in around}
+    outside = {nested.around[atom] for atom in kept if atom in nested.around}
     for atom in kept:
-        base = _word(writers[atom].rpartition(".")[0] or writers[atom])
+        writer = writers[nested.made_of.get(atom, atom)]
+        base = _word(writer.rpartition(".")[0] or writer)
         if atom in outside:
             base += ".blocks"
-        elif atom in around:
+        elif atom in nested.around:
             base += ".inside"
         taken, number = base, 2
         while taken in classes.values() or taken == NETWORK:
@@ -165,11 +196,14 @@ def _parameter(
     carried: Mapping[Place, tuple[Charge, ...]],
     tracing: Tracing,
     networked: set[str],
+    nested: Nest,
 ) -> Parameter:
     shape, buffer = tuple(tensor.shape), not isinstance(tensor, nn.Parameter)
     if value is None:
         return Parameter(shape, tuple(Fixed(n) for n in shape), buffer=buffer)
-    axes = [_axis(value, dim, names, carried) for dim in range(value.ndim)]
+    here = [atom for dim in value.dims for atom in atoms(resolve(dim)) if atom in names.classes]
+    blocks = {pinned: names.classes[next(iter(found))] for pinned, found in nested.blocks_on(here).items()}
+    axes = [_axis(value, dim, names, carried, blocks) for dim in range(value.ndim)]
     if axes and name in networked:
         axes[0] = Product((axes[0], Units(NETWORK, carried.get(whole(value), ()))))
     for variance, gain, eps in tracing.variances:
@@ -188,7 +222,13 @@ def _charges_by_place(free: list[Gauge], families: Mapping[int, str]) -> dict[Pl
     return {place: tuple(sorted(charges, key=lambda charge: charge.family)) for place, charges in found.items()}
 
 
-def _axis(value: Value, dim: int, names: _Names, carried: Mapping[Place, tuple[Charge, ...]]) -> Node:
+def _axis(
+    value: Value,
+    dim: int,
+    names: _Names,
+    carried: Mapping[Place, tuple[Charge, ...]],
+    blocks: Mapping[Atom, str],
+) -> Node:
     counter = iter(range(10**9))
 
     def walk(term: Term) -> Node:
@@ -196,6 +236,8 @@ def _axis(value: Value, dim: int, names: _Names, carried: Mapping[Place, tuple[C
             return Fixed(term.size)
         if isinstance(term, Atom):
             place = Place(id(value), dim, next(counter))
+            if term in blocks:
+                return Units(blocks[term])
             if term not in names.classes:
                 return Fixed(term.size)
             return Units(names.classes[term], carried.get(place, ()))

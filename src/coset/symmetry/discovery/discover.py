@@ -107,7 +107,9 @@ def _on_others(
         trace(program, movable)
     except InputError:
         return missing
-    return verified(sym, program, movable, tree_leaves((example[0], keywords)), expected=missing, elements=1)
+    return verified(
+        sym, program, movable, tree_leaves((example[0], keywords)), expected=missing, elements=1, further=False
+    )
 
 
 def _unnoticed(sym: Symmetry, missing: Pairs) -> list[str]:

@@ -1,6 +1,6 @@
 """Exported models run in float64 with other parameters, whatever types they are of and cast to."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,23 +39,28 @@ def widened(arguments: Any) -> Any:
 class InDouble(Interpreter):
     """Runs a graph with every floating type widened to float64, casts inside the model included.
 
-    ``without``: names of operations that have no derivative: what is in front of them gets no gradient.
+    ``without``: names of operations that have no derivative: what is in front of them gets no gradient. Those that say
+    so when they are called are added.
     """
 
-    def __init__(self, graph: GraphModule, without: Collection[str] = ()) -> None:
+    def __init__(self, graph: GraphModule, without: set[str] | None = None) -> None:
         super().__init__(graph, garbage_collect_values=True)
-        self._without = without
+        self._without = set() if without is None else without
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         args, kwargs = widened((args, kwargs))
         if any(isinstance(item, Part) for item in args):
             at = next(i for i, item in enumerate(args) if isinstance(item, Part))
             return InDouble(args[at].graph, self._without).run(*args[at + 1 :])
-        if torch.is_grad_enabled():
-            if name_of(target) in self._without:
-                args, kwargs = tree_map_only(Tensor, lambda item: item.detach(), (args, kwargs))
-            target = differentiable(target)
-        return tree_map(double, super().call_function(target, args, kwargs))
+        if not torch.is_grad_enabled():
+            return tree_map(double, super().call_function(target, args, kwargs))
+        if name_of(target) not in self._without:
+            try:
+                return tree_map(double, differentiable(target)(*args, **kwargs))
+            except RuntimeError:
+                self._without.add(name_of(target))
+        args, kwargs = tree_map_only(Tensor, lambda item: item.detach(), (args, kwargs))
+        return tree_map(double, target(*args, **kwargs))
 
 
 def name_of(target: Any) -> str:
@@ -65,8 +70,16 @@ def name_of(target: Any) -> str:
 
 
 def differentiable(target: Any) -> Any:
-    """An operation, or another form of it that has derivatives by all of its arguments."""
-    return _DIFFERENTIABLE.get(name_of(target), target)
+    """An operation, or another form of it: with derivatives by all arguments, of any strides, and not in place."""
+    schema = getattr(target, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return _DIFFERENTIABLE.get(name_of(target), target)
+
+    def apart(*args: Any, **kwargs: Any) -> Any:
+        # What is written over may be needed for a derivative.
+        return target(args[0].clone(), *args[1:], **kwargs)
+
+    return apart
 
 
 def _batch_norm(
@@ -94,12 +107,30 @@ def double(item: Any) -> Any:
     return item.to(_WIDE[item.dtype]) if isinstance(item, Tensor) and item.dtype in _WIDE else item
 
 
+def _instance_norm(x: Tensor, *args: Any) -> Tensor:
+    """By the statistics kept it is a batch norm."""
+    weight, bias, mean, variance, by_input, momentum, eps, cudnn = args
+    if by_input or mean is None:
+        return torch.instance_norm(x, *args)
+    return _batch_norm(x, weight, bias, mean, variance, False, momentum, eps, cudnn)
+
+
 def _copied(x: Tensor, y: Tensor, non_blocking: bool = False) -> Tensor:
     """y in the shape and type of x."""
     return y.to(x.dtype).expand(x.shape)
 
 
-_DIFFERENTIABLE = {"aten::batch_norm": _batch_norm, "aten::copy": _copied}
+def _viewed(x: Tensor, shape: Any) -> Tensor:
+    """Also of other strides than in the export: where there are gradients other kernels run."""
+    return x.view(shape) if isinstance(shape, torch.dtype) else x.reshape(shape)
+
+
+_DIFFERENTIABLE = {
+    "aten::batch_norm": _batch_norm,
+    "aten::instance_norm": _instance_norm,
+    "aten::copy": _copied,
+    "aten::view": _viewed,
+}
 
 
 def arguments_of(
@@ -124,7 +155,7 @@ def run(
     program: torch.export.ExportedProgram,
     params: Mapping[str, Tensor],
     inputs: Sequence[Any],
-    without: Collection[str] = (),
+    without: set[str] | None = None,
 ) -> tuple[list[Tensor], dict[str, Tensor]]:
     """What an exported model returns in float64 with other parameters, and what it writes into its buffers, by name.
 

@@ -1,10 +1,12 @@
 """A model as a graph of ATen operations, and what no graph can show."""
 
 import inspect
+import io
 import logging
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from types import TracebackType
 from typing import Any
 
@@ -17,14 +19,19 @@ from coset.errors import InputError
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the loggers of torch silent: what goes wrong is told once, by the error that is raised."""
+    """Keep torch silent, which logs and prints whole graphs: what goes wrong is told once, by the error that is raised.
+
+    What the model itself writes to the standard error comes through if nothing goes wrong.
+    """
     names = [name for name in logging.Logger.manager.loggerDict if name.partition(".")[0] == "torch"]
     loggers = [logging.getLogger(name) for name in ("torch", *names)]
     before = [logger.disabled for logger in loggers]
     try:
         for logger in loggers:
             logger.disabled = True
-        yield
+        with redirect_stderr(io.StringIO()) as said:
+            yield
+        sys.stderr.write(said.getvalue())
     finally:
         for logger, was in zip(loggers, before, strict=True):
             logger.disabled = was
@@ -77,14 +84,15 @@ def _reason(error: Exception, model: nn.Module, inputs: tuple[Any, ...], kwargs:
         with torch.no_grad():
             model(*inputs, **kwargs)
     except Exception as failure:
-        return f"{kind} cannot be called with these example inputs: {_first_line(failure)}"
+        return f"{kind} cannot be called with these example inputs: {first_line(failure)}"
     place = _failing_module(error.__traceback__, model)
     if "data-dependent" in str(error).lower() or "DataDependent" in type(error).__name__:
-        return f"the control flow of {place} depends on its data, which no single graph can show: {_first_line(error)}"
-    return f"torch.export cannot trace {place}: {_first_line(error)}"
+        return f"the control flow of {place} depends on its data, which no single graph can show: {first_line(error)}"
+    return f"torch.export cannot trace {place}: {first_line(error)}"
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What went wrong, without the pages behind it."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 

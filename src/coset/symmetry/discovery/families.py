@@ -6,6 +6,7 @@ from itertools import product
 
 from coset.symmetry.discovery.charges import Charges, Place, whole
 from coset.symmetry.discovery.linear import Number, Reduce, Row, complement, integral, null_space, parity, rational
+from coset.symmetry.discovery.nesting import Nest
 from coset.symmetry.discovery.relations import Value
 from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, resolve
 
@@ -23,9 +24,7 @@ class Gauge:
     sign: Mapping[Place, int]
 
 
-def gauges(
-    charges: Charges, parameters: Mapping[str, Value], order: Sequence[Atom], around: Mapping[Atom, Atom]
-) -> list[Gauge]:
+def gauges(charges: Charges, parameters: Mapping[str, Value], order: Sequence[Atom], nest: Nest) -> list[Gauge]:
     """All gauges; ``order`` has nested atoms before the ones around them.
 
     A scale for every block is no new gauge if the units inside have one of their own, nor is one for the whole network
@@ -39,21 +38,12 @@ def gauges(
     cells = _Cells(parameters.values())
     found: list[Gauge] = []
     for atom in order:
-        inner = [gauge for gauge in found if _lies_in(gauge.atom, atom, around)]
+        inner = [gauge for gauge in found if nest.lies_in(gauge.atom, atom)]
         found += _free(atom, charges.scales[atom], charges.signs[atom], places[atom], inner, cells)
     shaped = [whole(value) for value in parameters.values() if value.ndim]
     fixed: list[Row[Place]] = [{whole(value): 1} for value in parameters.values() if not value.ndim]
     scales, signs = ([*equations[None], *fixed] for equations in (charges.scales, charges.signs))
     return found + _free(None, scales, signs, shaped, found, cells)
-
-
-def _lies_in(inner: Atom | None, outer: Atom, around: Mapping[Atom, Atom]) -> bool:
-    """Whether an atom is nested in another one, at any depth."""
-    while inner is not None:
-        inner = around.get(inner)
-        if inner is outer:
-            return True
-    return False
 
 
 def _free(

@@ -62,11 +62,10 @@ def influence(
             return found
         except RuntimeError as error:
             # Some operations say only now that they have no derivative.
-            told = re.search(r"derivative for '?([\w:]+)'? is not implemented|function '(\w+)' is not diff", str(error))
-            name = (told[1] or f"aten::{told[2]}") if told else ""
-            if not name or name in without:
+            told = re.search(r"derivative for '?([\w:]+)'? is not implemented", str(error))
+            if told is None or told[1] in without:
                 raise
-            without.add(name)
+            without.add(told[1])
 
 
 def _ends(
@@ -75,7 +74,7 @@ def _ends(
     leaves: Collection[str],
     inputs: Sequence[Any],
     generator: torch.Generator,
-    without: Collection[str],
+    without: set[str],
 ) -> Tensor | None:
     """A random projection of what the model returns and writes."""
     outputs, written = run(program, params, inputs, without)
@@ -173,10 +172,13 @@ class _Generic(Interpreter):
         tensors = [item for item in tree_leaves(generics) if isinstance(item, Tensor)]
         name = name_of(target).partition("::")[2].rstrip("_")
         if isinstance(native, Tensor) and name not in _LINEAR and _is_elementwise(target, name):
-            return self._in_range(_sum(tensors, native))
+            # type_as has a second argument of which it takes nothing but the type.
+            read = generics[0][:1] if RULES.get(name) is same_values else tensors
+            return self._in_range(_sum([item for item in read if isinstance(item, Tensor)], native))
         if name_of(target) in self._without:
             self._felt([tensor for tensor in tensors if tensor.requires_grad])
             return native
+        result: Any
         try:
             result = tree_map(self._in_range, differentiable(target)(*generics[0], **generics[1]))
         except (RuntimeError, IndexError, TypeError, ValueError):
@@ -206,6 +208,8 @@ def _is_elementwise(target: Any, name: str) -> bool:
 def _sum(tensors: Sequence[Tensor], native: Tensor) -> Tensor:
     """The sum of all arguments with a gradient, in the shape of the result."""
     parts = [tensor for tensor in tensors if tensor.requires_grad]
+    if not parts:
+        return native
     total = parts[0].expand(native.shape)
     for part in parts[1:]:
         total = total + part.expand(native.shape)

@@ -1,7 +1,8 @@
 """Which classes lie inside the units of which others."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from coset.symmetry.discovery.relations import Book
 from coset.symmetry.discovery.terms import Atom, Plus, Term, resolve
@@ -56,6 +57,62 @@ def parents(common: Mapping[Atom, set[Atom]]) -> dict[Atom, Atom]:
             # The innermost of them: the one that itself has the most around it.
             around[atom] = max(outer, key=lambda other: (len(common[other]), -other.number))
     return around
+
+
+@dataclass
+class Nest:
+    """``around``: the atom around each atom. ``made_of``: a block that stands for a pinned atom → that atom.
+
+    Units may lie inside two atoms of which neither lies in the other, groups g before a shuffle of channels and k
+    behind it. If the order of k is fixed, a block k of g that stands for it is put between: the units lie in k of g.
+    """
+
+    around: dict[Atom, Atom]
+    made_of: dict[Atom, Atom] = field(default_factory=dict)
+
+    def chain(self, atom: Atom) -> Iterator[Atom]:
+        """The atoms around an atom, innermost first."""
+        while (outer := self.around.get(atom)) is not None:
+            yield outer
+            atom = outer
+
+    def lies_in(self, inner: Atom | None, outer: Atom) -> bool:
+        """Whether an atom is nested in another one, at any depth."""
+        return inner is not None and any(outer in (atom, self.made_of.get(atom)) for atom in self.chain(inner))
+
+    def blocks_on(self, standing: Iterable[Atom]) -> dict[Atom, set[Atom]]:
+        """For the pinned atoms of a parameter on which these atoms stand the blocks that stand for them there."""
+        found: dict[Atom, set[Atom]] = {}
+        for atom in standing:
+            for outer in self.chain(atom):
+                if outer in self.made_of:
+                    found.setdefault(self.made_of[outer], set()).add(outer)
+        return found
+
+
+def nest(common: Mapping[Atom, set[Atom]], banned: Collection[Atom] = ()) -> Nest:
+    """What lies in what, pinned atoms across others included but for the atoms ``banned``."""
+    found = Nest(parents(common))
+    made: dict[tuple[Atom, Atom | None], Atom] = {}
+    for atom in sorted(common, key=lambda atom: atom.number):
+        if atom in banned:
+            continue
+        known = set(found.chain(atom))
+        across = [
+            other
+            for other in sorted(common[atom], key=lambda other: other.number)
+            if other.pinned and other in common and other not in known and atom not in found.chain(other)
+            if atom not in common[other] or not atom.pinned
+        ]
+        for other in across:
+            outer = found.around.get(atom)
+            if (other, outer) not in made:
+                block = made[other, outer] = Atom(other.size, other.pinned)
+                found.made_of[block] = other
+                if outer is not None:
+                    found.around[block] = outer
+            found.around[atom] = made[other, outer]
+    return found
 
 
 def _depth(atom: Atom, around: Mapping[Atom, Atom]) -> int:

@@ -224,11 +224,7 @@ def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
     shapes = _shapes(node)
     target: Any = node.target
     if not shapes:
-        # A number read off a tensor leaves the graph of tensors: whatever it was computed from is told apart.
-        for value in tensors_in(args) if "item" in str(target) or "scalar_dense" in str(target) else []:
-            book.pin(value)
-            book.neutral(value)
-        return node.meta.get("val")
+        return _number(tracing, node, args)
     name = target._schema.name.partition("::")[2] if hasattr(target, "_schema") else str(target)
     if target._schema.is_mutable if hasattr(target, "_schema") else False:
         name = name.removesuffix("_")
@@ -262,6 +258,29 @@ def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
     return [result] if several else result
 
 
+def _number(tracing: Tracing, node: Node, args: tuple[Any, ...]) -> Any:
+    """A number read off a tensor is a tensor without dimensions; a function of such numbers lets nothing through."""
+    book, values = tracing.book, tensors_in(args)
+    if not values or not isinstance(node.meta.get("val"), _SYMBOLS):
+        return node.meta.get("val")
+    name = getattr(node.target, "__name__", str(node.target)).partition(".")[0]
+    if name in ("item", "_local_scalar_dense") and isinstance(node.meta["val"], torch.SymFloat):
+        return _entry(book, values[0])
+    for value in values:
+        book.limit(value, reason="a number is computed from it")
+        book.neutral(value)
+    made = book.like((), values)
+    book.neutral(made)
+    return made
+
+
+def _entry(book: Book, value: Value) -> Value:
+    """The only entry of a tensor."""
+    made = book.like((), [value])
+    book.regroup(value, made)
+    return made
+
+
 def _in_parts(tracing: Tracing, node: Node, x: Value, shape: tuple[int, ...]) -> Stack | Segments | None:
     """A reshaped tensor in the parts in which alone it is read, if there are such."""
     if (dim := stack_dimension(node)) is not None:
@@ -282,9 +301,25 @@ def _apply(tracing: Tracing, call: Call) -> Any:
         reason = f"{book.where}: no rule for {call.name}"
     except InputError as error:
         reason = f"{book.where}: {error}"
+    except TypeError:
+        if not _has_number(call):
+            raise
+        reason = f"{book.where}: {call.name} with a number that depends on data"
     if not all(value.inert for value in call.tensors()):
         tracing.pinned.append(reason)
     return movement.nothing(book, call, reason)
+
+
+def _has_number(call: Call) -> bool:
+    """Whether a number that depends on data stands where the operation's schema has no tensor."""
+    schema = getattr(call.target, "_schema", None)
+    given = [] if schema is None else list(zip(schema.arguments, call.args, strict=False))
+    given += (
+        []
+        if schema is None
+        else [(item, call.kwargs[item.name]) for item in schema.arguments if item.name in call.kwargs]
+    )
+    return any("Tensor" not in str(item.type) and tensors_in(value) for item, value in given)
 
 
 # The modules that enter their rules into the table when they are imported.
@@ -304,6 +339,9 @@ _REARRANGING = (
     picking.sliced,
     picking.selected,
 )
+
+# What a number that depends on data is called in the graph.
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 # Parts of a graph under another mode; they compute the same.
 _WRAPPERS = frozenset({"wrap_with_autocast", "wrap_with_set_grad_enabled"})

@@ -1,5 +1,6 @@
 """Numerical proof: the function of a moved network, in float64, against that of the original."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -11,25 +12,33 @@ from coset.symmetry.action import Action
 from coset.symmetry.axes import units_of
 from coset.symmetry.cells import standing
 from coset.symmetry.discovery.evaluation import double, evaluate, run
+from coset.symmetry.discovery.exporting import first_line
 from coset.symmetry.discovery.influence import Influence, felt, influence
 from coset.symmetry.element import Element
 from coset.symmetry.symmetry import Symmetry
 
 TOLERANCE = 1e-9
 
-FURTHER = (10.0, -1.0, 0.1, 1e3, -1e3)
-"""Factors of further inputs, tried while there are classes that the outputs have not noticed."""
+FURTHER = ((1.0, True), (-1.0, True), (10.0, False), (-1.0, False), (0.1, False), (1e3, False), (-1e3, False))
+"""Factors of further inputs, and whether weights are brought to the size at which signals neither grow nor die: tried
+while there are classes that the outputs have not noticed."""
 
 Pairs = set[tuple[str, str]]
 """(class, parameter)."""
 
 
 def general_position(
-    params: Mapping[str, Tensor], sym: Symmetry, generator: torch.Generator, scale: float = 1.0
+    params: Mapping[str, Tensor],
+    sym: Symmetry,
+    generator: torch.Generator,
+    scale: float = 1.0,
+    *,
+    lively: bool = False,
 ) -> dict[str, Tensor]:
     """Float64 parameters without the zeros and ones of an initialisation, which would hide a wrong group.
 
-    Each is multiplied by and moved by noise of its own size (``scale`` times that); variances stay positive.
+    Each is multiplied by and moved by noise of its own size (``scale`` times that); variances stay positive. If
+    ``lively``, matrices get entries of variance 2 by the number of entries in a row, so that signals pass many layers.
     """
     moved: dict[str, Tensor] = {}
     seen: dict[int, Tensor] = {}
@@ -45,6 +54,10 @@ def general_position(
             seen[id(tensor)] = (
                 wide * (0.5 + noise) if positive else wide * (0.75 + 0.5 * noise) + 0.3 * scale * size * (noise - 0.5)
             )
+            if lively and wide.ndim > 1 and wide.numel():
+                row = wide.numel() // wide.shape[0]
+                deviation = seen[id(tensor)].abs().square().mean().sqrt()
+                seen[id(tensor)] = seen[id(tensor)] * (math.sqrt(2 / row) / deviation)
         moved[name] = seen[id(tensor)]
     return moved
 
@@ -57,33 +70,36 @@ def verify(
     *,
     expected: Pairs | None = None,
     elements: int = 3,
+    further: bool = True,
     seed: int = 0,
 ) -> Pairs:
     """Raise if random elements change an output by more than 1e-9 of its size, naming the class at fault.
 
     Returns the classes that the outputs have not noticed, with the parameter: there a wrong move would not have been
     seen either. ``expected``: those that can be noticed at all (``influence`` of the generic function). Where classes
-    are missing, further inputs are tried, larger and of other signs, and then moves of single classes.
+    are missing, ``further`` inputs are tried, larger and of other signs, and then moves of single classes.
     """
     generator = torch.Generator().manual_seed(seed)
     if expected is None:
         expected = felt(generic_influence(sym, program, params, inputs))
     try:
-        missing = expected - _round(sym, program, params, inputs, elements, generator, 1.0)
+        missing = expected - _round(sym, program, params, inputs, elements, generator)
     except (RuntimeError, IndexError) as error:
-        raise InputError(f"the exported model cannot be run in float64: {error}") from error
+        raise InputError(f"the exported model cannot be run in float64: {first_line(error)}") from error
+    if not missing:
+        return missing
     finite = _finite(evaluate(program, params, inputs))
-    for factor in FURTHER:
+    for factor, lively in FURTHER if further else FURTHER[:2]:
         if not missing:
             return missing
         others = [_times(item, factor, generator) for item in inputs]
         try:
             if _finite(evaluate(program, params, others)) < finite:
                 continue  # outside the domain of the function
-            missing -= _round(sym, program, params, others, 1, generator, min(abs(factor), 10.0))
+            missing -= _round(sym, program, params, others, 1, generator, min(abs(factor), 10.0), lively)
         except (RuntimeError, IndexError, ValueError):
             continue  # numbers that stand for indices, say
-    return missing - _noticed_alone(sym, program, params, inputs, missing, generator)
+    return missing - _noticed_alone(sym, program, params, inputs, missing, generator) if further else missing
 
 
 def generic_influence(
@@ -96,7 +112,7 @@ def generic_influence(
         x = _other_inputs(program, theta, inputs, evaluate(program, theta, inputs), generator)
         return influence(sym, program, theta, x, generator, generic=True)
     except (RuntimeError, IndexError) as error:
-        raise InputError(f"the exported model cannot be run in float64: {error}") from error
+        raise InputError(f"the exported model cannot be run in float64: {first_line(error)}") from error
 
 
 def _finite(outputs: Sequence[Tensor]) -> int:
@@ -117,14 +133,15 @@ def _round(
     inputs: Sequence[Any],
     elements: int,
     generator: torch.Generator,
-    size: float,
+    size: float = 1.0,
+    lively: bool = False,
 ) -> Pairs:
     """Elements act one after the other along one orbit, θ, g₁θ, g₂g₁θ, …, each on inputs of its own.
 
     Every parameter is replaced as it moves, so that there is never more than one copy of them in float64. Returns what
     the outputs notice.
     """
-    theta = general_position(params, sym, generator, size)
+    theta = general_position(params, sym, generator, size, lively=lively)
     together = _moving_together(sym, params)
     worst, x = 0.0, list(inputs)
     before = _results(program, theta, x)
@@ -141,7 +158,7 @@ def _round(
         worst = max(worst, difference([*before[0], *written.values()], [*after[0], *after[1].values()]))
     if worst > TOLERANCE:
         theta.clear()
-        theta = general_position(params, sym, generator, size)
+        theta = general_position(params, sym, generator, size, lively=lively)
         _blame(sym, program, theta, x, together, generator, worst)
     return felt(influence(sym, program, theta, x, generator))
 
