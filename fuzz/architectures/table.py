@@ -58,7 +58,7 @@ def row(name: str, finding: Finding) -> str:
 
 
 def pinned(sym: Symmetry) -> str:
-    """Operations without a rule and other limits, then what tells units apart and on how many axes."""
+    """Operations without a rule and other limits, what tells units apart and on how many axes, what is unverified."""
     limits = dict.fromkeys(_anywhere(line) for line in sym.pinned)
     reasons: Counter[str] = Counter()
     for parameter in sym.parameters.values():
@@ -74,6 +74,8 @@ def pinned(sym: Symmetry) -> str:
         for reason, number in reasons.most_common()
         if reason not in _EVERYWHERE and reason not in limits
     ]
+    if sym.unverified:
+        told.append(f"no output notices {len(sym.unverified)} of the classes on the example and its own weights")
     return "; ".join(told) or "–"
 
 
