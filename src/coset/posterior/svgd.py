@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from coset.distribution.samples import Samples
+from coset.magnitudes import exponent, scaled
 from coset.posterior.chains import require_batching, samples_of
 from coset.posterior.ensemble import initial_members
 from coset.posterior.fit import (
@@ -46,11 +47,14 @@ def stein_direction(particles: Tensor, scores: Tensor, bandwidth: float | None =
     ``particles`` θ and ``scores`` s = ∇log p at them are (n, D), as is φ. ``bandwidth`` h: by default
     ``median_bandwidth``. The kernel compares weights as they stand: units in another order are far apart for it.
     """
-    squares = torch.cdist(particles, particles, compute_mode="donot_use_mm_for_euclid_dist").square()
-    h = median_bandwidth(squares) if bandwidth is None else squares.new_tensor(bandwidth)
+    # Of θ·2⁻ᵉ, whose squares are numbers: h is 4ᵉ times theirs, and the repulsion 2⁻ᵉ.
+    by = exponent(particles)
+    near = scaled(particles, by)
+    squares = torch.cdist(near, near, compute_mode="donot_use_mm_for_euclid_dist").square()
+    h = median_bandwidth(squares) if bandwidth is None else scaled(squares.new_tensor(bandwidth), 2 * by)
     kernel = torch.exp(-squares / h)
-    repulsion = (particles * kernel.sum(1, keepdim=True) - kernel @ particles) * (2 / h)
-    return (kernel @ scores + repulsion) / len(particles), h
+    repulsion = scaled((near * kernel.sum(1, keepdim=True) - kernel @ near) * (2 / h), by)
+    return (kernel @ scores + repulsion) / len(particles), scaled(h, -2 * by)
 
 
 def fit_svgd(

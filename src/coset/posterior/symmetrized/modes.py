@@ -12,6 +12,7 @@ from coset.distribution import MeanField
 from coset.distribution.density import vector
 from coset.distribution.ties import once, ties
 from coset.errors import InputError
+from coset.magnitudes import exponent, scaled, unscaled
 from coset.posterior.symmetrized.units import is_separable, unit_entries
 from coset.symmetry import Element, Symmetry
 
@@ -44,6 +45,8 @@ def nearest_mode(sym: Symmetry, weights: MeanField | Mapping[str, Tensor]) -> Ne
     floating-point parameters that are not buffers; of a posterior, over those that vary.
     """
     params, names = _trained(sym, weights)
+    by = exponent(*(params[name] for name in names)) if names else 0
+    params = {name: scaled(tensor, by) for name, tensor in params.items()}
     finite = sym.restrict(scales=False, signs=False)
     classes = [name for name in finite.permuting if finite.classes[name].size > 1]
     if not classes:
@@ -59,9 +62,9 @@ def nearest_mode(sym: Symmetry, weights: MeanField | Mapping[str, Tensor]) -> Ne
         element=_exchange(finite, name, units),
         class_name=name,
         units=units,
-        distance=math.sqrt(square),
+        distance=unscaled(math.sqrt(square), by),
         exact=separable and len(classes) == 1,
-        norm=float(x.norm()),
+        norm=unscaled(float(x.norm()), by),
         dimension=len(x),
     )
 

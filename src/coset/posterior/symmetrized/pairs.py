@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from coset.distribution.mean_field import MeanField
+from coset.magnitudes import exponent, scaled
 from coset.posterior.symmetrized.units import UnitEntries, Unknowns, permuting_class, unit_entries, unknowns
 from coset.symmetry import Symmetry
 
@@ -42,8 +43,10 @@ def compared(units: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     first, so that the square loses less when it is taken apart.
     """
     centre = mean.detach().mean(-2, keepdim=True)
-    near, moved = units - centre, mean - centre
-    precision = std.square().reciprocal()
+    # Of numbers whose squares are numbers; only the logarithm has a unit.
+    by = exponent(mean, std)
+    near, moved = scaled(units - centre, by), scaled(mean - centre, by)
+    precision = scaled(std, by).square().reciprocal()
     constant = (moved.square() * precision).sum(-1) + 2 * std.log().sum(-1) + LOG_2PI * units.shape[-1]
     return near @ (moved * precision).mT - 0.5 * (near.square() @ precision.mT + constant[..., None, :])
 
