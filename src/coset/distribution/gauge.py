@@ -20,8 +20,8 @@ from coset.symmetry.element import Element
 from coset.symmetry.structure import Stretch
 from coset.symmetry.symmetry import Family, Symmetry
 
-_SMALL = 2.0**-400
-"""Units whose norm is such a part of the largest entry: their squares are not all numbers."""
+_SMALL = 2.0**-100
+"""Units whose norm is such a part of the largest entry: their squares need not be numbers beside its own."""
 
 _T = TypeVar("_T", Mapping[str, Tensor], Delta, MeanField, Gaussian, LowRank)
 
@@ -163,7 +163,7 @@ def _norms(sym: Symmetry, key: str, sources: list[list[str]], params: Mapping[st
         largest = max((float(tensor.abs().max()) for tensor in wide.values() if tensor.numel()), default=0.0)
         if largest == 0.0:
             continue
-        whole = {name: tensor / largest for name, tensor in wide.items()}
+        whole = {name: _checked(sym, name, params[name] / largest) for name in rank}
         found = largest * _unit_norms(sym, family, whole)
         # Of units far smaller than that, over their own.
         small = (norms == 0) & (found < largest * _SMALL)
