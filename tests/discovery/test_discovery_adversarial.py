@@ -136,8 +136,8 @@ def test_casts_and_counts(function, expected):
         (0, (24, 8, 4)),
         # Norms of columns: v scales and flips against g by column, and one scale of the whole layer passes on.
         (1, (24, 4, 3)),
-        # One norm: v as a whole scales; g is a single number, which carries nothing.
-        (None, (24, 1, 0)),
+        # One norm: v as a whole scales; g, a single number, passes a scale of the layer on and flips with v.
+        (None, (24, 2, 1)),
     ],
 )
 def test_weight_norm(dim, expected):

@@ -57,7 +57,8 @@ class Action:
     def __call__(self, params: Mapping[str, Tensor], *, partial: bool = False) -> dict[str, Tensor]:
         """g·θ for a dict of parameters."""
         # A mapping may make its tensors anew each time; from here on they are kept.
-        params = dict(params)
+        unsaved = {name: tensor for name, tensor in params.items() if name in self.sym.unsaved}
+        params = filled(self.sym, {name: tensor for name, tensor in params.items() if name not in unsaved})
         check_names(self.sym, params, partial)
         moved: dict[str, Tensor] = {}
         seen: dict[tuple[object, ...], Tensor] = {}
@@ -77,7 +78,7 @@ class Action:
             moved[name] = seen[tie]
         for name, correction in corrections.items():
             moved[name] = moved[name] * correction.to(moved[name].dtype)
-        return moved
+        return moved | unsaved
 
     def spread(self, deviations: Mapping[str, Tensor], means: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """|g|·s for standard deviations s around ``means``: signs and shifts do not touch a deviation."""
@@ -188,6 +189,22 @@ def memory_of(tensor: Tensor) -> tuple[object, ...]:
     if transformed_by_functorch(tensor) or tensor.data_ptr() == 0:
         return ("object", id(tensor))
     return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad)
+
+
+def filled(sym: "Symmetry", params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The parameters with further names of tied tensors that stand in for one that is given: ``named_parameters``
+    names every tensor once.
+    """
+    whole = dict(params)
+    groups: dict[str, list[str]] = {}
+    for name, parameter in sym.parameters.items():
+        if parameter.tied is not None:
+            groups.setdefault(parameter.tied, [parameter.tied]).append(name)
+    for names in groups.values():
+        given = next((params[name] for name in names if name in params), None)
+        if given is not None:
+            whole |= {name: given for name in names if name not in params}
+    return whole
 
 
 def check_names(sym: "Symmetry", params: Mapping[str, Tensor], partial: bool) -> None:

@@ -44,6 +44,8 @@ def to_json(sym: "Symmetry") -> str:
         "notes": json.dumps(list(sym.notes), ensure_ascii=False),
         "pinned": json.dumps(list(sym.pinned), ensure_ascii=False),
     }
+    told = {"unverified": sym.unverified, "unsaved": sym.unsaved}
+    parts |= {name: json.dumps(list(lines), ensure_ascii=False) for name, lines in told.items() if lines}
     return "{" + ",\n ".join(f'"{name}": {text}' for name, text in parts.items()) + "}\n"
 
 
@@ -57,6 +59,8 @@ def _parameter_row(item: "Parameter") -> dict[str, Any]:
         row["why"] = list(item.why)
     if item.buffer:
         row["buffer"] = True
+    if item.tied is not None:
+        row["tied"] = item.tied
     return row
 
 
@@ -88,6 +92,8 @@ def from_json(text: str, where: str) -> "Symmetry":
         {name: _parameter(row, inside, f"{where}: {name}") for name, row in rows["parameters"].items()},
         tuple(_field(data, "notes", list, where)),
         tuple(_field(data, "pinned", list, where)),
+        tuple(_field(data, "unverified", list, where) if "unverified" in data else ()),
+        tuple(_field(data, "unsaved", list, where) if "unsaved" in data else ()),
     )
 
 
@@ -131,7 +137,8 @@ def _parameter(row: Any, inside: dict[str, str | None], where: str) -> "Paramete
     gain = _field(row, "gain", str, where) if "gain" in row else None
     why = _field(row, "why", list, where) if "why" in row else []
     buffer = _field(row, "buffer", bool, where) if "buffer" in row else False
-    return Parameter(tuple(shape), tuple(axes), float(shift), gain, tuple(why), buffer)
+    tied = _field(row, "tied", str, where) if "tied" in row else None
+    return Parameter(tuple(shape), tuple(axes), float(shift), gain, tuple(why), buffer, tied)
 
 
 def _format_of(data: Any) -> Any:
@@ -157,9 +164,9 @@ def load(path: str | os.PathLike[str]) -> "Symmetry":
     try:
         return from_json(text, str(source))
     except InputError as error:
-        if str(source) in str(error):
-            raise
-        raise InputError(f"{source} holds no symmetry: {error}") from error
+        # What people wrote into the file may be in it, with ends of lines.
+        told = " ".join(str(error).split())
+        raise InputError(told if str(source) in told else f"{source} holds no symmetry: {told}") from error
 
 
 def require_fingerprint(found: object, sym: "Symmetry", what: str) -> None:

@@ -19,6 +19,7 @@ from coset.symmetry.axes import Node, size_of, units_of
 from coset.symmetry.element import Element
 from coset.symmetry.grammar import is_name
 from coset.symmetry.intertwiner import Diagonal, Intertwiner
+from coset.symmetry.rank import scale_rank
 from coset.symmetry.structure import Structure, UnitClass, build_structure, shape_of
 from coset.values import Frozen
 
@@ -209,10 +210,10 @@ class Symmetry:
         flips = sum(math.prod(self.shape(self.families[key].owner)) for key in self.flipping)
         return self.log_permutations + flips * math.log(2)
 
-    @property
+    @cached_property
     def scale_dimension(self) -> int:
-        """The number of free positive scales: the dimension of the continuous part."""
-        return sum(math.prod(self.shape(self.families[key].owner)) for key in self.scaling)
+        """The dimension of the continuous part: the independent directions of the free positive scales."""
+        return scale_rank(self)
 
     def annotated(self, **remarks: Any) -> "Symmetry":
         """The same symmetry with other ``notes``, ``pinned``, ``unverified``, ``unsaved`` or ``proven``.
@@ -309,7 +310,9 @@ def _validate(sym: Symmetry) -> None:
             )
     sizes = {name: item.size for name, item in sym.classes.items()}
     for name, parameter in sym.parameters.items():
-        if len(parameter.axes) != len(parameter.shape):
+        # A single number has one axis of size 1 if it carries a scale, which is the network's.
+        sizes_wanted = parameter.shape or (1,) * len(parameter.axes[:1])
+        if len(parameter.axes) != len(sizes_wanted):
             raise InputError(f"{name}: {len(parameter.axes)} axes described for shape {parameter.shape}")
         for axis, node in enumerate(parameter.axes):
             for unit in units_of(node):
@@ -318,10 +321,12 @@ def _validate(sym: Symmetry) -> None:
                 families = [charge.family for charge in unit.charges]
                 if families != sorted(set(families)) or any(charge.sign not in (0, 1) for charge in unit.charges):
                     raise InputError(f"{name}: axis {axis} has charges that are not sorted, single and of sign 0 or 1")
-            if size_of(node, sizes) != parameter.shape[axis]:
+            if size_of(node, sizes) != sizes_wanted[axis]:
                 raise InputError(
-                    f"{name}: axis {axis} has {parameter.shape[axis]} positions, its description {size_of(node, sizes)}"
+                    f"{name}: axis {axis} has {sizes_wanted[axis]} positions, its description {size_of(node, sizes)}"
                 )
+        if parameter.tied is not None and parameter.tied not in sym.parameters:
+            raise InputError(f"{name}: it is tied to '{parameter.tied}', which is no parameter")
         if parameter.gain is not None and _classes_along(sym, parameter.gain) != _classes_along(sym, name):
             raise InputError(f"{name}: its gain '{parameter.gain}' does not carry the same classes")
     _ = sym.structures

@@ -204,8 +204,9 @@ def _parameter(
     here = [atom for dim in value.dims for atom in atoms(resolve(dim)) if atom in names.classes]
     blocks = {pinned: names.classes[next(iter(found))] for pinned, found in nested.blocks_on(here).items()}
     axes = [_axis(value, dim, names, carried, blocks) for dim in range(value.ndim)]
-    if axes and name in networked:
-        axes[0] = Product((axes[0], Units(NETWORK, carried.get(whole(value), ()))))
+    if name in networked:
+        unit = Units(NETWORK, carried.get(whole(value), ()))
+        axes[:1] = [Product((axes[0], unit)) if axes else unit]
     for variance, gain, eps in tracing.variances:
         if variance == name and any(not isinstance(axis, Fixed) for axis in axes):
             return Parameter(shape, tuple(axes), eps, gain, buffer=buffer)

@@ -4,9 +4,9 @@ from fractions import Fraction
 from typing import Any
 
 from coset.symmetry.discovery.calls import Call
-from coset.symmetry.discovery.linear import quotient
 from coset.symmetry.discovery.relations import Book, Power, Value, broadcast
 from coset.symmetry.discovery.rules import output, passed, rule, straight
+from coset.symmetry.linear import quotient
 
 
 @rule(

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import product
 
 from coset.symmetry.discovery.charges import Charges, Place, whole
-from coset.symmetry.discovery.linear import Number, Reduce, Row, complement, integral, null_space, parity, rational
 from coset.symmetry.discovery.nesting import Nest
 from coset.symmetry.discovery.relations import Value
 from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, resolve
+from coset.symmetry.linear import Number, Reduce, Row, complement, integral, null_space, parity, rational
 
 Cell = tuple[int, tuple[int, ...]]
 """A part of a parameter whose entries are scaled alike: the parameter and a segment on each axis."""
@@ -40,10 +40,8 @@ def gauges(charges: Charges, parameters: Mapping[str, Value], order: Sequence[At
     for atom in order:
         inner = [gauge for gauge in found if nest.lies_in(gauge.atom, atom)]
         found += _free(atom, charges.scales[atom], charges.signs[atom], places[atom], inner, cells)
-    shaped = [whole(value) for value in parameters.values() if value.ndim]
-    fixed: list[Row[Place]] = [{whole(value): 1} for value in parameters.values() if not value.ndim]
-    scales, signs = ([*equations[None], *fixed] for equations in (charges.scales, charges.signs))
-    return found + _free(None, scales, signs, shaped, found, cells)
+    wholes = [whole(value) for value in parameters.values()]
+    return found + _free(None, charges.scales[None], charges.signs[None], wholes, found, cells)
 
 
 def _free(

@@ -140,6 +140,13 @@ def _minus(row: Row[K], pivot: Row[K], column: K, field: Reduce) -> Row[K]:
     return result
 
 
+def rank(vectors: Iterable[Row[K]], field: Reduce) -> int:
+    """How many of the vectors are no combinations of the others."""
+    rows = list(vectors)
+    steps = _Steps(dict.fromkeys(k for row in rows for k in row), field)
+    return sum(steps.add(row) for row in rows)
+
+
 def complement(vectors: Sequence[Row[K]], known: Sequence[Row[K]], field: Reduce) -> list[int]:
     """The numbers of those vectors that are not combinations of ``known`` and of the ones before them."""
     steps = _Steps(dict.fromkeys(k for row in (*known, *vectors) for k in row), field)
