@@ -15,7 +15,7 @@ _NARROW, _WIDE = 20, 96
 
 def magnitude(*tensors: Tensor) -> int | None:
     """e with 2^(e−1) ≤ max |x| < 2^e over all entries; None if all are 0, or one is NaN or infinite."""
-    sizes = [float(_largest(tensor)) for tensor in tensors if tensor.numel() and _has_size(tensor)]
+    sizes = [_largest(tensor.detach()) for tensor in tensors if tensor.numel() and _has_size(tensor)]
     if not all(map(math.isfinite, sizes)) or not any(sizes):
         return None
     return math.frexp(max(sizes))[1]
@@ -32,7 +32,7 @@ def exponent(*tensors: Tensor) -> int:
 
 def exponents(tensor: Tensor, dim: int | tuple[int, ...]) -> Tensor:
     """``exponent`` of each of the parts that stand along the other dimensions than ``dim``; whole numbers."""
-    sizes: Tensor = torch.linalg.vector_norm(tensor.detach(), math.inf, dim)
+    sizes = tensor.detach().abs().amax(dim)
     found = torch.frexp(sizes.double()).exponent
     known = torch.isfinite(sizes) & (sizes > 0) & (found.abs() > _ordinary(tensor))
     return torch.where(known, found, torch.zeros_like(found))
@@ -78,9 +78,12 @@ def equivariant(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     return scaled(function(*(scaled(tensor, by) for tensor in tensors)), -by)
 
 
-def _largest(tensor: Tensor) -> Tensor:
-    result: Tensor = torch.linalg.vector_norm(tensor.detach(), ord=math.inf)
-    return result
+def _largest(tensor: Tensor) -> float:
+    if tensor.is_complex():
+        return float(tensor.abs().max())
+    # No copy is made, and NaN comes through.
+    least, most = torch.aminmax(tensor)
+    return max(abs(float(least)), abs(float(most)))
 
 
 def _has_size(tensor: Tensor) -> bool:

@@ -163,7 +163,7 @@ def _norms(sym: Symmetry, key: str, sources: list[list[str]], params: Mapping[st
         largest = max((float(tensor.abs().max()) for tensor in wide.values() if tensor.numel()), default=0.0)
         if largest == 0.0:
             continue
-        whole = {name: _checked(sym, name, params[name] / largest) for name in rank}
+        whole = {name: _wide(params[name] / largest).reshape(wide[name].shape) for name in rank}
         found = largest * _unit_norms(sym, family, whole)
         # Of units far smaller than that, over their own.
         small = (norms == 0) & (found < largest * _SMALL)
@@ -175,12 +175,16 @@ def _norms(sym: Symmetry, key: str, sources: list[list[str]], params: Mapping[st
 
 def _checked(sym: Symmetry, name: str, tensor: Tensor) -> Tensor:
     """A parameter of a single network in float64 on the CPU, its dimensions taken apart."""
-    wide = tensor.detach().to(device="cpu", dtype=torch.float64)
+    wide = _wide(tensor)
     if wide.ndim != len(sym.parameters[name].shape):
         raise InputError(f"'{name}' has leading sample axes; normalise one network at a time")
     if not bool(torch.isfinite(wide).all()):
         raise InputError(f"'{name}' has entries that are NaN or infinite")
     return wide.reshape(sym.structures[name].sizes)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.detach().to(device="cpu", dtype=torch.float64)
 
 
 def _unit_norms(sym: Symmetry, family: Family, params: Mapping[str, Tensor]) -> Tensor:

@@ -91,8 +91,8 @@ def merged(a: ChannelStatistics, b: ChannelStatistics) -> ChannelStatistics:
 
 def largest_entries(x: Tensor) -> Tensor:
     """Of features (n, C, P), the largest absolute value of each channel, (C,)."""
-    largest: Tensor = torch.linalg.vector_norm(x, torch.inf, dim=(0, 2))
-    return largest
+    parts = torch.split(x, max(1, CHUNK // x[0].numel()))
+    return torch.stack([part.abs().amax((0, 2)) for part in parts]).amax(0)
 
 
 def pieces_of(group: UnitGroup, like: Tensor) -> Tensor:
