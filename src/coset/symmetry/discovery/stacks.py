@@ -7,14 +7,15 @@ keys and one for values) it is a row of segments.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
 from torch.fx import Node
 
-from coset.symmetry.discovery.calls import Call
+from coset.symmetry.discovery.calls import Call, is_pointwise
+from coset.symmetry.discovery.elementwise import unary
 from coset.symmetry.discovery.movement import order_of
 from coset.symmetry.discovery.relations import Book, Value, regroupings
 from coset.symmetry.discovery.rules import passed
@@ -41,33 +42,39 @@ class Stack:
         return len(self.shape)
 
 
-def _name(node: Node) -> str:
+def name_of_node(node: Node) -> str:
+    """The name of the operation that a node calls, "" if it calls none."""
     schema = getattr(node.target, "_schema", None)
     return str(schema.name).partition("::")[2] if schema is not None else ""
 
 
-def _shape(node: Node) -> tuple[int, ...]:
+def shape_of_node(node: Node) -> tuple[int, ...]:
+    """The shape of the tensor that a node makes."""
     return tuple(int(n) for n in node.meta["val"].shape)
 
 
 def stack_dimension(node: Node) -> int | None:
     """The dimension of a reshaped tensor along which all its users take single positions, if there is one."""
-    shape = _shape(node)
+    shape = shape_of_node(node)
     return next((dim for dim, n in enumerate(shape) if 1 < n <= 16 and _taken_apart(node, dim)), None)
 
 
 def _taken_apart(node: Node, dim: int) -> bool:
     for user in node.users:
-        name = _name(user)
+        name = name_of_node(user)
         if name in ("select", "unbind"):
             at = user.args[1] if len(user.args) > 1 else user.kwargs.get("dim", 0)
-            if not isinstance(at, int) or at % len(_shape(node)) != dim:
+            if not isinstance(at, int) or at % len(shape_of_node(node)) != dim:
                 return False
         elif name in _COPIES:
             if not _taken_apart(user, dim):
                 return False
         elif name in _TURNS or name in ("unsqueeze", "squeeze"):
-            moved = _moved_to(name, tuple(user.args), _shape(node), dim)
+            moved = _moved_to(name, tuple(user.args), shape_of_node(node), dim)
+            if moved is None or not _taken_apart(user, moved):
+                return False
+        elif name in SPLITS:
+            moved = _left_alone(shape_of_node(node), shape_of_node(user), dim)
             if moved is None or not _taken_apart(user, moved):
                 return False
         else:
@@ -86,6 +93,13 @@ def _moved_to(name: str, args: tuple[Any, ...], shape: tuple[int, ...], dim: int
         return dim + 1 if at % (len(shape) + 1) <= dim else dim
     at %= len(shape)
     return None if at == dim else dim - 1 if at < dim and shape[at] == 1 else dim
+
+
+def _left_alone(source: tuple[int, ...], target: tuple[int, ...], dim: int) -> int | None:
+    """Where a dimension is after a reshape that groups only others."""
+    left, right = next(group for group in regroupings(source, target) if dim in group[0])
+    wide = [j for j in right if target[j] > 1]
+    return wide[0] if [i for i in left if source[i] > 1] == [dim] and len(wide) == 1 else None
 
 
 def split_into_stack(book: Book, x: Value, shape: tuple[int, ...], dim: int) -> Stack | None:
@@ -132,14 +146,14 @@ def split_into_segments(
 
 def span_of(user: Node, shape: tuple[int, ...], constants: Mapping[Node, Tensor]) -> tuple[int, int, int] | None:
     """(dimension, start, length) of what an operation picks from a tensor of this shape, if that is one segment."""
-    name, args = _name(user), user.args
+    name, args = name_of_node(user), user.args
     if name == "select":
         dim, index = int(str(args[1])) % len(shape), int(str(args[2]))
         return dim, index % shape[dim], 1
     if name == "slice" and len(args) < 5:
         dim, start = (int(str(item or 0)) for item in (*args[1:3], 0, 0)[:2])
         dim %= len(shape)
-        return dim, max(0, start + shape[dim] if start < 0 else start), _shape(user)[dim]
+        return dim, max(0, start + shape[dim] if start < 0 else start), shape_of_node(user)[dim]
     if name == "index" and isinstance(args[1], list | tuple):
         used = [(dim, index) for dim, index in enumerate(args[1]) if isinstance(index, Node)]
         known = [constants[node] for _, index in used if (node := _behind_copies(index)) in constants]
@@ -149,14 +163,14 @@ def span_of(user: Node, shape: tuple[int, ...], constants: Mapping[Node, Tensor]
 
 
 def _behind_copies(node: Node) -> Node:
-    while _name(node) in (*_COPIES, "lift_fresh_copy", "lift_fresh") and isinstance(node.args[0], Node):
+    while name_of_node(node) in (*_COPIES, "lift_fresh_copy", "lift_fresh") and isinstance(node.args[0], Node):
         node = node.args[0]
     return node
 
 
 def segment_sizes(node: Node, constants: Mapping[Node, Tensor]) -> tuple[int, list[int]] | None:
     """The dimension of a reshaped tensor of which all its users take segments, and the sizes of the finest ones."""
-    shape = _shape(node)
+    shape = shape_of_node(node)
     spans = [span_of(user, shape, constants) for user in node.users]
     known = [span for span in spans if span is not None and span[2]]
     if not known or len(known) < len(spans) or len({dim for dim, _, _ in known}) > 1:
@@ -186,7 +200,18 @@ def stays_stacked(call: Call, stack: Stack) -> bool:
         return bool(call.argument("dim", 0) % stack.ndim == stack.dim)
     if call.name in _TURNS or call.name in ("unsqueeze", "squeeze"):
         return _moved_to(call.name, call.args, stack.shape, stack.dim) is not None
-    return call.name in _COPIES
+    if call.name in SPLITS or call.name == "flatten":
+        alone = _left_alone(stack.shape, call.shapes[0], stack.dim) is not None
+        return alone or _joined_at(stack, call.shapes[0]) is not None
+    return call.name in _COPIES or (is_pointwise(call.target, call.name) and len(call.tensors()) == 0)
+
+
+def _joined_at(stack: Stack, shape: tuple[int, ...]) -> int | None:
+    """The dimension into which a reshape puts the parts one after the other."""
+    left, right = next(group for group in regroupings(stack.shape, shape) if stack.dim in group[0])
+    wide = [j for j in right if shape[j] > 1]
+    first = next(i for i in left if stack.shape[i] > 1)
+    return wide[0] if first == stack.dim and len(wide) == 1 else None
 
 
 def as_tensor(book: Book, stack: Stack) -> Value:
@@ -212,6 +237,10 @@ def on_stack(book: Book, call: Call, stack: Stack) -> Any:
         return stack.parts
     if call.name in _COPIES:
         return stack
+    if call.name in SPLITS or call.name == "flatten":
+        return _reshaped(book, call.shapes[0], stack)
+    if is_pointwise(call.target, call.name):
+        return Stack([_on_part(book, call, stack, part) for part in stack.parts], stack.dim)
     moved = _moved_to(call.name, call.args, stack.shape, stack.dim)
     assert moved is not None
     shape = [n for j, n in enumerate(call.shapes[0]) if j != moved]
@@ -225,3 +254,28 @@ def on_stack(book: Book, call: Call, stack: Stack) -> Any:
             book.regroup(part, result)
         parts.append(result)
     return Stack(parts, moved)
+
+
+def _reshaped(book: Book, shape: tuple[int, ...], stack: Stack) -> Stack | Value:
+    """Each part in its new shape, as a stack; or all parts one after the other, if that is what the shape says."""
+    moved = _left_alone(stack.shape, shape, stack.dim)
+    at = moved if moved is not None else _joined_at(stack, shape)
+    assert at is not None
+    size = [shape[at] // len(stack.parts)] if moved is None else []
+    parts = []
+    for part in stack.parts:
+        result = book.like([*shape[:at], *size, *shape[at + 1 :]], [part])
+        book.regroup(part, result)
+        parts.append(result)
+    if moved is not None:
+        return Stack(parts, at)
+    whole = book.like(shape, parts)
+    book.join(whole, parts, at)
+    return whole
+
+
+def _on_part(book: Book, call: Call, stack: Stack, part: Value) -> Value:
+    """An elementwise function of one part."""
+    args = tuple(part if argument is stack else argument for argument in call.args)
+    result: Value = unary(book, replace(call, args=args, shapes=[part.shape]))
+    return result

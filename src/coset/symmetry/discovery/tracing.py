@@ -29,6 +29,7 @@ from coset.symmetry.discovery import (
 )
 from coset.symmetry.discovery.calls import Call, is_pointwise, tensors_in
 from coset.symmetry.discovery.exporting import place_of
+from coset.symmetry.discovery.rejoining import rejoined
 from coset.symmetry.discovery.relations import Book, Value
 from coset.symmetry.discovery.rules import RULES, passed, straight
 from coset.symmetry.discovery.stacks import (
@@ -149,9 +150,12 @@ def _run(tracing: Tracing, module: torch.fx.GraphModule, arguments: Sequence[Any
     """Go through a graph, or a part of one that stands apart (under no_grad or autocast); returns what it returns."""
     env: dict[Node, Any] = {}
     given = iter(arguments)
+    whole = rejoined(module.graph)
     for node in module.graph.nodes:
         tracing.book.where = place_of(node)
-        if node.op == "placeholder":
+        if node in whole:
+            env[node] = env[whole[node]]
+        elif node.op == "placeholder":
             env[node] = next(given)
         elif node.op == "get_attr":
             env[node] = module.get_submodule(str(node.target))
@@ -232,6 +236,8 @@ def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
     several = isinstance(node.meta["val"], list | tuple)
     first = next(item for item in (node.meta["val"] if several else [node.meta["val"]]) if isinstance(item, Tensor))
     call = Call(name, target, args, kwargs, shapes, used, first.is_floating_point() or first.is_complex())
+    if name == "stack" and len(args[0]) > 1 and not any(isinstance(part, Stack) for part in args[0]):
+        return Stack(list(args[0]), call.argument("dim", 0) % len(shapes[0]))
     if args and isinstance(args[0], Stack) and stays_stacked(call, args[0]):
         return on_stack(book, call, args[0])
     call.args = args = tree_map_only(Stack, lambda stack: as_tensor(book, stack), args)
