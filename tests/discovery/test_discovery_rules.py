@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from groups import found_group, group
 from probes import PROBES as COMMON
+from probes import Probe
 from probes_of_algebra import ALGEBRA, LIMITED
 from probes_of_places import PLACES
 from torch import nn
@@ -62,6 +63,21 @@ def test_tensors_written_in_place():
     sym = discover(InPlace(), torch.ones(2, 4))
     assert not sym.pinned
     assert found_group(sym) == group("5", scales=5, signs=0)
+
+
+MIXED = {
+    "residual": (lambda x, p, w, b: x * (F.relu(p @ w + p) * b).sum(), {"p": (3, 4), "w": (4, 4), "b": (3, 4)}),
+    "similarities": (lambda x, p, q, b: x * (F.relu(p @ p.T @ q) * b).sum(), {"p": (3, 4), "q": (3, 5), "b": (3, 5)}),
+    "distances": (lambda x, p, q, b: x * (torch.cdist(p, p) @ q * b).sum(), {"p": (3, 4), "q": (3, 5), "b": (3, 5)}),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_units_beside_summed_ones_do_not_move_by_themselves_at_each(name):
+    """Rows of p meet all columns in p·w, and those of q all rows in A·q, though what comes out has the same units."""
+    function, shapes = MIXED[name]
+    sym = discover(Probe(function, [(3,)], shapes, group("", scales=0, signs=0)).model(), torch.randn(2, 3))
+    assert all(item.parent is None for item in sym.classes.values())
 
 
 def test_operations_without_a_rule_are_reported_with_their_module():

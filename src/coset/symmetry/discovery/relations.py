@@ -159,6 +159,8 @@ class Book:
         """Units that are summed over meet the units of all factors at once: they see only dimensions shared by these.
 
         In (W Wᵀ)_hg = Σ_d W_hd W_gd the two h are different ones, so that d cannot be told from what stands around it.
+        And the other units of a factor meet all units that are summed over: in Σ_g A_hg V_gd no d moves by itself at a
+        g, even if h and g are the same units.
         """
         rows = [[factor.dims[j] for factor in factors] for j in range(result.ndim)] + [list(g) for g in contracted]
         for group in contracted:
@@ -166,6 +168,10 @@ class Book:
             if len(meeting) > 1:
                 shared = [row[meeting[0]] for row in rows if all(row[number] is not None for number in meeting)]
                 self.sees(*(factors[meeting[0]].value.dims[dim] for dim in shared if dim is not None))
+        for number, factor in enumerate(factors):
+            gone = {group[number] for group in contracted} - {None}
+            if gone:
+                self.sees(*(term for dim, term in enumerate(factor.value.dims) if dim not in gone))
 
     def regroup(self, source: Value, target: Value) -> None:
         """``target`` holds the entries of ``source`` in order."""
