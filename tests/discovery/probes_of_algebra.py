@@ -141,6 +141,9 @@ LIMITED: dict[str, tuple[Probe, str]] = {
                            b=(3, 3)), "index_select"),
     "units indexed": (plain(lambda x, a, b: (x @ a.T)[:, torch.tensor([3, 0, 0])] @ b.T, "", 1, 1, b=(3, 3)), "index"),
     "rolled units": (plain(lambda x, a, b: ((x @ a.T).roll(1, 1) * (x @ a.T)) @ b.T, "", 1, 1), "roll"),
+    # A parameter's rows: units could move by themselves in each, were it known which row each becomes.
+    "rolled rows": (tokens(lambda x, p, b: x[..., 0] * (torch.tanh(p.roll(1, 0)) * b).sum(1), "5", 0, 5, p=(3, 5),
+                           b=(3, 5)), "roll"),
     "flipped units": (plain(lambda x, a, b: torch.tanh((x @ a.T).flip(1)) @ b.T, "", 0, 1), "flip"),
     "summed units": (plain(lambda x, a, b: torch.zeros(2, 3).index_add(1, torch.tensor([0, 1, 1, 2, 0]), x @ a.T)
                            @ b.T, "", 1, 1, b=(3, 3)), "index_add"),

@@ -2,7 +2,7 @@
 
 from coset.symmetry.discovery.calls import Call
 from coset.symmetry.discovery.relations import Book, Value, broadcast
-from coset.symmetry.discovery.rules import output, passed, rule, straight, told_apart, without
+from coset.symmetry.discovery.rules import output, passed, rule, straight, told_apart, told_apart_in_both, without
 
 _ONE = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
 
@@ -18,8 +18,7 @@ def fourier(book: Book, call: Call) -> Value:
     x = call.args[0]
     result = output(book, call, x)
     dims = _transformed(call, x)
-    for value in (x, result):
-        told_apart(book, value, dims, "a Fourier transform over its positions", known=False)
+    told_apart_in_both(book, x, dims, result, dims, "a Fourier transform over its positions", known=False)
     return passed(book, x, result, without(x, dims))
 
 

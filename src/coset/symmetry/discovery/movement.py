@@ -5,7 +5,7 @@ from typing import Any
 from coset.errors import InputError
 from coset.symmetry.discovery.calls import Call
 from coset.symmetry.discovery.relations import Book, Value, broadcast
-from coset.symmetry.discovery.rules import output, passed, rule, straight, told_apart, without
+from coset.symmetry.discovery.rules import output, passed, rule, straight, told_apart_in_both, without
 from coset.symmetry.discovery.terms import fresh
 
 
@@ -159,8 +159,8 @@ def moved_along(book: Book, call: Call) -> Value:
         list(range(x.ndim)) if dims in (None, []) else [d % x.ndim for d in ([dims] if isinstance(dims, int) else dims)]
     )
     result = output(book, call, x)
-    for value in (x, result):
-        told_apart(book, value, chosen, f"positions of {call.name}", known=call.name not in _SHUFFLES)
+    known = call.name not in _SHUFFLES
+    told_apart_in_both(book, x, chosen, result, chosen, f"positions of {call.name}", known=known)
     return passed(book, x, result, without(x, chosen))
 
 

@@ -59,7 +59,7 @@ def reduced(book: Book, call: Call) -> Value:
     counted = call.name in _COUNTS or (call.name in _NORMS and order == 0)
     passed(book, x, result, _kept(x, dims, keep), scale=0 if counted else scale, sign=sign)
     book.neutral(x, dims=dims, scale=not counted, sign=call.name not in (*_NORMS, *_COUNTS))
-    if len(dims) == 2 and call.name in _NORMS and (call.name == "nuclear_norm" or call.name.startswith("linalg")):
+    if len(dims) == 2 and call.name in ("linalg_norm", "linalg_matrix_norm", "nuclear_norm"):
         _of_matrices(book, x, dims)
     if call.name == "logsumexp":
         book.neutral(x)

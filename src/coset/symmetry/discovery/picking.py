@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from coset.errors import InputError
 from coset.symmetry.discovery.calls import Call
 from coset.symmetry.discovery.relations import Book, Power, Value, broadcast
-from coset.symmetry.discovery.rules import output, passed, rule, straight, told_apart, without
+from coset.symmetry.discovery.rules import output, passed, rule, straight, told_apart, told_apart_in_both, without
 from coset.symmetry.discovery.terms import atoms, resolve
 
 
@@ -61,8 +61,7 @@ def _picked(book: Book, call: Call, dim: int, *, known: bool) -> Value:
     x = call.args[0]
     result = output(book, call, *call.tensors())
     known = known and not _computed(x, [dim])
-    for value in (x, result):
-        told_apart(book, value, [dim], f"positions picked by {call.name}", known=known)
+    told_apart_in_both(book, x, [dim], result, [dim], f"positions picked by {call.name}", known=known)
     return passed(book, x, result, without(x, [dim]))
 
 
@@ -196,7 +195,6 @@ def indexed(book: Book, call: Call) -> Value:
     adjacent = used[-1] - used[0] == len(used) - 1
     first = used[0] if adjacent else 0
     known = known and not _computed(x, used)
-    told_apart(book, x, used, "positions picked by an index", known=known)
     new = range(first, first + extra)
-    told_apart(book, result, new, "positions picked by an index", known=known)
+    told_apart_in_both(book, x, used, result, new, "positions picked by an index", known=known)
     return passed(book, x, result, [*kept[:first], *(None,) * extra, *kept[first:]])

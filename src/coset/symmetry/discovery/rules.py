@@ -5,6 +5,7 @@ from typing import Any
 
 from coset.symmetry.discovery.calls import Call
 from coset.symmetry.discovery.relations import Book, Power, Value
+from coset.symmetry.discovery.terms import atoms, resolve
 
 RULES: dict[str, Callable[[Book, Call], Any]] = {}
 
@@ -47,3 +48,19 @@ def told_apart(book: Book, value: Value, dims: Sequence[int], reason: str, *, kn
 def without(value: Value, dims: Sequence[int]) -> list[int | None]:
     """The dimensions of a tensor in order, with None in place of some."""
     return [None if j in dims else j for j in range(value.ndim)]
+
+
+def told_apart_in_both(
+    book: Book, x: Value, dims: Sequence[int], result: Value, others: Sequence[int], reason: str, *, known: bool
+) -> None:
+    """As ``told_apart``, of ``dims`` of x and of ``others`` of the result, which are made of them.
+
+    What is told apart before stays so for the reason it has, which is then the result's, too.
+    """
+    before = [atom.pinned for dim in dims for atom in atoms(resolve(x.dims[dim]))]
+    if before and all(before):
+        told_apart(book, x, dims, reason)
+        told_apart(book, result, others, before[0] or reason)
+    else:
+        for value, chosen in ((x, dims), (result, others)):
+            told_apart(book, value, chosen, reason, known=known)
