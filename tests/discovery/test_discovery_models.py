@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from convolutional_networks import CONVOLUTIONAL
+from further_networks import FURTHER
 from groups import Group, found_group, group
 from sequence_networks import SEQUENCE
 from torch import nn
@@ -13,7 +14,7 @@ from architectures import CASES, made, randomized
 from coset.models import MLP, Elementwise, MyrtleCNN, ResNet18, Tiny10
 from coset.symmetry import activation_function, activation_names, discover, intertwiner
 
-NETWORKS = CONVOLUTIONAL | SEQUENCE
+NETWORKS = CONVOLUTIONAL | SEQUENCE | FURTHER
 
 
 def _built(build) -> nn.Module:
