@@ -51,6 +51,8 @@ def test_the_crafted_entry_itself_is_sound(tmp_path: Path) -> None:
         ({"config": '"text"'}, "its config is a str, expected a mapping"),
         ({"config": "[" * 100_000}, "its config is not JSON: maximum recursion depth"),
         ({"config": '{"a":' + "[" * 500 + "]" * 500 + "}"}, "its config is nested more than 100 levels deep"),
+        ({"config": '{ "kind": "mlp" }'}, "its configuration is not written as the store writes it"),
+        ({"config": '{"kind":NaN}'}, "config['kind'] is nan; a configuration holds finite numbers only"),
         ({"info": "null"}, "its info is a NoneType, expected a mapping"),
         ({"info": "[" * 100_000 + "]" * 100_000}, "its info is not JSON: maximum recursion depth"),
         ({"info": '{"n": ' + "9" * 5000 + "}"}, "its info is not JSON: Exceeds the limit"),

@@ -206,8 +206,12 @@ def _header(path: Path, fields: Mapping[str, str]) -> Header:
             cost=float(fields[_COST]) if _COST in fields else None,
         )
         header.created.astimezone(UTC)
+        canonical = canonical_json(header.config) == fields["config"]
     except (ValueError, OverflowError) as error:
         raise _damaged(path, _one_line(str(error), 200)) from error
+    if not canonical:
+        # Under this address nobody would look for it.
+        raise _damaged(path, "its configuration is not written as the store writes it")
     if header.created.tzinfo is None:
         raise _damaged(path, f"its date {header.created} has no time zone")
     if not all(isinstance(name, str) for name in header.names.values()):
