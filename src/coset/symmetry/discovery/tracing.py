@@ -28,6 +28,7 @@ from coset.symmetry.discovery import (
     scattering,
 )
 from coset.symmetry.discovery.calls import Call, is_pointwise, tensors_in
+from coset.symmetry.discovery.constants import Constants
 from coset.symmetry.discovery.exporting import place_of
 from coset.symmetry.discovery.rejoining import rejoined
 from coset.symmetry.discovery.relations import Book, Value
@@ -58,7 +59,7 @@ class Tracing:
     parameters: dict[str, Value]
     variances: list[tuple[str, str | None, float]] = field(default_factory=list)
     pinned: list[str] = field(default_factory=list)
-    constants: dict[Node, Tensor] = field(default_factory=dict)
+    constants: Constants = field(default_factory=Constants)
 
 
 def trace(program: torch.export.ExportedProgram, movable: Mapping[str, Tensor], fixed: Collection[str] = ()) -> Tracing:
@@ -74,11 +75,11 @@ def trace(program: torch.export.ExportedProgram, movable: Mapping[str, Tensor], 
     }
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
     arguments = [_placeholder(tracing, node, *kinds[node.name], movable, fixed) for node in placeholders]
-    tracing.constants = {
-        node: program.constants[target]
-        for node in placeholders
-        if (target := str(kinds[node.name][1])) in program.constants and isinstance(program.constants[target], Tensor)
-    }
+    for node in placeholders:
+        kind, name = kinds[node.name]
+        constant = movable.get(str(name), program.constants.get(str(name))) if kind in _KEPT else None
+        if isinstance(constant, Tensor) and not constant.is_meta and str(name) not in tracing.parameters:
+            tracing.constants.tensors[node] = constant
     tracing.book.where = "shared memory"
     for tie in ties(movable):
         _tie(tracing, tie, movable)
@@ -160,6 +161,7 @@ def _run(tracing: Tracing, module: torch.fx.GraphModule, arguments: Sequence[Any
         elif node.op == "get_attr":
             env[node] = module.get_submodule(str(node.target))
         elif node.op == "call_function":
+            tracing.constants.learn(node)
             env[node] = _call(tracing, node, env)
         elif node.op == "output":
             return _map(node.args[0], env)
@@ -201,15 +203,19 @@ def _map(argument: Any, env: Mapping[Node, Any]) -> Any:
     return argument
 
 
-def _shapes(node: Node) -> list[tuple[int, ...]]:
+def _shapes(tracing: Tracing, node: Node) -> list[tuple[int, ...]]:
     meta = node.meta.get("val")
     found = meta if isinstance(meta, list | tuple) else [meta]
-    shapes = [item.shape for item in found if isinstance(item, Tensor)]
-    if any(not isinstance(n, int) for shape in shapes for n in shape):
-        raise InputError(
-            f"{place_of(node)} gives a tensor whose shape depends on the data; no single graph can show it"
-        )
-    return [tuple(shape) for shape in shapes]
+    shapes = []
+    for item in found:
+        if isinstance(item, Tensor):
+            shape = tracing.constants.shape(node, item)
+            if shape is None:
+                raise InputError(
+                    f"{place_of(node)} gives a tensor whose shape depends on the data; no single graph can show it"
+                )
+            shapes.append(shape)
+    return shapes
 
 
 def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
@@ -225,7 +231,7 @@ def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
             f"the model's control flow depends on its data at {book.where}, which no single graph can show"
         )
     kwargs = {key: _map(value, env) for key, value in node.kwargs.items()}
-    shapes = _shapes(node)
+    shapes = _shapes(tracing, node)
     target: Any = node.target
     if not shapes:
         return _number(tracing, node, args)
@@ -242,9 +248,11 @@ def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
         return on_stack(book, call, args[0])
     call.args = args = tree_map_only(Stack, lambda stack: as_tensor(book, stack), args)
     if args and isinstance(args[0], Segments):
-        span = span_of(node, _shapes(node.all_input_nodes[0])[0], tracing.constants)
+        span = span_of(node, _shapes(tracing, node.all_input_nodes[0])[0], tracing.constants.tensors)
         assert span is not None
         return on_segments(book, call, args[0], *span[1:])
+    if name in ("index", "_unsafe_index"):
+        call.args = args = (args[0], _unmasked(tracing, node, args[1]), *args[2:])
     if name in SPLITS and (parts := _in_parts(tracing, node, args[0], shapes[0])) is not None:
         return parts
     result = _apply(tracing, call)
@@ -264,12 +272,27 @@ def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
     return [result] if several else result
 
 
+def _unmasked(tracing: Tracing, node: Node, indices: Sequence[Value | None]) -> list[Value | None]:
+    """Indices with every known mask replaced by the positions that it picks."""
+    found: list[Value | None] = []
+    given: Any = node.args[1]
+    for argument, value in zip(given, indices, strict=True):
+        places = tracing.constants.places(argument) if isinstance(argument, Node) else None
+        if places is None:
+            found.append(value)
+            continue
+        for place in places:
+            shape = tuple(place.shape)
+            found.append(tracing.book.value(shape, [fresh(n, "a constant", True) for n in shape], inert=True))
+    return found
+
+
 def _number(tracing: Tracing, node: Node, args: tuple[Any, ...]) -> Any:
     """A number read off a tensor is a tensor without dimensions; a function of such numbers lets nothing through."""
     book, values = tracing.book, tensors_in(args)
-    if not values or not isinstance(node.meta.get("val"), _SYMBOLS):
-        return node.meta.get("val")
     name = getattr(node.target, "__name__", str(node.target)).partition(".")[0]
+    if not values or not isinstance(node.meta.get("val"), _SYMBOLS) or name.startswith("sym_"):
+        return node.meta.get("val")  # a size is no function of what a tensor holds
     if name in ("item", "_local_scalar_dense") and isinstance(node.meta["val"], torch.SymFloat):
         return _entry(book, values[0])
     for value in values:
@@ -291,7 +314,7 @@ def _in_parts(tracing: Tracing, node: Node, x: Value, shape: tuple[int, ...]) ->
     """A reshaped tensor in the parts in which alone it is read, if there are such."""
     if (dim := stack_dimension(node)) is not None:
         return split_into_stack(tracing.book, x, shape, dim)
-    if (cuts := segment_sizes(node, tracing.constants)) is not None:
+    if (cuts := segment_sizes(node, tracing.constants.tensors)) is not None:
         return split_into_segments(tracing.book, x, shape, *cuts)
     return None
 
@@ -345,6 +368,9 @@ _REARRANGING = (
     picking.sliced,
     picking.selected,
 )
+
+# What a model brings with it.
+_KEPT = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 # What a number that depends on data is called in the graph.
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
