@@ -44,8 +44,9 @@ def diagonal_scalings(
 ) -> tuple[int, dict[str, Tensor]] | None:
     """How many independent elementwise scalings θ ↦ exp(t·d)∘θ keep the function, and masks of the entries meant.
 
-    The null space of the rows d ↦ Σ dⱼ θⱼ ∂f/∂θⱼ over many inputs and several θ: one θ alone would let every
-    continuous symmetry count. Entries without derivative, because nobody reads them or only their sign, are left out.
+    The null space of the rows d ↦ Σ dⱼ θⱼ ∂f/∂θⱼ over many inputs and many θ: one θ alone would let every
+    continuous symmetry count, and a few of them many where the outputs are few. Entries without
+    derivative, because nobody reads them or only their sign, are left out.
     None where this cannot be counted: too many weights, complex ones, ties through storage, no derivative. The weights
     are left as they were.
     """
@@ -59,11 +60,10 @@ def diagonal_scalings(
     before = {name: tensor.detach().clone() for name, tensor in leaves.items()}
     rows: list[Tensor] = []
     try:
-        for _ in range(3):
+        while len(rows) < 1.5 * count + 20:
             draw_weights(model, generator)
-            needed = len(rows) + count // 2 + 10
-            while len(rows) < needed:
-                rows += _rows(model, leaves, shifts, draw_input(kind, 4, generator), generator)
+            scale = 8.0 if len(rows) % 3 == 0 else 1.0  # what saturates or is cut off does so for some
+            rows += _rows(model, leaves, shifts, draw_input(kind, 4, generator, scale), generator)
     except RuntimeError:
         return None  # the model overwrites what its derivative needs, or an operation has none
     finally:
@@ -92,10 +92,10 @@ def _rows(
         result = torch.func.functional_call(model, given, (x,))
     outputs = [t.flatten() for t in tree_leaves(result) if isinstance(t, Tensor) and t.requires_grad]
     if not outputs:
-        return [torch.zeros(sum(t.numel() for t in given.values()), dtype=torch.float64)] * 8
+        return [torch.zeros(sum(t.numel() for t in given.values()), dtype=torch.float64)] * 4
     joined = torch.cat(outputs)
     rows = []
-    for _ in range(min(len(joined), 12)):
+    for _ in range(min(len(joined), 4)):
         weights = torch.randn(len(joined), generator=generator, dtype=torch.float64)
         grads = torch.autograd.grad(joined @ weights, list(given.values()), retain_graph=True, allow_unused=True)
         parts = [
