@@ -107,8 +107,12 @@ PROBES: dict[str, list[Probe]] = {
                      group("5 5x2", scales=5, signs=5))],
     "joined": [Probe(lambda x, a, b, c: torch.cat([x @ a.T, x @ c.T], 1) @ b.T, [(4,)],
                      {"a": (5, 4), "b": (3, 8), "c": (3, 4)}, group("5 3", scales=8, signs=8))],
-    "stacked": [plain(lambda x, a, b, c: torch.tanh(torch.stack([x @ a.T, x @ c.T], 2)).sum(2) @ b.T, scales=0,
-                       **TWO)],
+    "stacked": [
+        plain(lambda x, a, b, c: torch.tanh(torch.stack([x @ a.T, x @ c.T], 2)).sum(2) @ b.T, scales=0, **TWO),
+        # A stack of stacks.
+        plain(lambda x, a, b, c: torch.tanh(torch.stack([torch.stack([x @ a.T, x @ c.T], 2)] * 2, 3)).sum((2, 3)) @ b.T,
+              scales=0, **TWO),
+    ],
     "divided": [Probe(lambda x, a, b: torch.mul(*(x @ a.T).chunk(2, 1)) @ b.T, [(4,)], {"a": (10, 4), "b": (3, 5)},
                       group("5", scales=10, signs=10))],
     "sliced": [

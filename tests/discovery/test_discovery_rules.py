@@ -68,13 +68,16 @@ def test_tensors_written_in_place():
 MIXED = {
     "residual": (lambda x, p, w, b: x * (F.relu(p @ w + p) * b).sum(), {"p": (3, 4), "w": (4, 4), "b": (3, 4)}),
     "similarities": (lambda x, p, q, b: x * (F.relu(p @ p.T @ q) * b).sum(), {"p": (3, 4), "q": (3, 5), "b": (3, 5)}),
+    "rolled": (lambda x, p, b: x * (F.relu(p.roll(1, 0) + p) * b).sum(), {"p": (3, 4), "b": (3, 4)}),
+    "cosines": (lambda x, p, b: x * (F.cosine_similarity(p, p.flip(0)) * b).sum(), {"p": (3, 4), "b": (3,)}),
+    "pooled": (lambda x, p, b: x * (F.relu(F.avg_pool1d(p, 3, 1, 1) + p) * b).sum(), {"p": (4, 3), "b": (4, 3)}),
     "distances": (lambda x, p, q, b: x * (torch.cdist(p, p) @ q * b).sum(), {"p": (3, 4), "q": (3, 5), "b": (3, 5)}),
 }
 
 
 @pytest.mark.parametrize("name", MIXED)
 def test_units_beside_summed_ones_do_not_move_by_themselves_at_each(name):
-    """Rows of p meet all columns in p·w, and those of q all rows in A·q, though what comes out has the same units."""
+    """Rows of p meet all columns in p·w, units of q all rows in A·q, though what comes out has the same units."""
     function, shapes = MIXED[name]
     sym = discover(Probe(function, [(3,)], shapes, group("", scales=0, signs=0)).model(), torch.randn(2, 3))
     assert all(item.parent is None for item in sym.classes.values())
