@@ -1,14 +1,17 @@
 """What an alignment may be given: two networks of one architecture, finite, whole, and known to the symmetry."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coset.alignment.result import Network, points
+from coset.batches import input_batches
 from coset.distribution import Delta, Gaussian, LowRank, MeanField
 from coset.errors import InputError
-from coset.symmetry import Element, Symmetry
+from coset.symmetry import Element, Symmetry, check_preserves
+from coset.train.randomness import own_global_state
 
 _POSTERIORS = (MeanField, Gaussian, LowRank)
 
@@ -43,6 +46,24 @@ def check_network(sym: Symmetry, network: Network, what: str) -> None:
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             count = int((~torch.isfinite(tensor)).sum())
             raise InputError(f"'{name}' of {what} has {count} entries that are NaN or infinite")
+
+
+def proven_on(sym: Symmetry, model: nn.Module, data: Any) -> Symmetry:
+    """A symmetry from elsewhere, checked on a few of the data before it is used with the model; raises if it is none.
+
+    Data that can be read only once are left alone.
+    """
+    if sym.proven or not isinstance(model, nn.Module) or not isinstance(data, Iterable) or iter(data) is data:
+        return sym
+    with own_global_state(torch.device("cpu")):  # a loader that shuffles must not do so differently afterwards
+        batch = next(input_batches(data), None)
+    if batch is None:
+        return sym
+    device = next((tensor.device for tensor in model.parameters()), batch.device)
+    try:
+        return check_preserves(sym, model, batch[:2].to(device))
+    except InputError as error:
+        raise InputError(f"the symmetry does not fit the model: {error}") from error
 
 
 def check_pair(sym: Symmetry, reference: Network, other: Network) -> None:

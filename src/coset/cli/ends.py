@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from coset.cli.examples import Choice, load_examples
 from coset.cli.models import build_model
-from coset.cli.networks import Source, check_symmetry, converted, read_symmetry
+from coset.cli.networks import Source, check_symmetry, converted, proven_symmetry, read_symmetry
 from coset.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,8 +51,6 @@ def read_ends(
 
     The symmetry is read or discovered if ``symmetric``, and last.
     """
-    from coset.symmetry import discover
-
     chosen = _likelihood(likelihood, choice)
     known = read_symmetry(source)
     read = [_read(file, source) for file in files]
@@ -72,7 +70,7 @@ def read_ends(
         raise InputError(f"no path from {files[0]} to {files[1]}: {error}") from error
     splits = _splits(choice, inputs, dtype)
     _check_outputs(model, drawn[0], splits, chosen, f"--data {choice.name} does not suit the model {source.model}")
-    sym = (discover(model, inputs) if known is None else known) if symmetric else None
+    sym = proven_symmetry(known, model, inputs, source) if symmetric else None
     return Ends((read[0][0], read[1][0]), (networks[0], networks[1]), model, splits, chosen, sym)
 
 

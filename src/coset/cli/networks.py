@@ -59,12 +59,11 @@ class Weights:
     dtype: "torch.dtype"
     inputs: tuple["Tensor", ...]
     known: "Symmetry | None"
+    source: Source
 
     def symmetry(self) -> "Symmetry":
         """The symmetry that is known, or the one of the model, which takes a while."""
-        from coset.symmetry import discover
-
-        return discover(self.model, self.inputs) if self.known is None else self.known
+        return proven_symmetry(self.known, self.model, self.inputs, self.source)
 
 
 def read_weights(files: Sequence[Path], source: Source) -> Weights:
@@ -89,7 +88,7 @@ def read_weights(files: Sequence[Path], source: Source) -> Weights:
     dtype = torch.float64 if torch.float64 in types else torch.float32
     params = tuple(converted(tensors, dtype) for tensors in matched)
     check_symmetry(known, params[0], source)
-    return Weights(checkpoints, params, model, dtype, inputs, known)
+    return Weights(checkpoints, params, model, dtype, inputs, known, source)
 
 
 def read_symmetry(source: Source) -> "Symmetry | None":
@@ -109,6 +108,20 @@ def check_symmetry(known: "Symmetry | None", params: Mapping[str, "Tensor"], sou
         check_network(known, params, f"the model {source.model}")
     except InputError as error:
         raise InputError(f"{source.symmetry} does not fit: {error}") from error
+
+
+def proven_symmetry(
+    known: "Symmetry | None", model: "nn.Module", inputs: tuple["Tensor", ...], source: Source
+) -> "Symmetry":
+    """The symmetry that was read, checked by forward passes of the model; or the model's own, without one."""
+    from coset.symmetry import check_preserves, discover
+
+    if known is None:
+        return discover(model, inputs)
+    try:
+        return check_preserves(known, model, inputs)
+    except InputError as error:
+        raise InputError(f"{source.symmetry} does not fit the model {source.model}: {error}") from error
 
 
 def read_networks(files: Sequence[Path], source: Source, choice: Choice | None) -> Networks:

@@ -7,6 +7,7 @@ from coset.symmetry.discovery.discover import discover
 from coset.symmetry.element import Element
 from coset.symmetry.infer import infer_intertwiner
 from coset.symmetry.intertwiner import Intertwiner
+from coset.symmetry.preserving import check_preserves
 from coset.symmetry.symmetry import Family, Parameter, Symmetry
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Variance",
     "activation_function",
     "activation_names",
+    "check_preserves",
     "discover",
     "homogeneity_defect",
     "homogeneity_slope",

@@ -2,8 +2,8 @@
 
 Scales of two families may overlap: in a matrix whose rows and columns both scale freely, a factor common to all rows is
 one common to all columns. Logarithms of scales are split into parts that belong to one class each: for n units in every
-block, numbers that sum to 0 over each block. Parts of different classes never overlap, and the units of one class behave
-alike, so that the rank is that of a small matrix of charges for every class, times the dimension of its part.
+block, numbers that sum to 0 over each block. Parts of different classes never overlap, and units of one class behave
+alike: the rank is that of a small matrix of charges for every class, times the dimension of its part.
 """
 
 import math
