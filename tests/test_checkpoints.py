@@ -343,3 +343,16 @@ def test_folders_made_for_an_output_go_when_the_work_fails(tmp_path):
     with pytest.raises(RuntimeError), output_file(tmp_path / "new" / "deep" / "w"):
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\u2028b", "a\x85b"])
+def test_names_of_several_lines_are_told_in_one(tmp_path, name):
+    path = tmp_path / "w.safetensors"
+    safetensors.torch.save_file({name: torch.tensor([torch.nan])}, path)
+    with pytest.raises(InputError) as caught:
+        read_checkpoint(path)
+    assert len(str(caught.value).splitlines()) == 1
+    safetensors.torch.save_file({name: torch.tensor([1.0])}, path)
+    with pytest.raises(InputError) as caught:
+        match_checkpoint(read_checkpoint(path), {"a": torch.zeros(1)})
+    assert len(str(caught.value).splitlines()) == 1

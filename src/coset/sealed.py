@@ -114,11 +114,16 @@ def _check_tensors(where: str, tensors: Mapping[str, Tensor], written: Mapping[s
     """The tensors of the file must be those that were written, bit by bit."""
     for name, expected in written.items():
         if name not in tensors:
-            raise InputError(f"{where} is damaged: it lacks {name}")
+            raise InputError(f"{where} is damaged: it lacks {_one_line(name)}")
         if checksum(tensors[name]) != expected:
-            raise InputError(f"{where} is damaged: {name} does not have the checksum it was written with")
+            raise InputError(f"{where} is damaged: {_one_line(name)} does not have the checksum it was written with")
     for name in tensors.keys() - written.keys():
-        raise InputError(f"{where} is damaged: it has {name}, which was not written")
+        raise InputError(f"{where} is damaged: it has {_one_line(name)}, which was not written")
+
+
+def _one_line(name: str) -> str:
+    """A name from a file, which may be anything."""
+    return " ".join(name.split())[:200]
 
 
 def checksum_key(key: str) -> str:

@@ -155,6 +155,9 @@ def test_other_schemas_and_damage(tmp_path):
         "holds no distribution: the tensor 'params/v' is missing": {
             "schema": OLD, "content": {"kind": "delta", "params": {"v": "v"}},
         },
+        "holds no distribution: names has 'a b', which mean has not$": {
+            "schema": OLD, "content": {"kind": "gaussian", "mean": {"w": "w"}, "names": ["a\nb"]},
+        },
         "is damaged: KeyError": {"schema": OLD, "content": {"kind": "mean-field"}},
         "holds no distribution: params\\['w'\\] has shape": {
             "schema": OLD, "content": {"kind": "samples", "params": {"w": "w"}},
@@ -169,7 +172,7 @@ def test_other_schemas_and_damage(tmp_path):
         },
     }  # fmt: skip
     for message, content in cases.items():
-        written(path, content)
+        written(path, content, {"params/w": torch.zeros(2), "mean/w": torch.zeros(2), "covariance": torch.eye(2)})
         with pytest.raises(InputError, match=rf"q {message}"):
             load_distribution(path)
 

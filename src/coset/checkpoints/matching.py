@@ -28,7 +28,7 @@ def match_checkpoint(checkpoint: Checkpoint, state: Mapping[str, Tensor], what: 
     if unexpected:
         problems.append(f"{what} does not have its {_some(unexpected)}")
     shapes = [
-        f"'{name}' is {tuple(found[name].shape)} where {tuple(tensor.shape)} is expected"
+        f"{name!r} is {tuple(found[name].shape)} where {tuple(tensor.shape)} is expected"
         for name, tensor in state.items()
         if name in found and found[name].shape != tensor.shape
     ]
@@ -41,7 +41,7 @@ def match_checkpoint(checkpoint: Checkpoint, state: Mapping[str, Tensor], what: 
     for name, tensor in state.items():
         if found[name].is_floating_point() != tensor.is_floating_point():
             raise InputError(
-                f"'{name}' of {checkpoint.where} is of type {found[name].dtype}; {what} has {tensor.dtype} there"
+                f"{name!r} of {checkpoint.where} is of type {found[name].dtype}; {what} has {tensor.dtype} there"
             )
     return {name: found[name] for name in state}
 
@@ -54,7 +54,7 @@ def as_stored(checkpoint: Checkpoint, params: Mapping[str, Tensor], what: str) -
         stored = value.to(tensor.dtype)
         if value.is_floating_point() and bool((torch.isfinite(value) & ~torch.isfinite(stored.to(value.dtype))).any()):
             largest = float(value.abs().max())
-            raise InputError(f"'{name}' of {what} reaches {largest:.3g}, too large for {tensor.dtype} as it is stored")
+            raise InputError(f"{name!r} of {what} reaches {largest:.3g}, too large for {tensor.dtype} as it is stored")
         result[checkpoint.prefix + name] = stored
     return result
 
@@ -78,7 +78,7 @@ def _tie(names: Sequence[str], found: dict[str, Tensor], checkpoint: Checkpoint)
     for name in present[1:]:
         if first.dtype != found[name].dtype or not torch.equal(first, found[name]):
             raise InputError(
-                f"'{present[0]}' and '{name}' are one tensor in the model, but differ in {checkpoint.where}"
+                f"{present[0]!r} and {name!r} are one tensor in the model, but differ in {checkpoint.where}"
             )
     found.update(dict.fromkeys(names, first))
 
@@ -91,11 +91,11 @@ def _hint(found: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
         prefix = first.removesuffix(name)
         if prefix != first and prefix.endswith(".") and {prefix + other for other in shorter} == set(longer):
             if longer is found:
-                return f"; its names fit without '{prefix}': choose that with strip_prefix (--strip-prefix {prefix})"
-            return f"; its names lack the prefix '{prefix}'"
+                return f"; its names fit without {prefix!r}: choose that with strip_prefix (--strip-prefix {prefix})"
+            return f"; its names lack the prefix {prefix!r}"
     return ""
 
 
 def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(f"'{name}'" for name in names[:_SHOWN])
+    shown = ", ".join(f"{name!r}" for name in names[:_SHOWN])
     return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -60,7 +60,7 @@ def read_checkpoint(path: str | os.PathLike[str], *, key: str | None = None, str
     metadata: dict[str, str] = {}
     if start[8:] == b"{":  # a safetensors file: the length of its header in eight bytes, then JSON
         if key is not None:
-            raise InputError(f"{where} is a safetensors file, which has no parts; '{key}' cannot be chosen there")
+            raise InputError(f"{where} is a safetensors file, which has no parts; {key!r} cannot be chosen there")
         found, metadata = read_tensors(where, str(where))
     elif start.startswith((b"PK\x03\x04", b"\x80")):  # a zip archive; a pickle
         found = _state_dict(_read_pytorch(where), key, where)
@@ -110,7 +110,7 @@ def _state_dict(content: Any, key: str | None, where: Path) -> Mapping[Any, Any]
         chosen = content.get(key)
         if not isinstance(chosen, Mapping):
             found = f"a {type(chosen).__name__} there" if key in content else f"only {_listed(content)}"
-            raise InputError(f"{where} has no state dict under '{key}', {found}")
+            raise InputError(f"{where} has no state dict under {key!r}, {found}")
         return chosen
     parts = [name for name, value in content.items() if _is_state_dict(value)]
     if not parts:
@@ -131,10 +131,10 @@ def _checked(name: Any, value: Any, where: Path) -> Tensor:
     if not isinstance(name, str):
         raise InputError(f"{where} holds something under {name!r}; expected names")
     if not isinstance(value, Tensor):
-        raise InputError(f"'{name}' of {where} is a {type(value).__name__}; expected a tensor")
+        raise InputError(f"{name!r} of {where} is a {type(value).__name__}; expected a tensor")
     if value.layout is not torch.strided or value.is_meta or value.is_quantized or value.is_nested:
         kind = "quantized" if value.is_quantized else "nested" if value.is_nested else value.layout
-        raise InputError(f"'{name}' of {where} is not a dense tensor with values ({kind} on {value.device})")
+        raise InputError(f"{name!r} of {where} is not a dense tensor with values ({kind} on {value.device})")
     require_finite(name, value, str(where))
     return value.detach()
 
@@ -146,7 +146,7 @@ def require_finite(name: str, tensor: Tensor, where: str) -> None:
         finite = torch.isfinite(tensor.float() if tensor.element_size() == 1 else tensor)
         if not bool(finite.all()):
             raise InputError(
-                f"'{name}' of {where} has {int((~finite).sum())} of {tensor.numel()} entries that are NaN or infinite"
+                f"{name!r} of {where} has {int((~finite).sum())} of {tensor.numel()} entries that are NaN or infinite"
             )
 
 
@@ -156,10 +156,10 @@ def _stripped(params: Mapping[str, Tensor], prefix: str, where: Path) -> dict[st
         return dict(params)
     if len(having) < len(params):
         other = next(name for name in params if name not in set(having))
-        raise InputError(f"'{prefix}' begins '{having[0]}' but not '{other}' of {where}; expected it on all names")
+        raise InputError(f"{prefix!r} begins {having[0]!r} but not {other!r} of {where}; expected it on all names")
     return {name.removeprefix(prefix): tensor for name, tensor in params.items()}
 
 
 def _listed(names: Any, limit: int = 4) -> str:
-    known = [f"'{name}'" for name in names]
+    known = [f"{name!r}" for name in names]
     return ", ".join(known[:limit]) + (f" and {len(known) - limit} more" if len(known) > limit else "")

@@ -85,7 +85,8 @@ def load_distribution(path: str | os.PathLike[str], *, sym: Symmetry | None = No
             require_fingerprint(description.get("symmetry"), sym, "it")
         return unpack(found.params, description["content"])
     except InputError as error:
-        raise InputError(f"{found.where} holds no distribution: {error}") from error
+        # Names from the file may be in it, with ends of lines.
+        raise InputError(f"{found.where} holds no distribution: {' '.join(str(error).split())}") from error
     except (KeyError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
         told = " ".join(repr(error).split())
         raise InputError(f"{found.where} is damaged: {told} in what it says of its content") from error
