@@ -65,14 +65,36 @@ def test_a_wrong_group_is_unsound(fuzz):
     """The symmetry of a tanh network, claimed of one with ReLU: signs change its outputs."""
     model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
     wrong = discover(nn.Sequential(model[0], nn.Tanh(), model[2]).eval(), torch.zeros(2, 3))
-    given = [{"input": torch.randn(4, 3, generator=torch.Generator().manual_seed(0))}]
-    check = fuzz.architectures.check
-    change, _ = check.changes(model.double(), wrong, given, torch.Generator().manual_seed(0))
-    assert change > 0.01
+    generator = torch.Generator().manual_seed(0)
+    given = [{"input": torch.randn(4, 3, generator=generator)}]
+    check, twin = fuzz.architectures.check, model.double()
+    params = check.general_position(twin, generator)
+    assert check.largest_change(twin, params, wrong, given, generator) > 0.01
     right = wrong.restrict(signs=False)
-    change, noticed = check.changes(model, right, given, torch.Generator().manual_seed(0))
-    assert change <= check.TOLERANCE
-    assert noticed >= check.NOTICED
+    assert check.largest_change(twin, params, right, given, generator) <= check.TOLERANCE
+
+
+class _Branches(nn.Module):
+    """Two branches, of which the second is heard above a threshold only."""
+
+    def __init__(self, threshold):
+        super().__init__()
+        self.threshold = threshold
+        self.low, self.high, self.out = nn.Linear(3, 5), nn.Linear(3, 5), nn.Linear(10, 2)
+
+    def forward(self, input):
+        heard = self.high(input).tanh() * (input[:, :1] > self.threshold)
+        return self.out(torch.cat([self.low(input).tanh(), heard], 1))
+
+
+@pytest.mark.parametrize(("threshold", "silent"), [(-9.0, ()), (9.0, ("high",))])
+def test_a_class_that_no_output_notices_is_told(fuzz, threshold, silent):
+    generator = torch.Generator().manual_seed(0)
+    input = torch.randn(4, 3, generator=generator, dtype=torch.float64)
+    sym = discover(_Branches(-9.0).double().eval(), input)
+    check, twin = fuzz.architectures.check, _Branches(threshold).double().eval()
+    params = check.general_position(twin, generator)
+    assert check.unnoticed(twin, params, sym, {"input": input}, generator) == silent
 
 
 def test_rows_are_written_between_their_marks_and_read_again(fuzz):
