@@ -60,6 +60,11 @@ ALGEBRA: dict[str, list[Probe]] = {
               plain(None, "4", 4, 4).group),
         Probe(lambda x, w, b: b @ torch.linalg.solve(w, x.T), [(4,)], {"w": (4, 4), "b": (3, 4)},
               plain(None, "4", 4, 4).group),
+        # One matrix between the units of two layers, for all in the batch; and a vector behind it.
+        tokens(lambda x, a, w, b: torch.linalg.solve(w, (x @ a.T).mT).mT @ b.T, "5 5", 10, 10, a=(5, 4), w=(5, 5),
+               b=(3, 5)),
+        Probe(lambda x, w, v, b: x * (b @ torch.linalg.solve(w, v)), [(4,)], {"w": (5, 5), "v": (5,), "b": (5,)},
+              plain(None, "5 5", 10, 10).group),
     ],
     # The diagonal of h kᵀ is h·k.
     "diagonal": [
@@ -147,8 +152,7 @@ LIMITED: dict[str, tuple[Probe, str]] = {
     "flipped units": (plain(lambda x, a, b: torch.tanh((x @ a.T).flip(1)) @ b.T, "", 0, 1), "flip"),
     "summed units": (plain(lambda x, a, b: torch.zeros(2, 3).index_add(1, torch.tensor([0, 1, 1, 2, 0]), x @ a.T)
                            @ b.T, "", 1, 1, b=(3, 3)), "index_add"),
-    "ranks and places": (plain(lambda x, a, b: torch.mul(*(x @ a.T).topk(3, 1)) @ b.T, "", 1, 0, b=(3, 3)), "topk"),
-    "a code": (plain(lambda x, a, b: b[(x @ a.T).argmax(1)] @ x.T, "", 1, 0, b=(5, 4)), "argmax"),
+    "ranks and places": (plain(lambda x, a, b: torch.mul(*(x @ a.T).topk(3, 1)) @ b.T, "", 1, 0, b=(3, 3)), "mul"),
     "frequencies of units": (plain(lambda x, a, b: torch.fft.fft(x @ a.T).real @ b.T, "", 1, 1), "fft_fft"),
     "cross product": (plain(lambda x, a, b, c: torch.linalg.cross(x @ a.T, x @ c.T) @ b.T, "", 2, 2, a=(3, 4),
                             c=(3, 4), b=(3, 3)), "linalg_cross"),

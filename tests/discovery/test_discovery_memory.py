@@ -18,7 +18,6 @@ variables of torch's configuration, which it does not give back. The texts are 4
 """
 
 
-@sources_forgotten()
 def discovered(seed):
     generator = torch.Generator().manual_seed(seed)
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))

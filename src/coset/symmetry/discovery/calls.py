@@ -107,6 +107,7 @@ def is_pointwise(target: Callable[..., Any], name: str) -> bool:
 _COMPOSED = frozenset(
     {
         "selu",
+        "floor_divide",
         "celu",
         "softsign",
         "tanhshrink",

@@ -17,9 +17,11 @@ from coset.symmetry.discovery.terms import leave_unread
 from coset.symmetry.discovery.tracing import Tracing, reported, trace
 from coset.symmetry.discovery.verification import Pairs, generic_influence
 from coset.symmetry.discovery.verification import verify as verified
+from coset.symmetry.graph_sources import sources_forgotten
 from coset.symmetry.symmetry import Symmetry
 
 
+@sources_forgotten()
 def discover(
     model: nn.Module,
     example_inputs: Any,

@@ -5,27 +5,34 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from coset.symmetry.discovery.relations import Book
-from coset.symmetry.discovery.terms import Atom, Plus, Term, resolve
+from coset.symmetry.discovery.terms import Atom, Plus, Term, atoms, resolve
 
 
 def companions(book: Book, wanted: Iterable[Atom]) -> dict[Atom, set[Atom]]:
     """For each atom the others that stand beside every one of its entries, on every tensor on which it stands."""
     common: dict[Atom, set[Atom]] = {}
     interesting = set(wanted)
-    known: dict[tuple[Term, ...], None] = {}
-    for dims in (*(value.dims for value in book.values), *book.hidden):
-        known.setdefault(tuple(resolve(dim) for dim in dims))
-    for terms in known:
+    known: dict[tuple[tuple[Term, ...], bool], None] = {}
+    for dims, data in (*((value.dims, value.data) for value in book.values), *book.hidden):
+        known.setdefault((tuple(resolve(dim) for dim in dims), data))
+    implied = [
+        (frozenset(atom for term in dims for atom in atoms(resolve(term))), frozenset(atoms(resolve(units))))
+        for dims, units in book.implied
+    ]
+    for terms, data in known:
         alternatives = [paths(term) for term in terms]
         everywhere = [frozenset.intersection(*choices) for choices in alternatives]
         # An atom on two dimensions stands for two different units of it: neither is around the others.
         count = Counter(atom for choices in alternatives for atom in frozenset[Atom]().union(*choices))
         twice = {atom for atom, number in count.items() if number > 1}
+        here = frozenset[Atom]().union(*everywhere)
+        # Of every token it is known which expert it goes to: its units are units of that expert.
+        chosen = frozenset[Atom]().union(*(units for at, units in implied if data and at and at <= here))
         for number, choices in enumerate(alternatives):
             others = frozenset().union(*everywhere[:number], *everywhere[number + 1 :])
             for path in choices:
                 for atom in path & interesting:
-                    beside = (path | others) - {atom} - twice
+                    beside = (path | others | (chosen - count.keys())) - {atom} - twice
                     common[atom] = common[atom] & beside if atom in common else set(beside)
     return common
 

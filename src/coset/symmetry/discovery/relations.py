@@ -8,7 +8,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from coset.symmetry.discovery.terms import Term, fresh, pin, plus, times, unify
+from coset.symmetry.discovery.terms import Atom, Term, atoms, fresh, pin, plus, resolve, times, unify
+
+
+@dataclass(frozen=True)
+class About:
+    """What the whole numbers of a tensor are, along the dimension ``term``.
+
+    ``role``: "place", a position; "order", every position once; "count", how often each position is named; "end",
+    where the group of each position ends.
+    """
+
+    role: str
+    term: Term
 
 
 @dataclass(eq=False)
@@ -16,7 +28,7 @@ class Value:
     """A tensor of the graph: its shape and, dimension by dimension, a term.
 
     ``inert``: it depends on no parameter, so that it carries no scale or sign. ``zero``: all its entries are 0, so that
-    any scale and sign may be said of it.
+    any scale and sign may be said of it. ``data``: it depends on an input. ``about``: what its whole numbers mean.
     """
 
     shape: tuple[int, ...]
@@ -24,6 +36,8 @@ class Value:
     inert: bool
     where: str
     zero: bool = False
+    data: bool = False
+    about: About | None = None
 
     @property
     def ndim(self) -> int:
@@ -89,12 +103,20 @@ Relation = Multiplied | Neutral | Regrouped | Joined
 
 @dataclass
 class Book:
-    """All that has been said so far."""
+    """All that has been said so far.
+
+    ``hidden``: dimensions of tensors inside operations, and whether they depend on inputs. ``limits``: what was pinned
+    for want of knowledge. ``implied``: dimensions whose positions together determine a unit of another one, at given
+    inputs. ``orders``: dimensions in an order that sorting by units of another one made. ``own``: atoms of parameters.
+    """
 
     values: list[Value] = field(default_factory=list)
     relations: list[Relation] = field(default_factory=list)
-    hidden: list[tuple[Term, ...]] = field(default_factory=list)
+    hidden: list[tuple[tuple[Term, ...], bool]] = field(default_factory=list)
     limits: dict[str, list[Term]] = field(default_factory=dict)
+    implied: list[tuple[tuple[Term, ...], Term]] = field(default_factory=list)
+    orders: list[tuple[Atom, Term]] = field(default_factory=list)
+    own: set[Atom] = field(default_factory=set)
     where: str = ""
 
     def value(self, shape: Sequence[int], dims: Iterable[Term], *, inert: bool = False) -> Value:
@@ -106,8 +128,11 @@ class Book:
 
     def like(self, shape: Sequence[int], inputs: Iterable[Value], *, pinned: str | None = None) -> Value:
         """A new tensor of unknown structure that depends on ``inputs``."""
+        inputs = list(inputs)
         inert = all(v.inert for v in inputs)
-        return self.value(shape, [fresh(n, pinned, inert) for n in shape], inert=inert)
+        made = self.value(shape, [fresh(n, pinned, inert) for n in shape], inert=inert)
+        made.data = any(v.data for v in inputs)
+        return made
 
     def same(self, one: Value, i: int, two: Value, j: int) -> None:
         """Dimension i of one is dimension j of two."""
@@ -120,10 +145,22 @@ class Book:
 
     def limit(self, value: Value, dims: Iterable[int] | None = None, reason: str = "") -> None:
         """Pin where what is known of an operation ends, not the group: it is reported if parameters are concerned."""
-        told = f"{self.where}: {reason}"
         for dim in range(value.ndim) if dims is None else dims:
-            pin(value.dims[dim], told)
-            self.limits.setdefault(told, []).append(value.dims[dim])
+            self.limit_term(value.dims[dim], reason)
+
+    def limit_term(self, term: Term, reason: str) -> None:
+        """The same of a dimension by itself."""
+        told = f"{self.where}: {reason}"
+        pin(term, told)
+        self.limits.setdefault(told, []).append(term)
+
+    def same_term(self, one: Term, two: Term) -> None:
+        """Two dimensions are the same."""
+        unify(one, two, self.where)
+
+    def sorted_atoms(self) -> set[Atom]:
+        """The atoms of dimensions that are in an order made by sorting."""
+        return {atom for order, _ in self.orders for atom in atoms(resolve(order))}
 
     def neutral(
         self, value: Value, *, scale: bool = True, sign: bool = True, dims: Iterable[int] | None = None
@@ -167,11 +204,13 @@ class Book:
             meeting = [number for number, dim in enumerate(group) if dim is not None]
             if len(meeting) > 1:
                 shared = [row[meeting[0]] for row in rows if all(row[number] is not None for number in meeting)]
-                self.sees(*(factors[meeting[0]].value.dims[dim] for dim in shared if dim is not None))
+                beside = [factors[meeting[0]].value.dims[dim] for dim in shared if dim is not None]
+                self.sees(*beside, data=all(factors[number].value.data for number in meeting))
         for number, factor in enumerate(factors):
             gone = {group[number] for group in contracted} - {None}
             if gone:
-                self.sees(*(term for dim, term in enumerate(factor.value.dims) if dim not in gone))
+                left = [term for dim, term in enumerate(factor.value.dims) if dim not in gone]
+                self.sees(*left, data=factor.value.data)
 
     def regroup(self, source: Value, target: Value) -> None:
         """``target`` holds the entries of ``source`` in order."""
@@ -195,9 +234,12 @@ class Book:
                     self.same(whole, other, part, other)
         self.relations.append(Joined(whole, tuple(parts), dim))
 
-    def sees(self, *dims: Term) -> None:
-        """Something inside the operation has just these dimensions: statistics of a norm, scores of attention."""
-        self.hidden.append(dims)
+    def sees(self, *dims: Term, data: bool = False) -> None:
+        """Something inside the operation has just these dimensions: statistics of a norm, scores of attention.
+
+        ``data``: it is another one for every input, so that positions may imply a unit.
+        """
+        self.hidden.append((dims, data))
 
 
 def broadcast(shape: Sequence[int], value: Value) -> tuple[int | None, ...]:

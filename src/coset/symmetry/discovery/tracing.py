@@ -32,6 +32,7 @@ from coset.symmetry.discovery.constants import Constants
 from coset.symmetry.discovery.exporting import place_of
 from coset.symmetry.discovery.rejoining import rejoined
 from coset.symmetry.discovery.relations import Book, Value
+from coset.symmetry.discovery.routing import routed, settle, settle_orders
 from coset.symmetry.discovery.rules import RULES, passed, straight
 from coset.symmetry.discovery.stacks import (
     SPLITS,
@@ -47,7 +48,7 @@ from coset.symmetry.discovery.stacks import (
     stack_dimension,
     stays_stacked,
 )
-from coset.symmetry.discovery.terms import CLASH, atoms, fresh, resolve
+from coset.symmetry.discovery.terms import CLASH, Atom, atoms, fresh, resolve
 from coset.symmetry.discovery.ties import Tie, ties
 
 
@@ -100,7 +101,17 @@ def trace(program: torch.export.ExportedProgram, movable: Mapping[str, Tensor], 
         else:
             tracing.book.pin(value, reason="an output of the model")
             tracing.book.neutral(value)
+            if value.about is not None:
+                settle(tracing.book, value)
+    tracing.book.own = set(_standing(tracing))
+    settle_orders(tracing.book)
     return tracing
+
+
+def _standing(tracing: Tracing) -> dict[Atom, None]:
+    """The atoms of all parameters."""
+    values = tracing.parameters.values()
+    return dict.fromkeys(atom for value in values for dim in value.dims for atom in atoms(resolve(dim)))
 
 
 def _tie(tracing: Tracing, tie: Tie, movable: Mapping[str, Tensor]) -> None:
@@ -123,7 +134,7 @@ def _tie(tracing: Tracing, tie: Tie, movable: Mapping[str, Tensor]) -> None:
 
 def reported(tracing: Tracing) -> tuple[str, ...]:
     """Where what is known of operations ends: those at which an axis of a parameter was pinned for that reason."""
-    standing = {atom for value in tracing.parameters.values() for dim in value.dims for atom in atoms(resolve(dim))}
+    standing = _standing(tracing)
     told = dict.fromkeys(tracing.pinned)
     for reason, terms in tracing.book.limits.items():
         if any(atom in standing and atom.pinned == reason for term in terms for atom in atoms(resolve(term))):
@@ -188,7 +199,9 @@ def _placeholder(
         tracing.parameters[str(target)] = value
         return value
     reason = "an input of the model" if kind == InputKind.USER_INPUT else "a constant"
-    return book.value(shape, [fresh(n, reason, True) for n in shape], inert=True)
+    value = book.value(shape, [fresh(n, reason, True) for n in shape], inert=True)
+    value.data = kind == InputKind.USER_INPUT
+    return value
 
 
 def _map(argument: Any, env: Mapping[Node, Any]) -> Any:
@@ -255,7 +268,9 @@ def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
         call.args = args = (args[0], _unmasked(tracing, node, args[1]), *args[2:])
     if name in SPLITS and (parts := _in_parts(tracing, node, args[0], shapes[0])) is not None:
         return parts
-    result = _apply(tracing, call)
+    result = _routed(tracing, node, call)
+    if result is None:
+        result = _apply(tracing, call)
     if RULES.get(name) in _REARRANGING and all(value.zero for value in call.tensors()):
         for value in tensors_in(result):
             value.zero = True
@@ -270,6 +285,22 @@ def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
     if isinstance(result, list):
         return result if several else result[0]
     return [result] if several else result
+
+
+def _routed(tracing: Tracing, node: Node, call: Call) -> Any:
+    """What an operation on numbers of units says; None, and the units are told apart, where nothing is known of it."""
+    third = node.args[2] if len(node.args) > 2 else None
+    known = tracing.constants.tensors.get(third) if isinstance(third, Node) else None
+    result = routed(tracing.book, call, known)
+    named = [value for value in call.tensors() if value.about is not None] if result is None else []
+    if named and RULES.get(call.name) in _REARRANGING and len(call.tensors()) == 1:
+        result = _apply(tracing, call)
+        for value in tensors_in(result):
+            value.about = named[0].about
+        return result
+    for value in named:
+        settle(tracing.book, value)
+    return result
 
 
 def _unmasked(tracing: Tracing, node: Node, indices: Sequence[Value | None]) -> list[Value | None]:
