@@ -9,6 +9,7 @@ from probes import Probe
 from probes_of_algebra import ALGEBRA, LIMITED
 from probes_of_places import PLACES
 from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm
 
 from coset.errors import InputError
 from coset.symmetry import discover
@@ -95,6 +96,15 @@ def test_operations_without_a_rule_are_reported_with_their_module():
     sym = discover(nn.Sequential(Unknown()), torch.ones(2, 4))
     assert [line.partition(":")[0] for line in sym.pinned] == ["linalg_matrix_exp in 0"]
     assert found_group(sym) == group("", scales=0, signs=0)
+
+
+def test_nothing_is_remarked_on_spectrally_normed_layers():
+    """Their units are divided by a norm: no general linear map of them is told, and their outputs notice them."""
+    layers = [spectral_norm(nn.Linear(4, 5)), nn.ReLU(), spectral_norm(nn.Linear(5, 3)), spectral_norm(nn.Linear(3, 2))]
+    sym = discover(nn.Sequential(*layers).eval(), torch.ones(2, 4))
+    assert sym.notes == sym.pinned == ()
+    # ReLU; linear units with signs; of each layer the weight alone, and u against v.
+    assert found_group(sym) == group("5 3", scales=5 + 3 + 3 * 2, signs=3 + 3 * 2)
 
 
 def test_every_rule_is_probed():

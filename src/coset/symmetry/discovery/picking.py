@@ -60,12 +60,12 @@ def _picked(book: Book, call: Call, dim: int, *, known: bool) -> Value:
     """Entries picked along a dimension by their position."""
     x = call.args[0]
     result = output(book, call, *call.tensors())
-    known = known and not _computed(x, [dim])
+    known = known and not computed(x, [dim])
     told_apart_in_both(book, x, [dim], result, [dim], f"positions picked by {call.name}", known=known)
     return passed(book, x, result, without(x, [dim]))
 
 
-def _computed(x: Value, dims: Sequence[int]) -> bool:
+def computed(x: Value, dims: Sequence[int]) -> bool:
     """Whether a tensor has positions of inputs beside ``dims``, as what is computed has and a table has not."""
     others = (x.dims[j] for j in range(x.ndim) if j not in dims)
     return any(atom.pinned for dim in others for atom in atoms(resolve(dim)))
@@ -194,7 +194,7 @@ def indexed(book: Book, call: Call) -> Value:
     extra = result.ndim - len(kept)
     adjacent = used[-1] - used[0] == len(used) - 1
     first = used[0] if adjacent else 0
-    known = known and not _computed(x, used)
+    known = known and not computed(x, used)
     new = range(first, first + extra)
     told_apart_in_both(book, x, used, result, new, "positions picked by an index", known=known)
     return passed(book, x, result, [*kept[:first], *(None,) * extra, *kept[first:]])

@@ -113,8 +113,9 @@ def inverse(book: Book, call: Call) -> Value:
     if call.name != "linalg_solve":
         return passed(book, inverted, output(book, call, matrix), range(matrix.ndim))
     right = call.args[1]
-    if right.ndim != matrix.ndim:
-        raise InputError("linalg_solve with a vector or with broadcasting")
-    batch = _LETTERS[: last - 1]
-    words = (f"{batch}xy", f"{batch}yz")
-    return einsum(book, output(book, call, matrix, right), f"{batch}xz", (inverted, right), words)
+    # A vector for each matrix, or matrices; batches are broadcast.
+    column = "" if right.ndim == 1 or right.shape == matrix.shape[:-1] else "z"
+    batch = _LETTERS[: max(matrix.ndim - 2, right.ndim - (2 if column else 1))]
+    ours, theirs = batch[len(batch) - matrix.ndim + 2 :], batch[len(batch) - right.ndim + (2 if column else 1) :]
+    words = (f"{ours}xy", f"{theirs}y{column}")
+    return einsum(book, output(book, call, matrix, right), f"{batch}x{column}", (inverted, right), words)

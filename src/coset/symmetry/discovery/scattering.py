@@ -5,7 +5,7 @@ from typing import Any
 
 from coset.errors import InputError
 from coset.symmetry.discovery.calls import Call
-from coset.symmetry.discovery.picking import given_index
+from coset.symmetry.discovery.picking import computed, given_index
 from coset.symmetry.discovery.relations import Book, Value, broadcast
 from coset.symmetry.discovery.rules import output, passed, rule, told_apart, without
 from coset.symmetry.discovery.terms import Atom, resolve
@@ -31,9 +31,9 @@ def put_along(book: Book, call: Call) -> Value:
 
 
 def _told_apart(book: Book, sources: Sequence[Value], result: Value, dims: Sequence[int], known: bool) -> None:
-    """Positions of the result are given by the index; units that were free before it are reported."""
+    """Positions of the result are given by the index; units that are computed and were free before are reported."""
     for value in sources:
-        told_apart(book, value, dims, _PLACES, known=False)
+        told_apart(book, value, dims, _PLACES, known=known and not computed(value, dims))
     told_apart(book, result, dims, _PLACES, known=known)
 
 
@@ -94,7 +94,7 @@ def put(book: Book, call: Call) -> Value:
     # From the right, dimensions of y stand beside those of x as long as these are not indexed.
     behind = x.ndim - 1 - max(used)
     alone = [j for j in range(given.ndim) if j < given.ndim - behind]
-    told_apart(book, given, alone, _PLACES, known=False)
+    told_apart(book, given, alone, _PLACES, known=known and not computed(given, alone))
     places = [None if j <= max(used) else place for j, place in enumerate(broadcast(result.shape, given))]
     if given.zero:
         book.meet(result, given, places)
@@ -107,7 +107,6 @@ def masked_scatter(book: Book, call: Call) -> Value:
     """Entries under a mask replaced by those of y in order: only dimensions along which the mask is constant pass."""
     x, mask, given = call.args[:3]
     result = output(book, call, *call.tensors())
-    known = mask.inert
     rows = mask.ndim
     while rows and given.ndim > mask.ndim - rows and _constant(mask, rows - 1) and _aligned(x, mask, given, rows - 1):
         rows -= 1
@@ -115,8 +114,10 @@ def masked_scatter(book: Book, call: Call) -> Value:
     if not mask.inert:
         book.limit(mask, reason="a mask that depends on parameters")
     book.neutral(mask)
-    for value in (x, result, given):
-        told_apart(book, value, range(value.ndim - kept), "positions under a mask", known=known)
+    for value in (x, given, result):
+        rows_of = range(value.ndim - kept)
+        free = value is not result and computed(value, rows_of)
+        told_apart(book, value, rows_of, "positions under a mask", known=mask.inert and not free)
     for value in (x, given):
         offset = result.ndim - value.ndim
         passed(book, value, result, [j - offset if j >= result.ndim - kept else None for j in range(result.ndim)])
