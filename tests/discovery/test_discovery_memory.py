@@ -24,7 +24,7 @@ def kept():
     """What a process holds on to: texts of generated code, graphs, what discovery writes down, tensors."""
     gc.collect()
     kinds = (GraphModule, torch.fx.Node, Value, Atom, torch.Tensor)
-    alive = Counter(kind.__name__ for item in gc.get_objects() for kind in kinds if isinstance(item, kind))
+    alive = Counter(kind.__name__ for item in gc.get_objects() for kind in kinds if issubclass(type(item), kind))
     return alive | {"texts": len(graph_module._loader.eval_cache), "lines": len(linecache.cache)}
 
 

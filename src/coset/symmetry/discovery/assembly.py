@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from coset.symmetry.axes import Charge, Concat, Fixed, Node, Product, Units
+from coset.symmetry.axes import Charge, Concat, Fixed, Node, Product, Units, units_of
 from coset.symmetry.discovery.charges import Charges, Place, whole
 from coset.symmetry.discovery.families import Gauge, gauges
 from coset.symmetry.discovery.nesting import Nest, companions, inside_out, nest, outside_in
@@ -57,6 +57,10 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> tuple[Symmetry,
         own = owner.get(id(tensor), name)
         made = _parameter(own, tensor, used.get(own), names, carried, tracing, networked, nested)
         parameters[name] = replace(made, why=_why(used.get(own), tensor, passed), tied=tied.get(name))
+    for name, item in parameters.items():
+        if item.gain is not None and _classes_of(item) != _classes_of(parameters[item.gain]):
+            # A gain that has more to carry takes up nothing: var + ε stays positive, whatever becomes of var.
+            parameters[name] = replace(item, gain=None)
     classes = {}
     for atom in outside_in(kept, around):
         outer = around.get(atom)
@@ -72,6 +76,10 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> tuple[Symmetry,
     sym = Symmetry(classes, families, parameters)
     by_class = {names.classes[atom]: places for atom, places in passed.items() if atom in names.classes}
     return sym.annotated(notes=remarks(sym, by_class, movable)), {name: atom for atom, name in names.classes.items()}
+
+
+def _classes_of(parameter: Parameter) -> list[list[str]]:
+    return [[unit.name for unit in units_of(node)] for node in parameter.axes]
 
 
 def _solved(

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 from torch.fx import Node
+from torch.utils._pytree import tree_leaves
 
 from coset.symmetry.discovery.calls import Call, is_pointwise
 from coset.symmetry.discovery.elementwise import unary
@@ -203,7 +204,8 @@ def stays_stacked(call: Call, stack: Stack) -> bool:
     if call.name in SPLITS or call.name == "flatten":
         alone = _left_alone(stack.shape, call.shapes[0], stack.dim) is not None
         return alone or _joined_at(stack, call.shapes[0]) is not None
-    return call.name in _COPIES or (is_pointwise(call.target, call.name) and len(call.tensors()) == 0)
+    alone = not call.tensors() and sum(isinstance(item, Stack) for item in tree_leaves((call.args, call.kwargs))) == 1
+    return call.name in _COPIES or (is_pointwise(call.target, call.name) and alone)
 
 
 def _joined_at(stack: Stack, shape: tuple[int, ...]) -> int | None:

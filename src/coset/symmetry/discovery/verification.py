@@ -42,7 +42,8 @@ def general_position(
     """
     moved: dict[str, Tensor] = {}
     seen: dict[int, Tensor] = {}
-    for name, tensor in params.items():
+    for name, given in params.items():
+        tensor = params.get(sym.parameters[name].tied or name, given)
         if not (tensor.is_floating_point() or tensor.is_complex()):
             moved[name] = tensor
             continue
@@ -229,7 +230,7 @@ def _moving_together(sym: Symmetry, params: Mapping[str, Tensor]) -> list[list[s
     home: dict[str, list[str]] = {}
     tied: dict[int, list[str]] = {}
     for name, tensor in params.items():
-        home[name] = tied.setdefault(id(tensor), [])
+        home[name] = tied.setdefault(id(params.get(sym.parameters[name].tied or name, tensor)), [])
         home[name].append(name)
     for name in params:
         gain = sym.parameters[name].gain
