@@ -112,6 +112,11 @@ ALGEBRA: dict[str, list[Probe]] = {
         _number(lambda h, x: torch.relu(h).count_nonzero(1), "5", 5, 0),
     ],
     "added": [plain(lambda x, a, b, c: torch.clamp(x @ a.T, max=x @ c.T) @ b.T, signs=0, **SECOND)],
+    # Both sides of a comparison have one positive scale; it ends there. Equal they are whatever their sign.
+    "compared": [
+        plain(lambda x, a, b, c: (x @ a.T > x @ c.T).to(x.dtype) @ b.T, signs=0, **SECOND),
+        plain(lambda x, a, b, c: (torch.relu(x @ a.T) == torch.relu(x @ c.T)).to(x.dtype) @ b.T, signs=0, **SECOND),
+    ],
     "unmarked": [plain(lambda x, a, b, c: (((x @ a.T) > 0) & ((x @ c.T) > 0)).to(x.dtype) @ b.T, "5", 10, 0,
                        **SECOND)],
     # Along positions; a modulus does not see signs.
@@ -146,9 +151,6 @@ LIMITED: dict[str, tuple[Probe, str]] = {
                            b=(3, 3)), "index_select"),
     "units indexed": (plain(lambda x, a, b: (x @ a.T)[:, torch.tensor([3, 0, 0])] @ b.T, "", 1, 1, b=(3, 3)), "index"),
     "rolled units": (plain(lambda x, a, b: ((x @ a.T).roll(1, 1) * (x @ a.T)) @ b.T, "", 1, 1), "roll"),
-    # A parameter's rows: units could move by themselves in each, were it known which row each becomes.
-    "rolled rows": (tokens(lambda x, p, b: x[..., 0] * (torch.tanh(p.roll(1, 0)) * b).sum(1), "5", 0, 5, p=(3, 5),
-                           b=(3, 5)), "roll"),
     "flipped units": (plain(lambda x, a, b: torch.tanh((x @ a.T).flip(1)) @ b.T, "", 0, 1), "flip"),
     "summed units": (plain(lambda x, a, b: torch.zeros(2, 3).index_add(1, torch.tensor([0, 1, 1, 2, 0]), x @ a.T)
                            @ b.T, "", 1, 1, b=(3, 3)), "index_add"),

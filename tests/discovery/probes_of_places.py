@@ -22,6 +22,11 @@ def _filters(function, scales: int, signs: int) -> Probe:
     )
 
 
+def _sorted(function) -> Probe:
+    """A number for each row, of hidden units in any order and of one scale, as a factor of a linear map."""
+    return plain(lambda x, a, b: function(x @ a.T) * x @ b.T, "5", 1, 0, b=(3, 4))
+
+
 def _steps(function, count: int, scales: int, signs: int) -> Probe:
     """Two steps of a cell from a state of zeros, its state read by a linear map."""
     shapes = {"i": (count * 5, 4), "h": (count * 5, 5), "p": (count * 5,), "q": (count * 5,), "b": (3, 5)}
@@ -99,14 +104,24 @@ PLACES: dict[str, list[Probe]] = {
     "ranked": [
         plain(lambda x, a, b: (x @ a.T).topk(3, 1)[0] @ b.T, "5", 1, 0, b=(3, 3)),
         plain(lambda x, a, b: (x @ a.T).sort(1)[0] @ b.T, "5", 1, 0),
-        plain(lambda x, a, b: (x @ a.T).median(1, keepdim=True)[0] * x @ b.T, "5", 1, 0, b=(3, 4)),
-        plain(lambda x, a, b: (x @ a.T).median() * x @ b.T, "5", 1, 0, b=(3, 4)),
+        _sorted(lambda h: h.median(1, keepdim=True)[0]),
+        _sorted(lambda h: h.median()),
         # Positions sorted, unit by unit: each has a positive scale.
         tokens(lambda x, a, b: (x @ a.T).sort(1)[0] @ b.T, "5", 5, 0, **UNITS),
         tokens(lambda x, a, b: (x @ a.T).cummax(1)[0] @ b.T, "5", 5, 0, **UNITS),
         # Which position is the largest does not depend on a unit's scale: none passes on to b.
         tokens(lambda x, a, b: (x @ a.T).argmax(1).to(x.dtype) @ b.T, "5", 5, 0, **UNITS),
     ],
+    "quantile": [
+        _sorted(lambda h: h.quantile(0.3, 1, keepdim=True)),
+        # Two of them, of which each has its factor: one scale for both.
+        plain(lambda x, a, b: (x @ a.T).quantile(torch.tensor([0.2, 0.7]), 1).T @ b.T, "5", 1, 0, b=(3, 2)),
+    ],
+    # Bounds of bins have one scale with what they bound.
+    "binned": [plain(lambda x, a, b, c: torch.bucketize(x @ a.T, c.cumsum(0)).to(x.dtype) @ b.T, "5", 1, 0, c=(2,))],
+    # Kernels turned by a right angle.
+    "moved_along": [image(lambda x, a, b: F.conv2d(F.conv2d(x, a) + F.conv2d(x, a.rot90(1, (2, 3))), b), "3", 3, 3,
+                          a=(3, 2, 3, 3), b=(1, 3, 1, 1))],
     # The three outputs tell the groups apart that the shuffled channels come in.
     "channel_shuffle": [image(
         lambda x, a, b: F.conv2d(F.channel_shuffle(F.conv2d(x, a), 2), b, groups=3), "3x2", 6, 6, a=(6, 2, 1, 1),

@@ -129,6 +129,41 @@ def unmarked(book: Book, call: Call) -> Value:
     return unary(book, call) if len(call.tensors()) == 1 else pointwise(book, call)
 
 
+_EQUALITIES = frozenset({"eq", "ne"})
+
+
+@rule("gt", "lt", "ge", "le", "greater", "less", "greater_equal", "less_equal", *_EQUALITIES)
+def compared(book: Book, call: Call) -> Value:
+    """x > y does not change if both have one positive scale; whether x = y not even under a sign."""
+    tensors = call.tensors()
+    if len(tensors) == 1:
+        return unary(book, call)
+    result = output(book, call, *tensors)
+    difference = book.like(result.shape, tensors)
+    for value in tensors:
+        passed(book, value, difference, broadcast(result.shape, value))
+    return _truth(book, difference, result, signs=call.name in _EQUALITIES)
+
+
+def _truth(book: Book, difference: Value, result: Value, *, signs: bool) -> Value:
+    """What is known of the sign of a difference, or (``signs``) of its being 0; it carries nothing itself."""
+    book.neutral(difference, scale=False, sign=not signs)
+    book.meet(result, difference, straight(result))
+    book.neutral(result)
+    return result
+
+
+@rule("bucketize")
+def binned(book: Book, call: Call) -> Value:
+    """Between which of a few numbers each entry lies: these are told apart, and have one positive scale with it."""
+    x, bounds = call.args[:2]
+    difference = book.like([*x.shape, *bounds.shape], [x, bounds])
+    passed(book, x, difference, [*range(x.ndim), None])
+    passed(book, bounds, difference, [*(None,) * x.ndim, 0])
+    book.pin(bounds, reason="bounds in order")
+    return _truth(book, difference, output(book, call, x, bounds), signs=False)
+
+
 @rule("addcmul", "addcdiv")
 def addcmul(book: Book, call: Call) -> Value:
     """x + number·y·z, or x + number·y/z."""

@@ -4,6 +4,7 @@ from typing import Any
 
 from coset.errors import InputError
 from coset.symmetry.discovery.calls import Call
+from coset.symmetry.discovery.picking import computed
 from coset.symmetry.discovery.relations import Book, Value, broadcast
 from coset.symmetry.discovery.rules import output, passed, rule, straight, told_apart_in_both, without
 from coset.symmetry.discovery.terms import fresh
@@ -143,8 +144,8 @@ def divided(book: Book, call: Call) -> list[Value]:
     return parts
 
 
-# Where positions only change places, units could follow; that is not looked for, and reported.
-_SHUFFLES = frozenset({"roll", "flip", "fliplr", "flipud", "fft_fftshift", "fft_ifftshift"})
+# Where positions only change places, units could follow; that is not looked for, and reported of what is computed.
+_SHUFFLES = frozenset({"roll", "flip", "fliplr", "flipud", "rot90", "fft_fftshift", "fft_ifftshift"})
 
 
 @rule(*_SHUFFLES, "cumsum", "diff")
@@ -153,13 +154,13 @@ def moved_along(book: Book, call: Call) -> Value:
     x = call.args[0]
     if len(call.tensors()) > 1:
         raise InputError(f"{call.name} with more than one tensor")
-    default = {"diff": [-1], "fliplr": [1], "flipud": [0]}.get(call.name)
+    default = {"diff": [-1], "fliplr": [1], "flipud": [0], "rot90": [0, 1]}.get(call.name)
     dims = call.argument("dims", call.argument("dim", default))
     chosen = (
         list(range(x.ndim)) if dims in (None, []) else [d % x.ndim for d in ([dims] if isinstance(dims, int) else dims)]
     )
     result = output(book, call, x)
-    known = call.name not in _SHUFFLES
+    known = call.name not in _SHUFFLES or not computed(x, chosen)
     told_apart_in_both(book, x, chosen, result, chosen, f"positions of {call.name}", known=known)
     return passed(book, x, result, without(x, chosen))
 

@@ -64,3 +64,20 @@ def _of_all(book: Book, call: Call) -> list[Value]:
     book.neutral(x, scale=False)
     book.neutral(x, dims=range(x.ndim))
     return [passed(book, x, output(book, call, x), ())]
+
+
+@rule("quantile", "nanquantile")
+def quantile(book: Book, call: Call) -> Value:
+    """Entries at given parts of the order, or between two of them: one dimension for several parts comes first."""
+    x, parts = call.args[:2]
+    dims, keep = call.reduction(x)
+    result = output(book, call, x)
+    kept = [None if i in dims else i for i in range(x.ndim) if keep or i not in dims]
+    several = range(result.ndim - len(kept))
+    told_apart(book, result, several, "parts of an order")
+    if isinstance(parts, Value):
+        book.pin(parts, reason="parts of an order")
+        book.neutral(parts)
+    book.neutral(x, scale=False)
+    book.neutral(x, dims=dims)
+    return passed(book, x, result, [*(None for _ in several), *kept])
