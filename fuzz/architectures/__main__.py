@@ -30,10 +30,7 @@ def main() -> None:
         rows[name] = row(name, finding)
         print(rows[name] if rows.keys() - {name} else render(rows), flush=True)
         if not finding.sound:
-            unsound.append(
-                f"{name}: outputs change by {finding.change:.1e}; wrong moves of {len(finding.unnoticed)} classes "
-                f"are not noticed: {', '.join(finding.unnoticed[:4]) or 'none'}"
-            )
+            unsound.append(f"{name}: {finding.refused or f'outputs change by {finding.change:.1e} of their size'}")
     if options.write:
         page = PAGE.read_text(encoding="utf-8")
         known = read(page) | rows

@@ -4,7 +4,7 @@ import math
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from coset.errors import InputError
@@ -42,9 +42,10 @@ def row(name: str, finding: Finding) -> str:
     """A line of the table."""
     sym = finding.sym
     if sym is None:
-        cells = ["–"] * 4 + [f"{finding.seconds:.1f}", "–", f"refused: {textwrap.shorten(finding.refused, 200)}"]
+        cells = ["–"] * 4 + [f"{finding.seconds:.1f}", "–", textwrap.shorten(finding.refused, 200)]
     else:
         verdict = "" if finding.sound else " **unsound**"
+        told = [pinned(sym), _counted("unverified", sym.unverified), _counted("unnoticed", finding.unnoticed)]
         cells = [
             f"{len(sym.classes)}",
             f"{sym.log_order / math.log(10):,.0f}",
@@ -52,13 +53,17 @@ def row(name: str, finding: Finding) -> str:
             f"{round((sym.log_order - sym.log_permutations) / math.log(2)):,}",
             f"{finding.seconds:.1f}",
             f"{finding.change:.0e}{verdict}",
-            pinned(sym),
+            "; ".join(filter(None, told)) or "–",
         ]
     return "| " + " | ".join([name, f"{finding.parameters:,}", *(cell.replace("|", "\\|") for cell in cells)]) + " |"
 
 
+def _counted(word: str, classes: Sequence[str]) -> str:
+    return f"{word}: {len(classes)} {'class' if len(classes) == 1 else 'classes'}" if classes else ""
+
+
 def pinned(sym: Symmetry) -> str:
-    """Operations without a rule and other limits, what tells units apart and on how many axes, what is unverified."""
+    """Operations without a rule and other limits, then what tells units apart and on how many axes."""
     limits = dict.fromkeys(_anywhere(line) for line in sym.pinned)
     reasons: Counter[str] = Counter()
     for parameter in sym.parameters.values():
@@ -74,9 +79,7 @@ def pinned(sym: Symmetry) -> str:
         for reason, number in reasons.most_common()
         if reason not in _EVERYWHERE and reason not in limits
     ]
-    if sym.unverified:
-        told.append(f"no output notices {len(sym.unverified)} of the classes on the example and its own weights")
-    return "; ".join(told) or "–"
+    return "; ".join(told)
 
 
 def _anywhere(line: str) -> str:
