@@ -150,6 +150,12 @@ def _noise(model: nn.Module, params: dict[str, Tensor], x: Tensor, generator: to
     return eager.change(before, after) if before is not None and after is not None else 0.0
 
 
+def _kind(outcome: Outcome) -> tuple[str, str, bool]:
+    """What two failures have in common that are taken for one."""
+    error = outcome.reason.partition(":")[0] if outcome.status == "traceback" else ""
+    return outcome.status, error, outcome.overlap != 0
+
+
 def shrunk(plan: Plan, outcome: Outcome, tries: int = 30) -> tuple[Plan, Outcome]:
     """The smallest network found, piece by piece, that fails in the same way."""
     found = True
@@ -163,7 +169,7 @@ def shrunk(plan: Plan, outcome: Outcome, tries: int = 30) -> tuple[Plan, Outcome
                 other = examine(candidate, count=outcome.status == "sound")
             except (UnfitError, RuntimeError, ValueError, IndexError):
                 continue
-            if other.status == outcome.status and bool(other.overlap) == bool(outcome.overlap):
+            if _kind(other) == _kind(outcome):
                 plan, outcome, found = candidate, other, True
                 break
     return plan, outcome
