@@ -1,5 +1,6 @@
 """Files are whole or absent; what killed processes left is swept; folders are tried before work is done."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from coset import files
 from coset.errors import InputError
-from coset.files import atomic_path, output_folder, write_bytes, write_text
+from coset.files import atomic_path, output_folder, parse_json, write_bytes, write_text
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_part(tmp_path: Path) -> None:
@@ -71,6 +72,47 @@ def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="folder is a folder, expected a file or a new path"):
         write_text(tmp_path / "folder", "")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("name", ["loop", "x" * 300, "nul\0l"])
+def test_a_path_that_cannot_be_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(InputError, match=r"cannot be written: (Too many levels|File name too long|embedded null)"):
+        write_text(tmp_path / name, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["loop"]
+    assert (tmp_path / "loop").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "x is not JSON: Expecting property name"),
+        ("9" * 5000, "x is not JSON: Exceeds the limit"),
+        ("[" * 100_000 + "]" * 100_000, "x is not JSON: maximum recursion depth exceeded"),
+        ("[" * 101 + "]" * 101, "x is nested more than 100 levels deep"),
+        ('{"a":' * 101 + "1" + "}" * 101, "x is nested more than 100 levels deep"),
+        (b"\xff", "x is not JSON: 'utf-8' codec can't decode"),
+    ],
+)
+def test_json_that_is_damaged_or_absurd_is_refused(text: str | bytes, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_json(text, "x")
+
+
+def test_json_comes_as_it_is() -> None:
+    assert parse_json("[" * 100 + "]" * 100, "x") == json.loads("[" * 100 + "]" * 100)
+    assert parse_json('{"a": [1, null, {"b": 2.5}]}', "x") == {"a": [1, None, {"b": 2.5}]}
+
+
+def test_a_write_inside_of_a_write_is_told_by_the_outer_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, content: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    with pytest.raises(InputError) as caught, atomic_path(tmp_path / "file") as part:
+        write_text(part, "whole")
+    assert str(caught.value) == f"{tmp_path / 'file'} cannot be written: No space left on device"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_files_get_the_permissions_of_new_files(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
     Whatever the system says against the write, such as a full disk, is an InputError that names ``target``.
     """
     destination = Path(target)
+    require_reachable(destination)
     if destination.is_dir():
         raise InputError(f"{destination} is a folder, expected a file or a new path")
     # Inside of another such write, its target is what people know.
@@ -68,6 +69,16 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # what stays is swept later, and an error on its way matters more
             remove_part(folder)
+
+
+def require_reachable(path: Path) -> None:
+    """Raise unless there is something at ``path`` or there may be: not where links lead in a circle, say."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # nothing there; or a file on the way, which is told when folders are made
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be written: {_reason(error, path.name)}") from error
 
 
 def write_bytes(target: str | os.PathLike[str], content: bytes) -> None:

@@ -56,7 +56,7 @@ def planted(fuzzer, monkeypatch, read, sealed=False):
 
     form = fuzzer.Format("planted", {"x.json": content}, read_file, sealed)
     monkeypatch.setattr(fuzzer, "formats", lambda folder: [form])
-    return fuzzer.run(0.2, 5)
+    return fuzzer.run(0.05, 5)
 
 
 def test_a_sound_reader_passes(fuzzer, monkeypatch):

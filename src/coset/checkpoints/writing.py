@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coset.checkpoints.reading import require_finite
 from coset.errors import InputError
-from coset.files import atomic_path, output_folder
+from coset.files import atomic_path, output_folder, require_reachable
 from coset.tensor_files import write_tensors
 
 AnyPath = str | os.PathLike[str]
@@ -43,6 +43,7 @@ def output_file(path: AnyPath, others: Sequence[AnyPath] = ()) -> Iterator[Path]
     go again.
     """
     target = Path(path)
+    require_reachable(target)
     if target.is_dir():
         raise InputError(f"{target} is a folder; expected a file to write")
     if target.exists() and not target.is_file():
