@@ -18,6 +18,10 @@ _WIDE = {
 }
 
 
+WRITTEN = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+"""Results of a graph that the model writes into its own buffers and parameters."""
+
+
 class Part:
     """A part of a graph that is called as a function (under no_grad or autocast)."""
 
@@ -157,7 +161,7 @@ def run(
     inputs: Sequence[Any],
     without: set[str] | None = None,
 ) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """What an exported model returns in float64 with other parameters, and what it writes into its buffers, by name.
+    """What an exported model returns in float64 with other parameters, and what it writes into its own tensors, by name.
 
     Differentiable where gradients are enabled; ``without``: operations that have no derivative.
     """
@@ -166,7 +170,7 @@ def run(
     outputs: list[Tensor] = []
     written: dict[str, Tensor] = {}
     for spec, item in zip(program.graph_signature.output_specs, results, strict=True):
-        if spec.kind == OutputKind.BUFFER_MUTATION:
+        if spec.kind in WRITTEN:
             written[str(spec.target)] = item
         else:
             outputs += [leaf for leaf in tree_leaves(item) if isinstance(leaf, Tensor)]

@@ -22,7 +22,7 @@ def companions(book: Book, wanted: Iterable[Atom]) -> dict[Atom, set[Atom]]:
     for terms, data in known:
         alternatives = [paths(term) for term in terms]
         everywhere = [frozenset.intersection(*choices) for choices in alternatives]
-        # An atom on two dimensions stands for two different units of it: neither is around the others.
+        # An atom on two dimensions stands for two different units of it: neither is around others on a third one.
         count = Counter(atom for choices in alternatives for atom in frozenset[Atom]().union(*choices))
         twice = {atom for atom, number in count.items() if number > 1}
         here = frozenset[Atom]().union(*everywhere)
@@ -32,7 +32,7 @@ def companions(book: Book, wanted: Iterable[Atom]) -> dict[Atom, set[Atom]]:
             others = frozenset().union(*everywhere[:number], *everywhere[number + 1 :])
             for path in choices:
                 for atom in path & interesting:
-                    beside = (path | others | (chosen - count.keys())) - {atom} - twice
+                    beside = (path | (others - twice) | (chosen - count.keys())) - {atom}
                     common[atom] = common[atom] & beside if atom in common else set(beside)
     return common
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import InputKind
 from torch.fx import Node
 from torch.utils._pytree import tree_map_only
 
@@ -29,6 +29,7 @@ from coset.symmetry.discovery import (
 )
 from coset.symmetry.discovery.calls import Call, is_pointwise, tensors_in
 from coset.symmetry.discovery.constants import Constants
+from coset.symmetry.discovery.evaluation import WRITTEN
 from coset.symmetry.discovery.exporting import place_of
 from coset.symmetry.discovery.rejoining import rejoined
 from coset.symmetry.discovery.relations import Book, Value
@@ -92,10 +93,10 @@ def trace(program: torch.export.ExportedProgram, movable: Mapping[str, Tensor], 
         tracing.book.where = "output"
         if not isinstance(value, Value):
             continue
-        if spec.kind == OutputKind.BUFFER_MUTATION and spec.target in tracing.parameters:
-            # What is written back has to be what the moved network would write: it moves with the buffer.
+        if spec.kind in WRITTEN and spec.target in tracing.parameters:
+            # What is written back has to be what the moved network would write: it moves with what it replaces.
             passed(tracing.book, value, tracing.parameters[str(spec.target)], straight(value))
-        elif spec.kind == OutputKind.BUFFER_MUTATION:
+        elif spec.kind in WRITTEN:
             tracing.book.limit(value, reason=f"it is written into '{spec.target}', which is fixed")
             tracing.book.neutral(value)
         else:
