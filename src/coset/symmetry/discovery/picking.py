@@ -60,7 +60,6 @@ def _picked(book: Book, call: Call, dim: int, *, known: bool) -> Value:
     """Entries picked along a dimension by their position."""
     x = call.args[0]
     result = output(book, call, *call.tensors())
-    known = known and not computed(x, [dim])
     told_apart_in_both(book, x, [dim], result, [dim], f"positions picked by {call.name}", known=known)
     return passed(book, x, result, without(x, [dim]))
 
@@ -175,9 +174,10 @@ def picked(book: Book, call: Call) -> Value:
         raise InputError(f"{call.name} from a flattened tensor")
     dim %= x.ndim
     if call.name == "index_select":
-        return _picked(book, call, dim, known=given_index(book, index))
+        return _picked(book, call, dim, known=given_index(book, index) and not computed(x, [dim]))
     if any(x.shape[j] != index.shape[j] for j in range(x.ndim) if j != dim):
         raise InputError(f"{call.name} from a part of another dimension")
+    # An index for every position, as of relative positions: it tells apart what it picks.
     result = _picked(book, call, dim, known=given_index(book, index, dims=[dim]))
     book.meet(result, index, without(index, [dim]))
     return result
