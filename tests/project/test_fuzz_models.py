@@ -22,7 +22,10 @@ def fuzz(monkeypatch):
     import fuzz.networks
     import fuzz.scaling
 
-    return fuzz
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # matrices this small lose time to threads
+    yield fuzz
+    torch.set_num_threads(threads)
 
 
 def flat(fuzz, *names, seed=0, features=4):
