@@ -161,7 +161,7 @@ def run(
     inputs: Sequence[Any],
     without: set[str] | None = None,
 ) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """What an exported model returns in float64 with other parameters, and what it writes into its own tensors, by name.
+    """What an exported model returns in float64 with other parameters, and what it writes into its tensors, by name.
 
     Differentiable where gradients are enabled; ``without``: operations that have no derivative.
     """

@@ -98,7 +98,7 @@ def verify(
             if _finite(evaluate(program, params, others)) < finite:
                 continue  # outside the domain of the function
             missing -= _round(sym, program, params, others, 1, generator, min(abs(factor), 10.0), lively)
-        except (RuntimeError, IndexError, ValueError):
+        except (RuntimeError, IndexError):
             continue  # numbers that stand for indices, say
     return missing - _noticed_alone(sym, program, params, inputs, missing, generator) if further else missing
 
@@ -259,7 +259,7 @@ def _other_inputs(
     others = [_perturbed(item, generator) for item in inputs]
     try:
         outputs = evaluate(program, theta, others)
-    except (RuntimeError, IndexError, ValueError):
+    except (RuntimeError, IndexError):
         # Floating numbers that stand for indices, say: what is near them is none.
         return list(inputs)
     pairs = zip(before, outputs, strict=True)

@@ -1,0 +1,98 @@
+"""Verification says of which classes it says nothing: those whose moves no output notices."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from groups import found_group, group
+from probes import Function
+from torch import nn
+
+from coset.errors import InputError
+from coset.symmetry import discover
+from coset.symmetry.discovery import elementwise
+from coset.symmetry.discovery.rules import RULES
+
+SHAPES = {"a": (5, 4), "b": (3, 5), "c": (6, 4), "d": (3, 6)}
+X = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def _branched(threshold, activation=F.relu):
+    torch.manual_seed(0)
+
+    def function(x, a, b, c, d):
+        chosen = x.sum(-1, keepdim=True) > threshold
+        return torch.where(chosen, activation(x @ c.T) @ d.T, F.relu(x @ a.T) @ b.T)
+
+    return Function(function, SHAPES).double()
+
+
+def test_a_branch_that_no_input_enters_is_told():
+    sym = discover(_branched(1e9), X)
+    assert found_group(sym) == group("5 6", scales=11, signs=0)
+    (line,) = sym.unverified
+    assert line.startswith("'c': no output notices how it moves c, d")
+    assert "unverified: 'c'" in str(sym)
+    with pytest.raises(InputError, match="1 classes cannot be verified on these inputs: 'c'"):
+        discover(_branched(1e9), X, strict=True)
+
+
+@pytest.mark.parametrize("threshold", [1e3, 0.0, -1e3])
+def test_larger_inputs_and_other_signs_enter_branches(threshold):
+    sym = discover(_branched(threshold), X, strict=True)
+    assert sym.unverified == ()
+    assert sym.proven
+
+
+def test_a_wrong_rule_in_a_branch_is_found_by_the_inputs_that_enter_it(monkeypatch):
+    """At the example's scale nobody sees that softmax lets no scale pass."""
+    monkeypatch.setitem(RULES, "softmax", elementwise.same_values)
+
+    def softmax(x):
+        return torch.softmax(x, -1)
+
+    with pytest.raises(InputError, match=r"class 'c' .* does not preserve the function"):
+        discover(_branched(1e3, softmax), X)
+    assert any("'c'" in line for line in discover(_branched(1e9, softmax), X).unverified)
+
+
+def test_a_longer_example_is_tried():
+    """A second branch that only more than five tokens reach."""
+
+    class Long(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.near, self.far, self.last = nn.Linear(4, 5), nn.Linear(4, 6), nn.Linear(5, 3)
+            self.end = nn.Linear(6, 3)
+
+        def forward(self, x):
+            late = torch.arange(x.shape[1])[None, :, None] > 5
+            return torch.where(late, self.end(torch.relu(self.far(x))), self.last(torch.relu(self.near(x))))
+
+    torch.manual_seed(0)
+    model = Long().double()
+    sym = discover(model, torch.randn(2, 5, 4, dtype=torch.float64), strict=True)
+    assert found_group(sym) == group("5 6", scales=11, signs=0)
+
+
+def test_outputs_without_gradients_are_tried_by_single_moves():
+    torch.manual_seed(0)
+    model = Function(lambda x, a, b: (F.relu(x @ a.T) @ b.T).argmax(1), {"a": (5, 4), "b": (3, 5)}).double()
+    assert discover(model, X, strict=True).unverified == ()
+
+
+def test_what_never_has_any_effect_is_not_asked_for():
+    """A bias of keys shifts all scores alike: no move of it is ever noticed, by no fault of the inputs."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True).double().eval()
+    assert discover(layer, torch.randn(2, 3, 8, dtype=torch.float64), strict=True).unverified == ()
+
+
+def test_signals_that_die_on_their_way_are_kept_alive():
+    """Thirty layers with weights of 0.01 pass nothing on; verification takes weights that do."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(30) for layer in (nn.Linear(4, 4), nn.ReLU())]
+    model = nn.Sequential(*layers, nn.Linear(4, 2)).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.01)
+    assert discover(model, X, strict=True).scale_dimension == 30 * 4
