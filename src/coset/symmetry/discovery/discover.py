@@ -14,7 +14,7 @@ from coset.symmetry.discovery.exporting import export
 from coset.symmetry.discovery.influence import felt
 from coset.symmetry.discovery.remarks import not_read
 from coset.symmetry.discovery.terms import leave_unread
-from coset.symmetry.discovery.tracing import Tracing, reported, trace
+from coset.symmetry.discovery.tracing import Tracing, read_one_by_one, reported, trace
 from coset.symmetry.discovery.verification import Pairs, generic_influence
 from coset.symmetry.discovery.verification import verify as verified
 from coset.symmetry.graph_sources import sources_forgotten
@@ -66,7 +66,7 @@ def discover(
     leaves = tree_leaves((inputs, keywords))
     sym, expected = _read(tracing, movable, program, leaves) if valued else (assemble(tracing, movable)[0], None)
     buffers = tuple(name for name, _ in model.named_buffers(remove_duplicate=False) if name not in movable)
-    sym = sym.annotated(pinned=reported(tracing), notes=(*remark, *sym.notes), unsaved=buffers)
+    sym = sym.annotated(pinned=reported(tracing), notes=(*remark, *sym.notes, *read_one_by_one(tracing)), unsaved=buffers)
     if not verify:
         return sym
     missing = verified(sym, program, movable, leaves, expected=expected)

@@ -49,7 +49,7 @@ from coset.symmetry.discovery.stacks import (
     stack_dimension,
     stays_stacked,
 )
-from coset.symmetry.discovery.terms import CLASH, Atom, atoms, fresh, resolve
+from coset.symmetry.discovery.terms import CLASH, Atom, Plus, atoms, fresh, resolve
 from coset.symmetry.discovery.ties import Tie, ties
 
 
@@ -144,6 +144,17 @@ def reported(tracing: Tracing) -> tuple[str, ...]:
         if atom.stuck and atom.pinned and atom.pinned.endswith(CLASH):
             told.setdefault(atom.pinned)
     return tuple(told)
+
+
+def read_one_by_one(tracing: Tracing) -> tuple[str, ...]:
+    """Axes of matrices whose positions are all taken apart: whole modules behind them might be exchanged with them."""
+    return tuple(
+        f"the positions of axis {axis} of '{name}' are read one by one: exchanges of them together with all that reads "
+        "them, such as whole modules, are not looked for"
+        for name, value in tracing.parameters.items()
+        for axis, dim in enumerate(value.dims if value.ndim > 1 else ())
+        if isinstance(term := resolve(dim), Plus) and all(segment.size == 1 for segment in term.segments)
+    )
 
 
 def _in_order_of_use(
