@@ -66,7 +66,8 @@ def discover(
     leaves = tree_leaves((inputs, keywords))
     sym, expected = _read(tracing, movable, program, leaves) if valued else (assemble(tracing, movable)[0], None)
     buffers = tuple(name for name, _ in model.named_buffers(remove_duplicate=False) if name not in movable)
-    sym = sym.annotated(pinned=reported(tracing), notes=(*remark, *sym.notes, *read_one_by_one(tracing)), unsaved=buffers)
+    notes = (*remark, *sym.notes, *read_one_by_one(tracing))
+    sym = sym.annotated(pinned=reported(tracing), notes=notes, unsaved=buffers)
     if not verify:
         return sym
     missing = verified(sym, program, movable, leaves, expected=expected)

@@ -4,6 +4,7 @@ The first is a gradient. The second is a gradient, too, of the same graph with a
 elementwise one: nothing is dead, no branch is left out, and what comes out zero is not read at all.
 """
 
+import cmath
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -63,9 +64,16 @@ def influence(
         except RuntimeError as error:
             # Some operations say only now that they have no derivative.
             told = re.search(r"derivative for '?([\w:]+)'? is not implemented", str(error))
-            if told is None or told[1] in without:
+            back = re.search(r"Function (\w+?)Backward\d* returned an invalid gradient", str(error))
+            name = told[1] if told else f"aten::{_snake(back[1])}" if back else ""
+            if not name or name in without:
                 raise
-            without.add(told[1])
+            without.add(name)
+
+
+def _snake(name: str) -> str:
+    """The name of an operation as it is in the name of its derivative: ScatterAdd → scatter_add."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 def _ends(
@@ -193,11 +201,13 @@ class _Generic(Interpreter):
         if not isinstance(item, Tensor) or not item.requires_grad:
             return item
         with torch.no_grad():
-            size = item.abs()
-            largest = float(torch.where(torch.isfinite(size), size, 0.0).max()) if item.numel() else 0.0
-        if bool(torch.isnan(size).any()):
-            item = torch.where(torch.isnan(size), 0.0, item)
-        factor = 0.5 + float(torch.rand((), generator=self._generator, dtype=torch.float64))
+            sizes = item.abs()
+            largest = float(torch.where(torch.isfinite(sizes), sizes, 0.0).max()) if item.numel() else 0.0
+        if bool(torch.isnan(sizes).any()):
+            item = torch.where(torch.isnan(sizes), 0.0, item)
+        # Complex numbers are turned as well: what is purely imaginary is so by chance.
+        size, turn = torch.rand(2, generator=self._generator, dtype=torch.float64).tolist()
+        factor = (0.5 + size) * (cmath.exp(1j * (0.5 + turn)) if item.is_complex() else 1.0)
         return item * (factor / largest) if largest > 0 else item
 
 

@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -276,6 +276,8 @@ def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
         span = span_of(node, _shapes(tracing, node.all_input_nodes[0])[0], tracing.constants.tensors)
         assert span is not None
         return on_segments(book, call, args[0], *span[1:])
+    if name == "index_put" and (filled := _masked_fill(tracing, node, call)) is not None:
+        return filled
     if name in ("index", "_unsafe_index"):
         call.args = args = (args[0], _unmasked(tracing, node, args[1]), *args[2:])
     if name in SPLITS and (parts := _in_parts(tracing, node, args[0], shapes[0])) is not None:
@@ -313,6 +315,19 @@ def _routed(tracing: Tracing, node: Node, call: Call) -> Any:
     for value in named:
         settle(tracing.book, value)
     return result
+
+
+def _masked_fill(tracing: Tracing, node: Node, call: Call) -> Value | None:
+    """x[mask] ← number, with a mask for every entry, is a fill of what is under the mask."""
+    x, indices = call.args[:2]
+    given: Any = node.args[1]
+    number = tracing.constants.tensors.get(node.args[2]) if isinstance(node.args[2], Node) else None
+    mask = given[0].meta.get("val") if len(given) == 1 and isinstance(given[0], Node) else None
+    entire = mask is not None and mask.dtype == torch.bool and indices[0].shape == x.shape
+    if not entire or number is None or number.numel() != 1 or call.argument("accumulate", False):
+        return None
+    filled: Value = RULES["masked_fill"](tracing.book, replace(call, args=(x, indices[0], number.item())))
+    return filled
 
 
 def _unmasked(tracing: Tracing, node: Node, indices: Sequence[Value | None]) -> list[Value | None]:
