@@ -92,6 +92,22 @@ def test_a_symmetry_of_another_model_is_refused(here, ab, methods):
     assert not Path("out.safetensors").exists()
 
 
+@pytest.mark.parametrize("command", ["align", "merge"])
+def test_a_symmetry_of_another_function_is_refused(here, ab, methods, command):
+    """The same shapes with tanh: its signs change what a network with ReLU computes."""
+    tanh = MLP(6, [5, 4], 3, activation=nn.Tanh).eval()
+    coset.discover(tanh, torch.randn(2, 6)).save("tanh.json")
+    arguments = {
+        "align": align("--symmetry", "tanh.json"),
+        "merge": ["merge", "a.safetensors", "b.pt", *MLP_OPTIONS, "--symmetry", "tanh.json", "-o", "out.safetensors"],
+    }
+    before = sorted(Path().rglob("*"))
+    code, out, err = here(*arguments[command])
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "tanh.json does not fit the model mlp: it is no symmetry of MLP: a random element of it changes" in err
+    assert sorted(Path().rglob("*")) == before
+
+
 def test_what_is_refused_is_refused_before_the_symmetry_is_sought(here, ab, methods, monkeypatch):
     monkeypatch.setattr("coset.symmetry.discover", lambda *a, **k: pytest.fail("looked for a symmetry"))
     torch.save(without(ab[0]), "c.pt")

@@ -162,6 +162,14 @@ def test_figure_and_numbers_are_written(here, ends):
     assert [float(row["test log-likelihood, standard error"]) for row in rows[3:]] == profile["errors"]
 
 
+def test_a_symmetry_of_another_function_is_refused(here, ends):
+    """The same shapes with tanh."""
+    coset.discover(MLP(64, [8], 10, activation=torch.nn.Tanh).eval(), torch.randn(2, 64)).save("tanh.json")
+    code, out, err = here(*command("--symmetry", "tanh.json", "--points", 3, "--limit", 20))
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "tanh.json does not fit the model mlp: it is no symmetry of MLP" in err
+
+
 def test_one_way_is_enough_and_needs_no_symmetry_where_it_is_naive(here, ends, monkeypatch):
     assert list(told(here, *command("--align", "--points", 3, "--limit", 20))["barriers"]) == ["aligned"]
     monkeypatch.setattr("coset.symmetry.discover", lambda *a, **k: pytest.fail("looked for a symmetry"))

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from blocked_networks import BLOCKED
 from convolutional_networks import CONVOLUTIONAL
 from further_networks import FURTHER
 from groups import Group, found_group, group
@@ -14,7 +15,7 @@ from architectures import CASES, made, randomized
 from coset.models import MLP, Elementwise, MyrtleCNN, ResNet18, Tiny10
 from coset.symmetry import activation_function, activation_names, discover, intertwiner
 
-NETWORKS = CONVOLUTIONAL | SEQUENCE | FURTHER
+NETWORKS = CONVOLUTIONAL | SEQUENCE | FURTHER | BLOCKED
 
 
 def _built(build) -> nn.Module:

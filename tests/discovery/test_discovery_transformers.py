@@ -34,6 +34,14 @@ RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 2], "layer
 CONVNEXT = {"hidden_sizes": [8, 12, 16, 20], "depths": [1, 1, 2, 1]}
 SWIN = {"image_size": 32, "patch_size": 4, "embed_dim": 8, "depths": [2], "num_heads": [2], "window_size": 4}
 REGNET = {"embedding_size": 8, "hidden_sizes": [8], "depths": [1], "groups_width": 4, "layer_type": "y"}
+SQUEEZE = {
+    "vocab_size": 50, "hidden_size": 24, "embedding_size": 24, "num_hidden_layers": 1, "num_attention_heads": 4,
+    "intermediate_size": 48, "max_position_embeddings": 20,
+}  # fmt: skip
+RWKV = {
+    "vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "attention_hidden_size": 16, "intermediate_size": 32,
+    "context_length": 16, "use_cache": False,
+}  # fmt: skip
 HEADS = 2 * (24 + 24)  # two layers, queries/keys and values/outputs, four heads of six dimensions
 
 # name -> (configuration, its settings, image side or 0 for tokens, group)
@@ -109,6 +117,19 @@ MODELS = {
     "SwinModel": (
         "SwinConfig", SWIN, 32, group("2*2 4*2x4 2*32", scales=2 * (16 + 16), signs=2 * (16 + 16) + 1 + 1),
     ),
+    # Convolutions of four groups where others have linear maps, and four heads: the hidden states are an output, so
+    # that groups keep their order; heads are groups, and so are the blocks of twelve inside the MLP. One common sign of
+    # every stretch of the stream: of the embeddings' sum and behind two norms.
+    "SqueezeBertModel": (
+        "SqueezeBertConfig", SQUEEZE, 0, group("2*4x6 4x12", scales=2 * 24, signs=2 * 24 + 3),
+    ),
+    # Weights that are rescaled in place; the state goes on from token to token. Five norms read linearly; values and
+    # outputs of attention in between (time_decay and time_first tell no scale); ReLU² in the MLP; a common sign of the
+    # stream and one of the embeddings with the norm behind them.
+    "RwkvForCausalLM": (
+        "RwkvConfig", RWKV, 0,
+        group("16 2*16 2*32", scales=5 * 16 + 2 * 16 + 2 * 32, signs=5 * 16 + 2 * 16 + 2),
+    ),
     # A squeeze-excite gate behind a grouped convolution of two groups of four; five convolutions before their norms,
     # three of them with ReLU behind it, and the gate's inside. The last stream is an output.
     "RegNetModel": (
@@ -133,6 +154,24 @@ def test_the_group_of(name):
     sym = discover(model, x)
     assert not sym.pinned
     assert found_group(sym) == expected
+
+
+def test_sam():
+    """Queries, keys and values from one matrix, reshaped together and then taken apart; relative positions by head."""
+    settings = {
+        "hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 4, "image_size": 32, "patch_size": 8,
+        "mlp_dim": 40, "output_channels": 8, "window_size": 0, "global_attn_indexes": [0],
+    }  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = transformers.SamVisionModel(transformers.SamVisionConfig(**settings)).eval()
+    sym = discover(model, torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)))
+    assert not sym.pinned
+    # The stream permutes and has a common sign; both norms of the layer are read linearly. Heads permute, their queries
+    # keep the order of the tables of relative positions, which all heads share, and their keys with them. The neck's
+    # first convolution stands before a norm with a sign; the second one's norm is the output.
+    classes = dict(found_group(sym).classes)
+    assert {(1, 24): 1, (1, 40): 1, (1, 4): 1, (4, 6): 1}.items() <= classes.items()
 
 
 def test_keyword_inputs():

@@ -10,8 +10,8 @@ from coset.errors import InputError
 from coset.models import MLP, ResNet20
 from coset.symmetry import Symmetry, discover
 from coset.symmetry.discovery import verification
-from coset.symmetry.discovery.exporting import export
 from coset.symmetry.discovery.evaluation import evaluate
+from coset.symmetry.discovery.exporting import export
 from coset.symmetry.discovery.verification import difference, general_position, verify
 
 

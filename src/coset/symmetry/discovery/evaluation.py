@@ -1,12 +1,12 @@
 """Exported models run in float64 with other parameters, whatever types they are of and cast to."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.export.graph_signature import OutputKind
-from torch.fx import GraphModule, Interpreter
+from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 _WIDE = {
@@ -44,12 +44,21 @@ class InDouble(Interpreter):
     """Runs a graph with every floating type widened to float64, casts inside the model included.
 
     ``without``: names of operations that have no derivative: what is in front of them gets no gradient. Those that say
-    so when they are called are added.
+    so when they are called are added. ``watch`` is shown every node with its result.
     """
 
-    def __init__(self, graph: GraphModule, without: set[str] | None = None) -> None:
+    def __init__(
+        self, graph: GraphModule, without: set[str] | None = None, watch: Callable[[Node, Any], None] | None = None
+    ) -> None:
         super().__init__(graph, garbage_collect_values=True)
         self._without = set() if without is None else without
+        self._watch = watch
+
+    def run_node(self, n: Node) -> Any:
+        result = super().run_node(n)
+        if self._watch is not None:
+            self._watch(n, result)
+        return result
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         args, kwargs = widened((args, kwargs))
@@ -160,13 +169,14 @@ def run(
     params: Mapping[str, Tensor],
     inputs: Sequence[Any],
     without: set[str] | None = None,
+    watch: Callable[[Node, Any], None] | None = None,
 ) -> tuple[list[Tensor], dict[str, Tensor]]:
     """What an exported model returns in float64 with other parameters, and what it writes into its tensors, by name.
 
-    Differentiable where gradients are enabled; ``without``: operations that have no derivative.
+    Differentiable where gradients are enabled; ``without``, ``watch``: see ``InDouble``.
     """
     arguments = [double(value) for _, value in arguments_of(program, params, inputs)]
-    results = InDouble(program.graph_module, without).run(*arguments)
+    results = InDouble(program.graph_module, without, watch).run(*arguments)
     outputs: list[Tensor] = []
     written: dict[str, Tensor] = {}
     for spec, item in zip(program.graph_signature.output_specs, results, strict=True):

@@ -6,7 +6,7 @@ elementwise one: nothing is dead, no branch is left out, and what comes out zero
 
 import cmath
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -52,15 +52,23 @@ def influence(
 
     for name, leaf in leaves.items():
         leaf.register_post_accumulate_grad_hook(partial(reduced, name))  # type: ignore[no-untyped-call]
+    readers: dict[str, float] = {}
+    homes = dict(zip((n for n in program.graph.nodes if n.op == "placeholder"), _names(program), strict=True))
+
+    def watch(node: Node, result: Any) -> None:
+        if isinstance(result, Tensor) and result.requires_grad and node.op == "call_function":
+            for name in {homes[other] for other in node.all_input_nodes if homes.get(other) in leaves}:
+                result.register_hook(partial(_noted, readers, name, result.detach()))  # type: ignore[no-untyped-call]
+
     without: set[str] = set()
     while True:
         try:
             with torch.enable_grad():
                 ends = _generic_ends if generic else _ends
-                total = ends(program, {**theta, **leaves}, leaves, inputs, generator, without)
+                total = ends(program, {**theta, **leaves}, leaves, inputs, generator, without, watch)
                 if total is not None:
                     total.backward()  # type: ignore[no-untyped-call]
-            return found
+            return _with_readers(found, readers)
         except RuntimeError as error:
             # Some operations say only now that they have no derivative.
             told = re.search(r"derivative for '?([\w:]+)'? is not implemented", str(error))
@@ -69,6 +77,28 @@ def influence(
             if not name or name in without:
                 raise
             without.add(name)
+
+
+def _names(program: torch.export.ExportedProgram) -> list[str]:
+    """The parameter behind each input of the graph, "" for others."""
+    return [str(spec.target or "") for spec in program.graph_signature.input_specs]
+
+
+def _noted(readers: dict[str, float], name: str, result: Tensor, gradient: Tensor) -> None:
+    felt = float((gradient * result).abs().max()) if result.numel() else 0.0
+    readers[name] = max(readers.get(name, 0.0), felt)
+
+
+def _with_readers(found: Influence, readers: Mapping[str, float]) -> Influence:
+    """A parameter is also felt where what is computed from it is, if its class is felt elsewhere.
+
+    A bias of keys shifts all scores alike, so that no output depends on it; the sum it is in is noticed all the same.
+    """
+    classes = {name for (name, _), value in found.items() if value > 0}
+    return {
+        (name, carrier): max(value, readers.get(carrier, 0.0)) if name in classes else value
+        for (name, carrier), value in found.items()
+    }
 
 
 def _snake(name: str) -> str:
@@ -83,9 +113,10 @@ def _ends(
     inputs: Sequence[Any],
     generator: torch.Generator,
     without: set[str],
+    watch: Callable[[Node, Any], None],
 ) -> Tensor | None:
     """A random projection of what the model returns and writes."""
-    outputs, written = run(program, params, inputs, without)
+    outputs, written = run(program, params, inputs, without, watch)
     return _projected([*outputs, *written.values()], generator)
 
 
@@ -96,6 +127,7 @@ def _generic_ends(
     inputs: Sequence[Any],
     generator: torch.Generator,
     without: Collection[str],
+    watch: Callable[[Node, Any], None],
 ) -> Tensor | None:
     """The same of the generic function."""
     graph = _Generic(program.graph_module, generator, without)

@@ -21,31 +21,34 @@ def companions(book: Book, wanted: Iterable[Atom]) -> dict[Atom, set[Atom]]:
     ]
     for terms, data in known:
         alternatives = [paths(term) for term in terms]
-        everywhere = [frozenset.intersection(*choices) for choices in alternatives]
+        everywhere = [frozenset.intersection(*map(frozenset, choices)) for choices in alternatives]
         # An atom on two dimensions stands for two different units of it: neither is around others on a third one.
         count = Counter(atom for choices in alternatives for atom in frozenset[Atom]().union(*choices))
         twice = {atom for atom, number in count.items() if number > 1}
+        twice |= {atom for choices in alternatives for path in choices for atom, n in Counter(path).items() if n > 1}
         here = frozenset[Atom]().union(*everywhere)
         # Of every token it is known which expert it goes to: its units are units of that expert.
         chosen = frozenset[Atom]().union(*(units for at, units in implied if data and at and at <= here))
         for number, choices in enumerate(alternatives):
             others = frozenset().union(*everywhere[:number], *everywhere[number + 1 :])
             for path in choices:
-                for atom in path & interesting:
-                    beside = (path | (others - twice) | (chosen - count.keys())) - {atom}
+                # Nor is an atom that stands twice on one dimension.
+                single = frozenset(atom for atom, times in Counter(path).items() if times == 1)
+                for atom in interesting.intersection(path):
+                    beside = (single | (others - twice) | (chosen - count.keys())) - {atom}
                     common[atom] = common[atom] & beside if atom in common else set(beside)
     return common
 
 
-def paths(term: Term) -> list[frozenset[Atom]]:
+def paths(term: Term) -> list[tuple[Atom, ...]]:
     """The segments of a resolved term, each as the atoms of its factors."""
     if isinstance(term, Atom):
-        return [frozenset([term])]
+        return [(term,)]
     if isinstance(term, Plus):
         return [path for segment in term.segments for path in paths(segment)]
-    found = [frozenset[Atom]()]
+    found: list[tuple[Atom, ...]] = [()]
     for factor in term.factors:
-        found = [path | extra for path in found for extra in paths(factor)]
+        found = [(*path, *extra) for path in found for extra in paths(factor)]
     return found
 
 
@@ -69,6 +72,7 @@ def parents(common: Mapping[Atom, set[Atom]]) -> dict[Atom, Atom]:
 @dataclass
 class Nest:
     """``around``: the atom around each atom. ``made_of``: a block that stands for a pinned atom → that atom.
+    ``beside``: atoms that would lie in a second one, if both could be around them, with that one.
 
     Units may lie inside two atoms of which neither lies in the other, groups g before a shuffle of channels and k
     behind it. If the order of k is fixed, a block k of g that stands for it is put between: the units lie in k of g.
@@ -76,6 +80,7 @@ class Nest:
 
     around: dict[Atom, Atom]
     made_of: dict[Atom, Atom] = field(default_factory=dict)
+    beside: dict[Atom, Atom] = field(default_factory=dict)
 
     def chain(self, atom: Atom) -> Iterator[Atom]:
         """The atoms around an atom, innermost first."""
@@ -111,6 +116,11 @@ def nest(common: Mapping[Atom, set[Atom]], banned: Collection[Atom] = ()) -> Nes
             if other.pinned and other in common and other not in known and atom not in found.chain(other)
             if atom not in common[other] or not atom.pinned
         ]
+        other_free = [
+            other for other in common[atom] if not other.pinned and other not in known and atom not in common[other]
+        ]
+        if other_free and found.around.get(atom) is not None and atom not in found.chain(other_free[0]):
+            found.beside[atom] = other_free[0]
         for other in across:
             outer = found.around.get(atom)
             if (other, outer) not in made:

@@ -27,7 +27,7 @@ def rejoined(graph: Graph) -> dict[Node, Node]:
 
 def _cutter(part: Node) -> Node:
     """The operation that cuts a part off: the part itself, or what it is an item of."""
-    first = part.args[0]
+    first = part.args[0] if part.args else None
     return first if part.target is operator.getitem and isinstance(first, Node) else part
 
 
@@ -36,7 +36,7 @@ def _source(parts: list[Node], dim: int) -> Node | None:
     if any(len(part.users) != 1 for part in parts):
         return None
     cutters = {_cutter(part) for part in parts}
-    sources = {cutter.args[0] for cutter in cutters}
+    sources = {cutter.args[0] if cutter.args else None for cutter in cutters}
     source = sources.pop() if len(sources) == 1 else None
     if not isinstance(source, Node):
         return None
