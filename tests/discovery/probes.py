@@ -211,8 +211,12 @@ PROBES: dict[str, list[Probe]] = {
             _heads(x, q, 4), _heads(x, k, 2), _heads(x, v, 2), enable_gqa=True).transpose(1, 2).flatten(2) @ o,
             "2 2x2 2x3 2x5", 6 + 10, 6 + 10, q=(4, 12), k=(4, 6), v=(4, 10), o=(20, 2)),
     ],
-    "by_positions": [image(lambda x, a, b: F.conv2d(F.max_pool2d(F.conv2d(x, a), 2), b), "3", 3, 0, a=(3, 2, 1, 1),
-                            b=(1, 3, 1, 1))],
+    "by_positions": [
+        image(lambda x, a, b: F.conv2d(F.max_pool2d(F.conv2d(x, a), 2), b), "3", 3, 0, a=(3, 2, 1, 1), b=(1, 3, 1, 1)),
+        # Tokens two by two, units one by one.
+        tokens(lambda x, a, b: F.avg_pool2d((x @ a.T)[:, None], (2, 1), (1, 1))[:, 0] @ b.T, "5", 5, 5, a=(5, 4),
+               b=(3, 5)),
+    ],
     # Two numbers before the units and three behind them: nothing notices who reads zeros, ones permute.
     "pad": [
         plain(lambda x, a, b: F.pad(x @ a.T, (2, 3)) @ b.T, "5", 5, 5, b=(3, 10)),

@@ -11,13 +11,24 @@ def _by_positions(book: Book, call: Call, count: int, *, signs: bool) -> Value:
     """An operation on the last ``count`` dimensions that treats all others alike."""
     x = call.args[0]
     result = output(book, call, x)
-    kept = x.ndim - count
+    moved = [x.ndim - count + i for i in range(count) if not _windows_of_one(call, i)]
     for value in (x, result):
-        told_apart(book, value, range(kept, x.ndim), "positions of pooling, padding or resizing")
-    passed(book, x, result, (*range(kept), *(None,) * count))
+        told_apart(book, value, moved, "positions of pooling, padding or resizing")
+    passed(book, x, result, without(x, moved))
     if not signs:
         book.neutral(x, scale=False)
     return result
+
+
+def _windows_of_one(call: Call, i: int) -> bool:
+    """Whether pooling leaves its i-th dimension alone: windows of one position, one after the other."""
+
+    def setting(name: str, default: int) -> int:
+        given = call.argument(name)
+        values = given if isinstance(given, list | tuple) else [default if given is None else given]
+        return int(values[i if len(values) > 1 else 0]) if values else default
+
+    return setting("kernel_size", 0) == 1 and setting("stride", 1) == 1 and setting("padding", 0) == 0
 
 
 # Operations on positions: how many trailing dimensions are positions, and whether signs pass.
