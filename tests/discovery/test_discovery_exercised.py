@@ -96,3 +96,31 @@ def test_signals_that_die_on_their_way_are_kept_alive():
         for parameter in model.parameters():
             parameter.mul_(0.01)
     assert discover(model, X, strict=True).scale_dimension == 30 * 4
+
+
+def test_lengths_that_a_model_does_not_take_are_not_held_against_it():
+    """A branch that is hardly entered, and a table of positions that ends before the longer example."""
+
+    class Short(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.places = nn.Embedding(6, 8), nn.Embedding(7, 8)
+            self.one, self.two = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            x = self.words(x) + self.places(torch.arange(x.shape[1]))
+            return torch.where(x.sum(2, keepdim=True) > 1e6, self.one(x).tanh(), self.two(x).tanh())
+
+    torch.manual_seed(0)
+    sym = discover(Short().double(), torch.randint(6, (2, 4)))
+    assert found_group(sym).classes == group("8", scales=0, signs=0).classes
+
+
+def test_rounding_is_not_taken_for_a_wrong_rule():
+    """The sine of numbers of 1e9: rounding changes it by 1e-7, and a wrong group by all of its size."""
+    torch.manual_seed(0)
+    model = Function(lambda x, a, b: torch.sin((1e3 * (x @ a.T)).pow(3) @ b.T), {"a": (5, 4), "b": (3, 5)}).double()
+    assert found_group(discover(model, X)) == group("5", scales=5, signs=5)
+    chaotic = Function(lambda x, a, b: torch.sin((1e6 * (x @ a.T)).pow(3) @ b.T), {"a": (5, 4), "b": (3, 5)}).double()
+    with pytest.raises(InputError, match="nothing can be verified on these inputs: rounding alone changes the outputs"):
+        discover(chaotic, X)

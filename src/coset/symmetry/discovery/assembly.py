@@ -145,7 +145,7 @@ def _why(value: Value | None, tensor: Tensor, passed: Mapping[Atom, dict[str, No
             more = f" and {len(places) - _TOLD} more" if len(places) > _TOLD else ""
             through = ", ".join(places[:_TOLD]) + more or "nothing"
             parts.append(f"fixed: {atom.pinned}" if atom.pinned else f"through {through}")
-        reasons.append("; ".join(parts) or "a single position")
+        reasons.append("; ".join(dict.fromkeys(parts)) or "a single position")
     return tuple(reasons)
 
 

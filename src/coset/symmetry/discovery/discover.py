@@ -9,6 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 from coset.errors import InputError
 from coset.symmetry.discovery.assembly import assemble
+from coset.symmetry.discovery.evaluation import evaluate
 from coset.symmetry.discovery.examples import called_with, longer_examples
 from coset.symmetry.discovery.exporting import export
 from coset.symmetry.discovery.influence import felt
@@ -107,12 +108,11 @@ def _on_others(
     """What is still not noticed on an example of another length; all of it where the model does not take that."""
     try:
         program, keywords, _ = export(model, *example)
-        trace(program, movable)
-    except InputError:
+        leaves = tree_leaves((example[0], keywords))
+        evaluate(program, movable, leaves)
+    except (InputError, RuntimeError, IndexError):
         return missing
-    return verified(
-        sym, program, movable, tree_leaves((example[0], keywords)), expected=missing, elements=1, further=False
-    )
+    return verified(sym, program, movable, leaves, expected=missing, elements=1, further=False)
 
 
 def _unnoticed(sym: Symmetry, missing: Pairs) -> list[str]:

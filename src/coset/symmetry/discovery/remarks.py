@@ -103,10 +103,12 @@ def not_read(sym: Symmetry, unread: Sequence[str]) -> tuple[str, ...]:
         for carrier in sym.carriers(name):
             for dim, axis in enumerate(sym.parameters[carrier].axes):
                 places = positions_of(axis, sym.classes, name).tolist()
-                if places:
+                if len(places) == sym.parameters[carrier].shape[dim]:
+                    found.append(f"'{carrier}' has no influence on the outputs")
+                elif places:
                     what = _entries(places, dim, len(sym.parameters[carrier].axes))
                     found.append(f"{what} of '{carrier}' are not read by the example; give a longer one")
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
 
 
 def _entries(places: Sequence[int], dim: int, ndim: int) -> str:

@@ -384,8 +384,8 @@ def _apply(tracing: Tracing, call: Call) -> Any:
         if call.name in RULES:
             return RULES[call.name](book, call)
         if is_pointwise(call.target, call.name):
-            return elementwise.unary(book, call) if len(call.tensors()) == 1 else elementwise.pointwise(book, call)
-        reason = f"{book.where}: no rule for {call.name}"
+            return _elementwise(book, call)
+        reason = f"{book.where}: no rule for {call.name}" if call.tensors() else "a constant"
     except InputError as error:
         reason = f"{book.where}: {error}"
     except TypeError:
@@ -395,6 +395,17 @@ def _apply(tracing: Tracing, call: Call) -> Any:
     if not all(value.inert for value in call.tensors()):
         tracing.pinned.append(reason)
     return movement.nothing(book, call, reason)
+
+
+def _elementwise(book: Book, call: Call) -> Value:
+    """An elementwise function of one tensor passes what its values say, if they say it; of several, dimensions alone."""
+    if len(call.tensors()) == 1:
+        try:
+            return elementwise.unary(book, call)
+        except InputError:
+            # No function of real numbers: of truth values, say. Entry by entry it is all the same.
+            return elementwise.pointwise(book, call)
+    return elementwise.pointwise(book, call)
 
 
 def _has_number(call: Call) -> bool:
