@@ -9,7 +9,7 @@ from torch import nn
 
 from coset.errors import InputError
 from coset.symmetry import discover
-from coset.symmetry.discovery import elementwise
+from coset.symmetry.discovery import elementwise, verification
 from coset.symmetry.discovery.rules import RULES
 
 SHAPES = {"a": (5, 4), "b": (3, 5), "c": (6, 4), "d": (3, 6)}
@@ -116,11 +116,20 @@ def test_lengths_that_a_model_does_not_take_are_not_held_against_it():
     assert found_group(sym).classes == group("8", scales=0, signs=0).classes
 
 
-def test_rounding_is_not_taken_for_a_wrong_rule():
-    """The sine of numbers of 1e9: rounding changes it by 1e-7, and a wrong group by all of its size."""
+def test_rounding_is_not_taken_for_a_wrong_rule(monkeypatch):
+    """With a bound below rounding, what rounding does is no reason to refuse a group, and a wrong group still is."""
+    monkeypatch.setattr(verification, "TOLERANCE", 1e-17)
     torch.manual_seed(0)
-    model = Function(lambda x, a, b: torch.sin((1e3 * (x @ a.T)).pow(3) @ b.T), {"a": (5, 4), "b": (3, 5)}).double()
+    model = Function(lambda x, a, b: torch.sin((10 * (x @ a.T)).pow(3) @ b.T), {"a": (5, 4), "b": (3, 5)}).double()
     assert found_group(discover(model, X)) == group("5", scales=5, signs=5)
+    monkeypatch.setitem(RULES, "softmax", elementwise.same_values)
+    wrong = Function(lambda x, a, b: torch.softmax(x @ a.T, -1) @ b.T, {"a": (5, 4), "b": (3, 5)}).double()
+    with pytest.raises(InputError, match="does not preserve the function"):
+        discover(wrong, X)
+
+
+def test_functions_of_which_rounding_decides_are_refused():
+    torch.manual_seed(0)
     chaotic = Function(lambda x, a, b: torch.sin((1e6 * (x @ a.T)).pow(3) @ b.T), {"a": (5, 4), "b": (3, 5)}).double()
     with pytest.raises(InputError, match="nothing can be verified on these inputs: rounding alone changes the outputs"):
         discover(chaotic, X)

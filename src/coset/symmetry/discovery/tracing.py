@@ -398,7 +398,7 @@ def _apply(tracing: Tracing, call: Call) -> Any:
 
 
 def _elementwise(book: Book, call: Call) -> Value:
-    """An elementwise function of one tensor passes what its values say, if they say it; of several, dimensions alone."""
+    """An elementwise function of one tensor passes what its values say, if any; of several, dimensions alone."""
     if len(call.tensors()) == 1:
         try:
             return elementwise.unary(book, call)

@@ -167,7 +167,8 @@ def _round(
             _blame(sym, program, theta, x, together, generator, worst)
         if 30 * noise > _LOOSE:
             raise InputError(
-                f"nothing can be verified on these inputs: rounding alone changes the outputs by {noise:.1e} of their size"
+                f"nothing can be verified on these inputs: rounding alone changes the outputs by {noise:.1e} of their "
+                "size"
             )
     return felt(influence(sym, program, theta, x, generator))
 
