@@ -101,6 +101,13 @@ def remove_if_free(path: Path, *, dry_run: bool = False) -> bool:
 
 def _wait_for(path: Path, what: str) -> int:
     """An open handle that holds the lock on ``path``."""
+    try:
+        return _waited_for(path, what)
+    except OSError as error:
+        raise InputError(f"the lock {path} cannot be made: {error.strerror or error}") from error
+
+
+def _waited_for(path: Path, what: str) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     start, told, pause = time.monotonic(), False, 0.01
     while (handle := _acquire(path)) is None:

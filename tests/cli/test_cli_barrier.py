@@ -170,6 +170,20 @@ def test_a_symmetry_of_another_function_is_refused(here, ends):
     assert "tanh.json does not fit the model mlp: it is no symmetry of MLP" in err
 
 
+def test_posteriors_of_another_symmetry_are_refused(here, ends, symmetry, trained):
+    """A file that says for which symmetry it was written is believed."""
+    other = symmetry.restrict(scales=False)
+    for number in (0, 1):
+        save_distribution(posterior(trained[number]), f"q{number}.safetensors", sym=symmetry)
+    other.save("other.json")
+    more = ("--points", 3, "--limit", 20)
+    q = {"a": "q0.safetensors", "b": "q1.safetensors"}
+    assert here(*command("--symmetry", "sym.json", "--likelihood", "categorical", *more, **q))[0] == 0
+    code, _, err = here(*command("--symmetry", "other.json", "--likelihood", "categorical", *more, **q))
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "q0.safetensors holds no distribution" in err
+
+
 def test_one_way_is_enough_and_needs_no_symmetry_where_it_is_naive(here, ends, monkeypatch):
     assert list(told(here, *command("--align", "--points", 3, "--limit", 20))["barriers"]) == ["aligned"]
     monkeypatch.setattr("coset.symmetry.discover", lambda *a, **k: pytest.fail("looked for a symmetry"))

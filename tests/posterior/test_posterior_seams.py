@@ -7,6 +7,8 @@ from torch import nn
 from architectures import made
 from coset.errors import InputError
 from coset.posterior import FITS, Density, Named, elbo, fit_ensemble, fit_hmc, fit_laplace, fit_map, fit_mean_field
+from coset.posterior.fit import FORMAT, KEY
+from coset.sealed import read_sealed, write_sealed
 from coset.train import DivergenceError
 
 DESCENT = {"epochs": 3, "batch_size": 8, "learning_rate": 0.01, "show": False}
@@ -201,3 +203,21 @@ def test_odd_settings_get_one_clear_line(data):
     with pytest.raises(InputError, match="seed is 'a'"):
         elbo(model, q, data, seed="a")
     assert elbo(model, q, data).error > 0
+
+
+@pytest.mark.parametrize("damage", ["a tensor is missing", "a tensor has another shape", "no record of the run"])
+def test_a_checkpoint_with_right_checksums_and_wrong_content_is_refused(data, tmp_path, damage):
+    path = tmp_path / "run"
+    fit_map(_Activated(torch.tanh), data, checkpoint=path, callback=lambda epoch, record: epoch == 1, **DESCENT)
+    tensors, content = read_sealed(path, KEY, FORMAT)
+    name = next(iter(tensors))
+    if damage == "a tensor is missing":
+        tensors.pop(name)
+    elif damage == "a tensor has another shape":
+        tensors[name] = torch.ones(7, 7, 7)
+    else:
+        content.pop("run")
+    written = {key: value for key, value in content.items() if key not in ("format", "tensors", "versions")}
+    write_sealed(path, KEY, FORMAT, tensors, written)
+    with pytest.raises(InputError, match=f"checkpoint {path} is damaged: "):
+        fit_map(_Activated(torch.tanh), data, checkpoint=path, **DESCENT)

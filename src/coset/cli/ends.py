@@ -53,7 +53,7 @@ def read_ends(
     """
     chosen = _likelihood(likelihood, choice)
     known = read_symmetry(source)
-    read = [_read(file, source) for file in files]
+    read = [_read(file, source, known) for file in files]
     kinds = [kind_of(network) for _, network in read]
     if kinds[0] != kinds[1]:
         raise InputError(f"{files[0]} is a {kinds[0]} and {files[1]} a {kinds[1]}; expected two of one kind")
@@ -82,8 +82,11 @@ def kind_of(network: Any) -> str:
     return NETWORK if isinstance(network, Mapping) else f"posterior of class {type(network).__name__}"
 
 
-def _read(file: Path, source: Source) -> tuple["Checkpoint", Any]:
-    """The file, and what it holds: a dict of weights, also where they were saved as a ``Delta``, or a posterior."""
+def _read(file: Path, source: Source, known: "Symmetry | None") -> tuple["Checkpoint", Any]:
+    """The file, and what it holds: a dict of weights, also where they were saved as a ``Delta``, or a posterior.
+
+    A posterior that was saved with another symmetry than the one that is ``known`` is refused.
+    """
     from coset.checkpoints import read_checkpoint
     from coset.distribution import Delta, load_distribution
     from coset.distribution.files import KEY
@@ -94,7 +97,7 @@ def _read(file: Path, source: Source) -> tuple["Checkpoint", Any]:
     for option, value in (("--key", source.key), ("--strip-prefix", source.strip_prefix)):
         if value:
             raise InputError(f"{option} is {value!r} and {file} a distribution, read as it is; expected no {option}")
-    q = load_distribution(file)
+    q = load_distribution(file, sym=known)
     return found, q.params if isinstance(q, Delta) else q
 
 

@@ -277,6 +277,20 @@ def _require_finite_values(state: Mapping[str, Tensor], method: str, number: int
 
 def _load(path: Path, identity: Mapping[str, Any], state: dict[str, Tensor]) -> list[Mapping[str, float]]:
     tensors, content = read_sealed(path, KEY, FORMAT)
+    try:
+        return _restored(path, tensors, content, identity, state)
+    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+        # Whole, and yet not what was written here: a tensor is missing or of another shape.
+        raise InputError(f"checkpoint {path} is damaged: {' '.join(repr(error).split())}") from error
+
+
+def _restored(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    content: Mapping[str, Any],
+    identity: Mapping[str, Any],
+    state: dict[str, Tensor],
+) -> list[Mapping[str, float]]:
     there = content["run"]
     wrong = [
         f"{name} is {there.get(name)!r} there and {identity.get(name)!r} here"
