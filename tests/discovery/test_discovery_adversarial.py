@@ -10,6 +10,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 import coset
 from coset.errors import InputError
+from scale_directions import jacobian_rank
 
 
 class Functional(nn.Module):
@@ -26,25 +27,6 @@ class Functional(nn.Module):
 
     def forward(self, x):
         return self.function(x, **dict(self.named_parameters()))
-
-
-def jacobian_rank(sym, params):
-    """How many independent directions the scales really have at a generic point."""
-    keys = list(sym.scaling)
-    sizes = [sym.identity().scales[key].shape for key in keys]
-
-    def moved(vector):
-        parts, at = {}, 0
-        for key, shape in zip(keys, sizes, strict=True):
-            parts[key] = torch.exp(vector[at : at + shape.numel()]).reshape(shape)
-            at += shape.numel()
-        result = sym.act(sym.element(scales=parts), params)
-        return torch.cat([tensor.flatten() for tensor in result.values() if tensor.is_floating_point()])
-
-    total = sum(shape.numel() for shape in sizes)
-    if not total:
-        return 0
-    return int(torch.linalg.matrix_rank(torch.func.jacrev(moved)(torch.zeros(total, dtype=torch.float64)), rtol=1e-9))
 
 
 GRAM = {

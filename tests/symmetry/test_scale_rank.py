@@ -7,25 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from coset.symmetry import Symmetry, discover
-
-
-def jacobian_rank(sym, params):
-    """How many independent directions the scales have at a generic point, from derivatives of the action."""
-    keys = list(sym.scaling)
-    sizes = [sym.identity().scales[key].shape for key in keys]
-
-    def moved(vector):
-        parts, at = {}, 0
-        for key, shape in zip(keys, sizes, strict=True):
-            parts[key] = torch.exp(vector[at : at + shape.numel()]).reshape(shape)
-            at += shape.numel()
-        return torch.cat([t.flatten() for t in sym.act(sym.element(scales=parts), params).values()])
-
-    total = sum(shape.numel() for shape in sizes)
-    if not total:
-        return 0
-    jacobian = torch.func.jacrev(moved)(torch.zeros(total, dtype=torch.float64))
-    return int(torch.linalg.matrix_rank(jacobian, rtol=1e-9))
+from scale_directions import jacobian_rank
 
 
 def _params(shapes):

@@ -84,9 +84,9 @@ def _names(program: torch.export.ExportedProgram) -> list[str]:
     return [str(spec.target or "") for spec in program.graph_signature.input_specs]
 
 
-def _noted(readers: dict[str, float], name: str, result: Tensor, gradient: Tensor) -> None:
-    felt = float((gradient * result).abs().max()) if result.numel() else 0.0
-    readers[name] = max(readers.get(name, 0.0), felt)
+def _noted(readers: dict[str, float], name: str, result: Tensor, gradient: Tensor | None) -> None:
+    if gradient is not None and result.numel():  # a count has none
+        readers[name] = max(readers.get(name, 0.0), float((gradient * result).abs().max()))
 
 
 def _with_readers(found: Influence, readers: Mapping[str, float]) -> Influence:

@@ -117,7 +117,9 @@ def nest(common: Mapping[Atom, set[Atom]], banned: Collection[Atom] = ()) -> Nes
             if atom not in common[other] or not atom.pinned
         ]
         other_free = [
-            other for other in common[atom] if not other.pinned and other not in known and atom not in common[other]
+            other
+            for other in sorted(common[atom], key=lambda other: other.number)
+            if not other.pinned and other in common and other not in known and atom not in common[other]
         ]
         if other_free and found.around.get(atom) is not None and atom not in found.chain(other_free[0]):
             found.beside[atom] = other_free[0]
