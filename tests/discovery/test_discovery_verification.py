@@ -12,7 +12,8 @@ from coset.symmetry import Symmetry, discover
 from coset.symmetry.discovery import verification
 from coset.symmetry.discovery.evaluation import evaluate
 from coset.symmetry.discovery.exporting import export
-from coset.symmetry.discovery.verification import difference, general_position, verify
+from coset.symmetry.discovery.general_position import general_position
+from coset.symmetry.discovery.verification import difference, verify
 
 
 def _exported(model, x):

@@ -19,7 +19,7 @@ from coset.alignment.feature_signs import common_families, enough_signs, factors
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.axes import Node
-from coset.symmetry.discovery.verification import general_position
+from coset.symmetry.discovery.general_position import general_position
 from coset.symmetry.structure import Stretch, ancestors
 from coset.values import Frozen
 

@@ -25,7 +25,7 @@ from coset.represent.layers import check_layers, recording
 from coset.represent.unit_groups import Part, UnitGroup
 from coset.symmetry import Symmetry
 from coset.symmetry.axes import Fixed, Node
-from coset.symmetry.discovery.verification import general_position
+from coset.symmetry.discovery.general_position import general_position
 
 _EXAMPLES, _DRAWS = 4, 4
 """So many inputs are run, and so many elements without permutations tried, none of which may hide a sign by chance."""

@@ -11,7 +11,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from coset.errors import InputError
 from coset.symmetry.discovery.evaluation import double
 from coset.symmetry.discovery.examples import called_with
-from coset.symmetry.discovery.verification import difference, general_position
+from coset.symmetry.discovery.general_position import general_position
+from coset.symmetry.discovery.verification import difference
 from coset.symmetry.symmetry import Symmetry
 
 _TOLERANCE = 1e-4

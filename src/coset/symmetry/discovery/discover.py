@@ -13,9 +13,9 @@ from coset.symmetry.discovery.evaluation import evaluate
 from coset.symmetry.discovery.examples import called_with, longer_examples
 from coset.symmetry.discovery.exporting import export
 from coset.symmetry.discovery.influence import felt
-from coset.symmetry.discovery.remarks import not_read
+from coset.symmetry.discovery.remarks import not_read, read_one_by_one, reported
 from coset.symmetry.discovery.terms import leave_unread
-from coset.symmetry.discovery.tracing import Tracing, read_one_by_one, reported, trace
+from coset.symmetry.discovery.tracing import Tracing, trace
 from coset.symmetry.discovery.verification import Pairs, generic_influence
 from coset.symmetry.discovery.verification import verify as verified
 from coset.symmetry.graph_sources import sources_forgotten

@@ -1,4 +1,4 @@
-"""What is known beyond permutations, scales and signs, and not acted on."""
+"""What is said beside the group: what is known beyond it, what is not read, and where what is known ends."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,6 +6,8 @@ from torch import Tensor, nn
 
 from coset.symmetry.axes import units_of
 from coset.symmetry.cells import positions_of
+from coset.symmetry.discovery.terms import CLASH, Plus, atoms, resolve
+from coset.symmetry.discovery.tracing import Tracing
 from coset.symmetry.symmetry import Symmetry
 
 # Operations through which any invertible map of the units passes from those who write them to those who read them.
@@ -118,3 +120,27 @@ def _entries(places: Sequence[int], dim: int, ndim: int) -> str:
     if ndim == 1:
         return f"entries {numbers}"
     return f"{('rows', 'columns')[dim]} {numbers}" if ndim == 2 else f"positions {numbers} on axis {dim}"
+
+
+def reported(tracing: Tracing) -> tuple[str, ...]:
+    """Where what is known of operations ends: those at which an axis of a parameter was pinned for that reason."""
+    standing = tracing.standing()
+    told = dict.fromkeys(tracing.pinned)
+    for reason, terms in tracing.book.limits.items():
+        if any(atom in standing and atom.pinned == reason for term in terms for atom in atoms(resolve(term))):
+            told.setdefault(reason)
+    for atom in sorted(standing, key=lambda atom: atom.number):
+        if atom.stuck and atom.pinned and atom.pinned.endswith(CLASH):
+            told.setdefault(atom.pinned)
+    return tuple(told)
+
+
+def read_one_by_one(tracing: Tracing) -> tuple[str, ...]:
+    """Axes of matrices whose positions are all taken apart: whole modules behind them might be exchanged with them."""
+    return tuple(
+        f"the positions of axis {axis} of '{name}' are read one by one: exchanges of them together with all that reads "
+        "them, such as whole modules, are not looked for"
+        for name, value in tracing.parameters.items()
+        for axis, dim in enumerate(value.dims if value.ndim > 1 else ())
+        if isinstance(term := resolve(dim), Plus) and all(segment.size == 1 for segment in term.segments)
+    )

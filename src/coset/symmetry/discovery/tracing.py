@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ from coset.symmetry.discovery.calls import Call, is_pointwise, tensors_in
 from coset.symmetry.discovery.constants import Constants
 from coset.symmetry.discovery.evaluation import WRITTEN
 from coset.symmetry.discovery.exporting import place_of
+from coset.symmetry.discovery.known_numbers import has_number, masked_fill, number_of, unmasked
 from coset.symmetry.discovery.rejoining import rejoined
 from coset.symmetry.discovery.relations import Book, Value
 from coset.symmetry.discovery.routing import routed, settle, settle_orders
@@ -49,7 +50,7 @@ from coset.symmetry.discovery.stacks import (
     stack_dimension,
     stays_stacked,
 )
-from coset.symmetry.discovery.terms import CLASH, Atom, Plus, atoms, fresh, resolve
+from coset.symmetry.discovery.terms import Atom, atoms, fresh, resolve
 from coset.symmetry.discovery.ties import Tie, ties
 
 
@@ -62,6 +63,11 @@ class Tracing:
     variances: list[tuple[str, str | None, float]] = field(default_factory=list)
     pinned: list[str] = field(default_factory=list)
     constants: Constants = field(default_factory=Constants)
+
+    def standing(self) -> dict[Atom, None]:
+        """The atoms of all parameters."""
+        values = self.parameters.values()
+        return dict.fromkeys(atom for value in values for dim in value.dims for atom in atoms(resolve(dim)))
 
 
 def trace(program: torch.export.ExportedProgram, movable: Mapping[str, Tensor], fixed: Collection[str] = ()) -> Tracing:
@@ -104,15 +110,9 @@ def trace(program: torch.export.ExportedProgram, movable: Mapping[str, Tensor], 
             tracing.book.neutral(value)
             if value.about is not None:
                 settle(tracing.book, value)
-    tracing.book.own = set(_standing(tracing))
+    tracing.book.own = set(tracing.standing())
     settle_orders(tracing.book)
     return tracing
-
-
-def _standing(tracing: Tracing) -> dict[Atom, None]:
-    """The atoms of all parameters."""
-    values = tracing.parameters.values()
-    return dict.fromkeys(atom for value in values for dim in value.dims for atom in atoms(resolve(dim)))
 
 
 def _tie(tracing: Tracing, tie: Tie, movable: Mapping[str, Tensor]) -> None:
@@ -131,30 +131,6 @@ def _tie(tracing: Tracing, tie: Tie, movable: Mapping[str, Tensor]) -> None:
     for value in (one, two):
         book.limit(value, reason=f"'{tie.one}' and '{tie.two}' overlap in memory")
         book.neutral(value)
-
-
-def reported(tracing: Tracing) -> tuple[str, ...]:
-    """Where what is known of operations ends: those at which an axis of a parameter was pinned for that reason."""
-    standing = _standing(tracing)
-    told = dict.fromkeys(tracing.pinned)
-    for reason, terms in tracing.book.limits.items():
-        if any(atom in standing and atom.pinned == reason for term in terms for atom in atoms(resolve(term))):
-            told.setdefault(reason)
-    for atom in sorted(standing, key=lambda atom: atom.number):
-        if atom.stuck and atom.pinned and atom.pinned.endswith(CLASH):
-            told.setdefault(atom.pinned)
-    return tuple(told)
-
-
-def read_one_by_one(tracing: Tracing) -> tuple[str, ...]:
-    """Axes of matrices whose positions are all taken apart: whole modules behind them might be exchanged with them."""
-    return tuple(
-        f"the positions of axis {axis} of '{name}' are read one by one: exchanges of them together with all that reads "
-        "them, such as whole modules, are not looked for"
-        for name, value in tracing.parameters.items()
-        for axis, dim in enumerate(value.dims if value.ndim > 1 else ())
-        if isinstance(term := resolve(dim), Plus) and all(segment.size == 1 for segment in term.segments)
-    )
 
 
 def _in_order_of_use(
@@ -259,7 +235,7 @@ def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
     shapes = _shapes(tracing, node)
     target: Any = node.target
     if not shapes:
-        return _number(tracing, node, args)
+        return number_of(book, node, args)
     name = target._schema.name.partition("::")[2] if hasattr(target, "_schema") else str(target)
     if target._schema.is_mutable if hasattr(target, "_schema") else False:
         name = name.removesuffix("_")
@@ -276,10 +252,10 @@ def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
         span = span_of(node, _shapes(tracing, node.all_input_nodes[0])[0], tracing.constants.tensors)
         assert span is not None
         return on_segments(book, call, args[0], *span[1:])
-    if name == "index_put" and (filled := _masked_fill(tracing, node, call)) is not None:
+    if name == "index_put" and (filled := masked_fill(book, tracing.constants, node, call)) is not None:
         return filled
     if name in ("index", "_unsafe_index"):
-        call.args = args = (args[0], _unmasked(tracing, node, args[1]), *args[2:])
+        call.args = args = (args[0], unmasked(book, tracing.constants, node, args[1]), *args[2:])
     if name in SPLITS and (parts := _in_parts(tracing, node, args[0], shapes[0])) is not None:
         return parts
     result = _routed(tracing, node, call)
@@ -317,57 +293,6 @@ def _routed(tracing: Tracing, node: Node, call: Call) -> Any:
     return result
 
 
-def _masked_fill(tracing: Tracing, node: Node, call: Call) -> Value | None:
-    """x[mask] ← number, with a mask for every entry, is a fill of what is under the mask."""
-    x, indices = call.args[:2]
-    given: Any = node.args[1]
-    number = tracing.constants.tensors.get(node.args[2]) if isinstance(node.args[2], Node) else None
-    mask = given[0].meta.get("val") if len(given) == 1 and isinstance(given[0], Node) else None
-    entire = mask is not None and mask.dtype == torch.bool and indices[0].shape == x.shape
-    if not entire or number is None or number.numel() != 1 or call.argument("accumulate", False):
-        return None
-    filled: Value = RULES["masked_fill"](tracing.book, replace(call, args=(x, indices[0], number.item())))
-    return filled
-
-
-def _unmasked(tracing: Tracing, node: Node, indices: Sequence[Value | None]) -> list[Value | None]:
-    """Indices with every known mask replaced by the positions that it picks."""
-    found: list[Value | None] = []
-    given: Any = node.args[1]
-    for argument, value in zip(given, indices, strict=True):
-        places = tracing.constants.places(argument) if isinstance(argument, Node) else None
-        if places is None:
-            found.append(value)
-            continue
-        for place in places:
-            shape = tuple(place.shape)
-            found.append(tracing.book.value(shape, [fresh(n, "a constant", True) for n in shape], inert=True))
-    return found
-
-
-def _number(tracing: Tracing, node: Node, args: tuple[Any, ...]) -> Any:
-    """A number read off a tensor is a tensor without dimensions; a function of such numbers lets nothing through."""
-    book, values = tracing.book, tensors_in(args)
-    name = getattr(node.target, "__name__", str(node.target)).partition(".")[0]
-    if not values or not isinstance(node.meta.get("val"), _SYMBOLS) or name.startswith("sym_"):
-        return node.meta.get("val")  # a size is no function of what a tensor holds
-    if name in ("item", "_local_scalar_dense") and isinstance(node.meta["val"], torch.SymFloat):
-        return _entry(book, values[0])
-    for value in values:
-        book.limit(value, reason="a number is computed from it")
-        book.neutral(value)
-    made = book.like((), values)
-    book.neutral(made)
-    return made
-
-
-def _entry(book: Book, value: Value) -> Value:
-    """The only entry of a tensor."""
-    made = book.like((), [value])
-    book.regroup(value, made)
-    return made
-
-
 def _in_parts(tracing: Tracing, node: Node, x: Value, shape: tuple[int, ...]) -> Stack | Segments | None:
     """A reshaped tensor in the parts in which alone it is read, if there are such."""
     if (dim := stack_dimension(node)) is not None:
@@ -389,7 +314,7 @@ def _apply(tracing: Tracing, call: Call) -> Any:
     except InputError as error:
         reason = f"{book.where}: {error}"
     except TypeError:
-        if not _has_number(call):
+        if not has_number(call):
             raise
         reason = f"{book.where}: {call.name} with a number that depends on data"
     if not all(value.inert for value in call.tensors()):
@@ -406,18 +331,6 @@ def _elementwise(book: Book, call: Call) -> Value:
             # No function of real numbers: of truth values, say. Entry by entry it is all the same.
             return elementwise.pointwise(book, call)
     return elementwise.pointwise(book, call)
-
-
-def _has_number(call: Call) -> bool:
-    """Whether a number that depends on data stands where the operation's schema has no tensor."""
-    schema = getattr(call.target, "_schema", None)
-    given = [] if schema is None else list(zip(schema.arguments, call.args, strict=False))
-    given += (
-        []
-        if schema is None
-        else [(item, call.kwargs[item.name]) for item in schema.arguments if item.name in call.kwargs]
-    )
-    return any("Tensor" not in str(item.type) and tensors_in(value) for item, value in given)
 
 
 # The modules that enter their rules into the table when they are imported.
@@ -440,9 +353,6 @@ _REARRANGING = (
 
 # What a model brings with it.
 _KEPT = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
-
-# What a number that depends on data is called in the graph.
-_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 # Parts of a graph under another mode; they compute the same.
 _WRAPPERS = frozenset({"wrap_with_autocast", "wrap_with_set_grad_enabled"})

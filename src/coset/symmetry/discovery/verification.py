@@ -1,6 +1,5 @@
 """Numerical proof: the function of a moved network, in float64, against that of the original."""
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -11,8 +10,9 @@ from coset.errors import InputError
 from coset.symmetry.action import Action
 from coset.symmetry.axes import units_of
 from coset.symmetry.cells import standing
-from coset.symmetry.discovery.evaluation import double, evaluate, run
+from coset.symmetry.discovery.evaluation import evaluate, run
 from coset.symmetry.discovery.exporting import first_line
+from coset.symmetry.discovery.general_position import general_position, other_inputs, scaled
 from coset.symmetry.discovery.influence import Influence, felt, influence
 from coset.symmetry.element import Element
 from coset.symmetry.symmetry import Symmetry
@@ -27,42 +27,6 @@ while there are classes that the outputs have not noticed."""
 
 Pairs = set[tuple[str, str]]
 """(class, parameter)."""
-
-
-def general_position(
-    params: Mapping[str, Tensor],
-    sym: Symmetry,
-    generator: torch.Generator,
-    scale: float = 1.0,
-    *,
-    lively: bool = False,
-) -> dict[str, Tensor]:
-    """Float64 parameters without the zeros and ones of an initialisation, which would hide a wrong group.
-
-    Each is multiplied by and moved by noise of its own size (``scale`` times that); variances stay positive. If
-    ``lively``, matrices get entries of variance 2 by the number of entries in a row, so that signals pass many layers.
-    """
-    moved: dict[str, Tensor] = {}
-    seen: dict[int, Tensor] = {}
-    for name, given in params.items():
-        tensor = params.get(sym.parameters[name].tied or name, given)
-        if not (tensor.is_floating_point() or tensor.is_complex()):
-            moved[name] = tensor
-            continue
-        if id(tensor) not in seen:
-            wide = double(tensor.detach())
-            noise = torch.rand(wide.shape, generator=generator, dtype=wide.dtype).to(wide.device)
-            size = wide.abs().mean() if wide.numel() and bool(wide.any()) else wide.new_tensor(0.1)
-            positive = bool(sym.parameters[name].shift)
-            seen[id(tensor)] = (
-                wide * (0.5 + noise) if positive else wide * (0.75 + 0.5 * noise) + 0.3 * scale * size * (noise - 0.5)
-            )
-            if lively and wide.ndim > 1 and wide.numel():
-                row = wide.numel() // wide.shape[0]
-                deviation = seen[id(tensor)].abs().square().mean().sqrt()
-                seen[id(tensor)] = seen[id(tensor)] * (math.sqrt(2 / row) / deviation)
-        moved[name] = seen[id(tensor)]
-    return moved
 
 
 def verify(
@@ -95,7 +59,7 @@ def verify(
     for factor, lively in FURTHER if further else FURTHER[:2]:
         if not missing:
             return missing
-        others = [_times(item, factor, generator) for item in inputs]
+        others = [scaled(item, factor, generator) for item in inputs]
         try:
             if _finite(evaluate(program, params, others)) < finite:
                 continue  # outside the domain of the function
@@ -112,7 +76,7 @@ def generic_influence(
     generator = torch.Generator().manual_seed(0)
     theta = general_position(params, sym, generator)
     try:
-        x = _other_inputs(program, theta, inputs, evaluate(program, theta, inputs), generator)
+        x = other_inputs(program, theta, inputs, evaluate(program, theta, inputs), generator)
         return influence(sym, program, theta, x, generator, generic=True)
     except (RuntimeError, IndexError) as error:
         raise InputError(f"the exported model cannot be run in float64: {first_line(error)}") from error
@@ -120,13 +84,6 @@ def generic_influence(
 
 def _finite(outputs: Sequence[Tensor]) -> int:
     return sum(int(torch.isfinite(item).sum()) for item in outputs)
-
-
-def _times(item: Any, factor: float, generator: torch.Generator) -> Any:
-    """An input by a factor; whole numbers change places instead."""
-    if isinstance(item, Tensor) and (item.is_floating_point() or item.is_complex()):
-        return item * factor
-    return _perturbed(item, generator)
 
 
 def _round(
@@ -152,7 +109,7 @@ def _round(
         raise InputError("two runs of the model on one input differ: it is random, and has no function to preserve")
     for number in range(elements):
         if number:
-            x = _other_inputs(program, theta, inputs, before[0], generator)
+            x = other_inputs(program, theta, inputs, before[0], generator)
             before = _results(program, theta, x)
         g = sym.random(generator)
         written = Action(sym, g)(before[1], partial=True) if before[1] else {}
@@ -276,45 +233,6 @@ def _move(theta: dict[str, Tensor], sym: Symmetry, g: Element, together: list[li
     action = Action(sym, g)
     for names in together:
         theta |= action({name: theta.pop(name) for name in names}, partial=True)
-
-
-def _other_inputs(
-    program: torch.export.ExportedProgram,
-    theta: Mapping[str, Tensor],
-    inputs: Sequence[Any],
-    before: list[Tensor],
-    generator: torch.Generator,
-) -> list[Any]:
-    """Inputs near the given ones; the given ones where the model does not take others."""
-    others = [_perturbed(item, generator) for item in inputs]
-    try:
-        outputs = evaluate(program, theta, others)
-    except (RuntimeError, IndexError):
-        # Floating numbers that stand for indices, say: what is near them is none.
-        return list(inputs)
-    pairs = zip(before, outputs, strict=True)
-    if any(bool((torch.isfinite(one) & ~torch.isfinite(two)).any()) for one, two in pairs if one.shape == two.shape):
-        return list(inputs)  # outside the domain of a logarithm or a root
-    return others
-
-
-def _perturbed(item: Any, generator: torch.Generator) -> Any:
-    """Another input of the same kind: finite fractions change a little, a constant tensor altogether, and whole numbers
-    (tokens, masks) change places, so that each stays one that the model knows.
-    """
-    if not isinstance(item, Tensor) or not item.numel():
-        return item
-    if item.is_complex():
-        wide = double(item.detach())
-        return wide * (1 + 0.1 * torch.randn(wide.shape, generator=generator, dtype=wide.dtype).to(wide.device))
-    if not item.is_floating_point():
-        order = torch.randperm(item.numel(), generator=generator).to(item.device)
-        return item.flatten()[order].reshape(item.shape)
-    wide = item.detach().double()
-    noise = torch.randn(wide.shape, generator=generator, dtype=torch.float64).to(wide.device)
-    if bool((wide == wide.flatten()[0]).all()) and bool(torch.isfinite(wide).all()):
-        return wide + noise
-    return torch.where(torch.isfinite(wide) & (wide != wide.round()), wide * (1 + 0.1 * noise), wide)
 
 
 def _through(sym: Symmetry, name: str) -> str:
