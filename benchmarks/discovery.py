@@ -42,7 +42,7 @@ def run(small: bool) -> list[Ratio]:
 def _ratio(model: nn.Module, x: Tensor, repeat: int) -> Ratio:
     model.eval()
     movable: dict[str, Tensor] = dict(model.state_dict(keep_vars=True))
-    program = export(model, (x,), {})
+    program, _, _ = export(model, (x,), {})
     count = sum(tensor.numel() for tensor in movable.values())
 
     def analyse() -> object:

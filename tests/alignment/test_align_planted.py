@@ -11,6 +11,7 @@ import torch
 from architectures import CASES, made, randomized
 from coset.alignment import align
 from coset.distribution import MeanField
+from coset.errors import InputError
 from coset.models import ResidualMLP
 from coset.symmetry import discover
 
@@ -78,7 +79,8 @@ def test_permutations_and_signs_of_a_posterior(name):
     assert isinstance(result.aligned, MeanField)
     for key in _trained(sym):
         assert torch.equal(result.aligned.mean[key], mean[key]), key
-        assert torch.equal(result.aligned.std[key], std[key]), key
+        if key in std:  # a complex weight has no deviation
+            assert torch.equal(result.aligned.std[key], std[key]), key
 
 
 @pytest.mark.parametrize("name", FEWER)
@@ -88,6 +90,11 @@ def test_scales_too(name):
     generator = torch.Generator().manual_seed(3)
     reference = randomized(model, generator)
     other = sym.act(sym.random(generator), reference)
+    if name == "spectral norm":
+        # A matrix beside its singular vectors, each with a scale of its own: no order in which to normalise them.
+        with pytest.raises(InputError, match="cannot be normalised one after the other"):
+            align(sym, reference, other, gauge="normalized", scales=True, seed=1)
+        return
     result = align(sym, reference, other, gauge="normalized", scales=True, seed=1)
     for key in _trained(sym):
         torch.testing.assert_close(result.params[key], reference[key], rtol=1e-9, atol=1e-9)
