@@ -219,3 +219,19 @@ def test_discovered_groups_can_be_normalised(name):
     first, second = normalize_scales(sym, params)[0], normalize_scales(sym, scaled)[0]
     for key in params:
         torch.testing.assert_close(second[key], first[key], rtol=1e-10, atol=1e-10)
+
+
+def test_the_gauge_of_complex_weights_has_their_absolute_values():
+    """Turning every complex weight by a phase changes no norm, and the representative is turned along."""
+    generator = torch.Generator().manual_seed(0)
+    weights = {
+        "a": torch.randn(3, 4, generator=generator, dtype=torch.complex128),
+        "b": torch.randn(2, 3, generator=generator, dtype=torch.complex128),
+    }
+    sym = Symmetry.from_axes({"a": "h -", "b": "- /h"}, weights, scales="positive")
+    plain, g = normalize_scales(sym, weights)
+    torch.testing.assert_close(plain["a"].abs().square().sum(1), torch.ones(3, dtype=torch.float64))
+    torch.testing.assert_close(sym.act(g, plain)["b"], weights["b"])
+    phase = torch.exp(torch.tensor(0.7j, dtype=torch.complex128))
+    turned, _ = normalize_scales(sym, {name: phase * tensor for name, tensor in weights.items()})
+    torch.testing.assert_close(turned["a"], phase * plain["a"])

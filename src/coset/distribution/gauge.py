@@ -41,8 +41,9 @@ def normalize_scales(sym: Symmetry, params: _T) -> tuple[_T, Element]:
     is kept positive (see ``Symmetry.act``), what comes back has the same function but not the same gain and variance.
     """
     means: Mapping[str, Tensor] = params if isinstance(params, Mapping) else params.mean
-    current = dict(means)
-    single = set(ties(current).values())
+    single = set(ties(means).values())
+    # Of complex weights the absolute values have the same norms, and the same scales.
+    current = {name: tensor.abs() if tensor.is_complex() else tensor for name, tensor in means.items()}
     carriers = {key: _carriers(sym, key) for key in sym.scaling}
     scales: dict[str, Tensor] = {}
     for key, sources in incoming_weights(sym):
