@@ -11,6 +11,7 @@ from coset.errors import InputError
 from coset.symmetry import discover
 from coset.symmetry.discovery import elementwise, verification
 from coset.symmetry.discovery.rules import RULES
+from coset.symmetry.preserving import is_proven
 
 SHAPES = {"a": (5, 4), "b": (3, 5), "c": (6, 4), "d": (3, 6)}
 X = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -38,9 +39,10 @@ def test_a_branch_that_no_input_enters_is_told():
 
 @pytest.mark.parametrize("threshold", [1e3, 0.0, -1e3])
 def test_larger_inputs_and_other_signs_enter_branches(threshold):
-    sym = discover(_branched(threshold), X, strict=True)
+    model = _branched(threshold)
+    sym = discover(model, X, strict=True)
     assert sym.unverified == ()
-    assert sym.proven
+    assert is_proven(sym, model)
 
 
 def test_a_wrong_rule_in_a_branch_is_found_by_the_inputs_that_enter_it(monkeypatch):
@@ -133,3 +135,23 @@ def test_functions_of_which_rounding_decides_are_refused():
     chaotic = Function(lambda x, a, b: torch.sin((1e6 * (x @ a.T)).pow(3) @ b.T), {"a": (5, 4), "b": (3, 5)}).double()
     with pytest.raises(InputError, match="nothing can be verified on these inputs: rounding alone changes the outputs"):
         discover(chaotic, X)
+
+
+def test_a_step_that_is_too_few_is_told():
+    """One step of a recurrence from a learned state, and a branch that is not entered: on two steps there is less."""
+
+    class Steps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.outer, self.last = nn.Linear(4, 5), nn.Linear(5, 5), nn.Linear(5, 2)
+            self.start, self.other = nn.Parameter(torch.randn(5)), nn.Linear(4, 2)
+
+        def forward(self, x):
+            state = self.start.expand(x.shape[0], 5)
+            for step in x.unbind(1):
+                state = torch.tanh(self.inner(step) + self.outer(state))
+            return torch.where(x[:, 0, :1] > 1e9, self.other(x[:, 0]).tanh(), self.last(state))
+
+    torch.manual_seed(0)
+    sym = discover(Steps().double(), torch.randn(2, 1, 4, dtype=torch.float64))
+    assert sym.permuting

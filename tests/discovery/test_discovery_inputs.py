@@ -224,3 +224,72 @@ def test_buffers_can_be_kept_as_they_are():
 def test_strict_needs_verification():
     with pytest.raises(InputError, match="strict asks for a verification"):
         discover(Named(), X, strict=True, verify=False)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "expected"),
+    [
+        # A learned number in the place of entries, or as a factor inside of an operation, has no scale of its own.
+        (lambda x, a, b, s: (x @ a.T).masked_fill(x[:, :1] > 0, s) @ b.T, {"s": ()}, group("5", scales=0, signs=0)),
+        (lambda x, a, b, s: torch.add(x @ a.T, x @ a.T.exp(), alpha=s.item()) @ b.T, {"s": ()},
+         group("5", scales=0, signs=0)),
+        (lambda x, a, b, s: F.relu(torch.addcmul(x @ a.T, x @ a.T, x @ a.T, value=s.item())) @ b.T, {"s": ()},
+         group("5", scales=0, signs=0)),
+    ],
+)  # fmt: skip
+def test_learned_numbers_as_arguments(function, shapes, expected):
+    assert found_group(discover(_model(function, PLAIN | shapes).double(), X.double())) == expected
+
+
+def test_weights_that_are_written_without_gradients():
+    class Renormed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 5), nn.Linear(5, 2)
+
+        def forward(self, x):
+            with torch.no_grad():
+                self.first.weight.div_(self.first.weight.norm(dim=1, keepdim=True))
+            return self.last(torch.relu(self.first(x)))
+
+    torch.manual_seed(0)
+    model = Renormed().double()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    sym = discover(model, X.double())
+    assert found_group(sym).classes == group("5", scales=0, signs=0).classes
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kwargs": [1, 2]}, "kwargs is a list; expected a mapping of names to arguments"),
+        ({"kwargs": "ab"}, "kwargs is a str; expected a mapping"),
+        ({"fixed_buffers": 5}, "fixed_buffers is 5; expected True, False or names of buffers"),
+        ({"fixed_buffers": None}, "fixed_buffers is None; expected True, False or names of buffers"),
+    ],
+)
+def test_options_of_another_kind(options, message):
+    with pytest.raises(InputError, match=message):
+        discover(Named(), X, **options)
+
+
+def test_models_that_leave_and_buffers_that_are_not_dense():
+    import sys
+
+    with pytest.raises(InputError, match="Function cannot be called with these example inputs: 3"):
+        discover(_model(lambda x, a, b: sys.exit(3)), X)
+    model = Named()
+    model.register_buffer("edges", torch.eye(3).to_sparse())
+    with pytest.raises(InputError, match=r"'edges' is a tensor of layout torch.sparse_coo; expected dense ones"):
+        discover(model, X)
+
+
+def test_a_part_of_an_order_is_no_inverse():
+    def part(x, a, b):
+        order = (x @ a.T).argmax(1).sort()[1]
+        places = torch.zeros(10).long()
+        places[order] = torch.arange(3)
+        return x[places % 3]
+
+    assert found_group(discover(_model(part), X)).classes == ()

@@ -98,6 +98,51 @@ def test_an_order_that_is_undone_is_not_read():
     assert found_group(sym) == group("5 5x4 20x6", scales=1, signs=0)
 
 
+NEAR = torch.tensor([[1.5, 1.2, 0.7, 2.1], [1.45, 1.25, 0.75, 2.05]], dtype=torch.float64)
+
+
+def _inside(x, w, index):
+    return F.relu(torch.einsum("ti,tih->th", x, w[index]))
+
+
+def _out(h, v, index):
+    return torch.einsum("th,tho->to", h, v[index])
+
+
+@pytest.mark.parametrize(
+    ("function", "inside"),
+    [
+        # One expert for every token, and both ranks one after the other: units move in each expert by themselves.
+        (lambda x, r, w, v: _out(_inside(x, w, (x @ r.T).argmax(-1)), v, (x @ r.T).argmax(-1)), False),
+        (lambda x, r, w, v: (lambda i: _out(_inside(x, w, i), v, i))((x @ r.T).argmax(-1)), True),
+        (lambda x, r, w, v: (lambda i: sum(_out(_inside(x, w, i[:, k]), v, i[:, k]) for k in range(2)))(
+            (x @ r.T).topk(2, -1)[1]), True),
+        # Units of two tokens meet, or of two experts: there they move alike in all.
+        (lambda x, r, w, v: (lambda i, h: _out((h[:, None] * h[None]).sum(1), v, i))(
+            (x @ r.T).argmax(-1), _inside(x, w, (x @ r.T).argmax(-1))), False),
+        (lambda x, r, w, v: (lambda i: _out((_inside(x, w, i)[:, None] * _inside(x, w, i)[None]).sum(1), v, i))(
+            (x @ r.T).argmax(-1)), False),
+        (lambda x, r, w, v: _out(_inside(x, w, (x @ r.T).argmax(-1)), v, (x @ r.T).argmin(-1)), False),
+        (lambda x, r, w, v: (lambda i: _out(_inside(x, w, i[:, 0]), v, i[:, 1]))((x @ r.T).topk(2, -1)[1]), False),
+        (lambda x, r, w, v: (lambda i: _out(_inside(x, w, i[:, 0]) - _inside(x, w, i[:, 1]), v, i[:, 0]))(
+            (x @ r.T).topk(2, -1)[1]), False),
+    ],
+)  # fmt: skip
+def test_units_of_experts_that_meet(function, inside):
+    """On an example whose tokens go to one expert nothing would be noticed: the group has to be right by itself."""
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model = Function(function, EXPERTS).double()
+        sym = discover(model, NEAR)
+        nested = any(sym.classes[name].parent and sym.classes[name].size == 6 for name in sym.permuting)
+        assert nested == inside
+        moved = sym.act(sym.random(torch.Generator().manual_seed(seed)), dict(model.state_dict()))
+        x = torch.randn(8, 4, dtype=torch.float64)
+        with torch.no_grad():
+            before, after = model(x), torch.func.functional_call(model, moved, (x,))
+        assert float((before - after).abs().max() / before.abs().max()) < 1e-10
+
+
 @pytest.mark.parametrize(
     ("function", "told"),
     [

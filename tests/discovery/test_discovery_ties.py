@@ -106,3 +106,36 @@ def test_what_counts_as_shared():
     assert found["whole", "even"] is None
     assert ("even", "odd") not in found
     assert not any("other" in pair or "empty" in pair for pair in found)
+
+
+def test_copies_of_one_number_are_not_scaled_apart():
+    class Gain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 5), nn.Linear(5, 2)
+            self.gain = nn.Parameter(torch.ones(1, dtype=torch.float64).expand(5))
+
+        def forward(self, x):
+            return self.last(torch.tanh(self.first(x)) * self.gain)
+
+    torch.manual_seed(0)
+    model = Gain()
+    model.first.double(), model.last.double()
+    sym = discover(model, torch.randn(3, 4, dtype=torch.float64))
+    assert found_group(sym) == group("5", scales=1, signs=6)
+
+
+def test_a_fixed_buffer_that_shares_memory_pins_its_partner():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 5, dtype=torch.float64), nn.Linear(5, 2, dtype=torch.float64)
+            self.register_buffer("copy", self.first.weight.data)
+
+        def forward(self, x):
+            return self.last(torch.relu(self.first(x) + x @ self.copy.T))
+
+    torch.manual_seed(0)
+    sym = discover(Shared(), torch.randn(3, 4, dtype=torch.float64), fixed_buffers=["copy"])
+    assert found_group(sym) == group("", scales=0, signs=0)
+    assert any("share memory, and one is fixed" in line for line in sym.pinned)

@@ -137,3 +137,24 @@ def test_what_is_read_but_not_felt_moves(function, classes):
     sym = discover(model, torch.randn(3, 4, dtype=torch.float64))
     assert 5 in {sym.classes[name].size for name in sym.permuting}
     assert not any("of 'a'" in note for note in sym.notes)
+
+
+@pytest.mark.parametrize(
+    "make", [torch.zeros_like, torch.ones_like, lambda t: torch.full_like(t, 2.0), lambda t: t.new_zeros(t.shape)]
+)
+def test_a_shape_alone_is_not_read(make):
+    """What is left of a table is only measured, for a padding of that length."""
+
+    class Padded(Positions):
+        def forward(self, x):
+            length = x.shape[1]
+            hidden = torch.relu(self.first(x) + self.table[:length])
+            padding = make(self.table[length:]).expand(x.shape[0], -1, -1)
+            return self.last(torch.cat([hidden, padding], 1)).sum(1)
+
+    torch.manual_seed(0)
+    model = Padded().double().eval()
+    sym = discover(model, _tokens(5))
+    assert any(line.startswith("rows 5-7 of 'table'") for line in sym.notes)
+    for length in (5, 8):
+        _assert_sound(model, sym, _tokens(length))

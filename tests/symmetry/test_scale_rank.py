@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from coset.distribution import normalize_scales
 from coset.symmetry import Symmetry, discover
 from scale_directions import jacobian_rank
 
@@ -83,3 +84,28 @@ def test_a_single_number_carries_a_scale():
     element = sym.random(torch.Generator().manual_seed(0))
     assert torch.equal(sym.act(element, stacked)["factor"][0], moved["factor"])
     assert Symmetry.from_json(sym.to_json()) == sym
+
+
+def test_two_single_numbers_are_measured_by_themselves():
+    """Both are factors of one function: each is the measure of its own scale, and is 1 in the normal form."""
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 5), nn.Linear(5, 2, bias=False)
+            self.one, self.two = nn.Parameter(torch.tensor(1.5)), nn.Parameter(torch.tensor(0.4))
+
+        def forward(self, x):
+            return self.last(self.one * torch.relu(self.first(x))) * self.two
+
+    torch.manual_seed(0)
+    model = Twice().double()
+    sym = discover(model, torch.randn(3, 4, dtype=torch.float64))
+    assert sym.scale_dimension == 7
+    params = dict(model.state_dict())
+    plain, g = normalize_scales(sym, params)
+    scaled = sym.element(scales=sym.random(torch.Generator().manual_seed(0)).scales)
+    again, _ = normalize_scales(sym, sym.act(scaled, params))
+    for name, tensor in plain.items():
+        torch.testing.assert_close(again[name], tensor)
+        torch.testing.assert_close(sym.act(g, plain)[name], params[name])

@@ -68,8 +68,6 @@ def test_files_keep_what_is_known_of_names(case, tmp_path):
     assert loaded == sym
     assert loaded.unsaved == sym.unsaved
     assert [item.tied for item in loaded.parameters.values()] == [item.tied for item in sym.parameters.values()]
-    assert sym.proven
-    assert not loaded.proven
     told = sym.annotated(unverified=("'a': nobody looked",))
     assert Symmetry.from_json(told.to_json()).unverified == told.unverified
     assert told.fingerprint == sym.fingerprint

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from coset.alignment.activations import match_activations
-from coset.alignment.inputs import check_pair, check_seed, proven_on
+from coset.alignment.inputs import check_on, check_pair, check_seed
 from coset.alignment.result import Alignment, T
 from coset.alignment.sinkhorn import match_sinkhorn
 from coset.alignment.straight_through import match_straight_through
@@ -44,7 +44,7 @@ def align(sym: Symmetry, reference: T, other: T, method: str = "weights", **opti
     check_seed(seed)
     check_pair(sym, reference, other)
     if options.get("model") is not None:
-        sym = proven_on(sym, options["model"], options.get("data"))
+        check_on(sym, options["model"], options.get("data"))
     # A loader that shuffles draws from the global state: the same seed must give the same result with it, too.
     with own_global_state(torch.device("cpu")):
         seed_global_state(seed, torch.device("cpu"))

@@ -11,6 +11,7 @@ from coset.batches import input_batches
 from coset.distribution import Delta, Gaussian, LowRank, MeanField
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry, check_preserves
+from coset.symmetry.preserving import is_proven
 from coset.train.randomness import own_global_state
 
 _POSTERIORS = (MeanField, Gaussian, LowRank)
@@ -48,20 +49,22 @@ def check_network(sym: Symmetry, network: Network, what: str) -> None:
             raise InputError(f"'{name}' of {what} has {count} entries that are NaN or infinite")
 
 
-def proven_on(sym: Symmetry, model: nn.Module, data: Any) -> Symmetry:
-    """A symmetry from elsewhere, checked on a few of the data before it is used with the model; raises if it is none.
+def check_on(sym: Symmetry, model: nn.Module, data: Any) -> None:
+    """Check a symmetry from elsewhere on a few of the data before it is used with the model; raises if it is none.
 
     Data that can be read only once are left alone.
     """
-    if sym.proven or not isinstance(model, nn.Module) or not isinstance(data, Iterable) or iter(data) is data:
-        return sym
+    if not isinstance(model, nn.Module) or not isinstance(data, Iterable) or iter(data) is data:
+        return
+    if is_proven(sym, model):
+        return
     with own_global_state(torch.device("cpu")):  # a loader that shuffles must not do so differently afterwards
         batch = next(input_batches(data), None)
     if batch is None:
-        return sym
+        return
     device = next((tensor.device for tensor in model.parameters()), batch.device)
     try:
-        return check_preserves(sym, model, batch[:2].to(device))
+        check_preserves(sym, model, batch[:2].to(device))
     except InputError as error:
         raise InputError(f"the symmetry does not fit the model: {error}") from error
 

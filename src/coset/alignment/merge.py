@@ -12,7 +12,7 @@ from coset.alignment import renormalize as renormalization
 from coset.alignment.align import METHODS
 from coset.alignment.align import align as align_pair
 from coset.alignment.features import check_model
-from coset.alignment.inputs import check_networks, proven_on
+from coset.alignment.inputs import check_networks, check_on
 from coset.alignment.many import align_many
 from coset.alignment.renormalize_measured import BEFORE_NORM, NOT_HIDDEN
 from coset.alignment.renormalize_result import Renormalized
@@ -106,7 +106,7 @@ def merge(
     if model is not None and renormalize != "none":
         check_model(sym, model)
     if model is not None:
-        sym = proven_on(sym, model, data)
+        check_on(sym, model, data)
     taken = _alignment_options(align, method, len(networks), options or {})
     if data is not None and "data" not in known and "data" not in taken:
         raise InputError(

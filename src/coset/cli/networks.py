@@ -119,9 +119,10 @@ def proven_symmetry(
     if known is None:
         return discover(model, inputs)
     try:
-        return check_preserves(known, model, inputs)
+        check_preserves(known, model, inputs)
     except InputError as error:
         raise InputError(f"{source.symmetry} does not fit the model {source.model}: {error}") from error
+    return known
 
 
 def read_networks(files: Sequence[Path], source: Source, choice: Choice | None) -> Networks:

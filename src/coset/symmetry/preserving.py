@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +12,27 @@ from torch.utils._pytree import tree_leaves, tree_map
 from coset.errors import InputError
 from coset.symmetry.discovery.evaluation import double
 from coset.symmetry.discovery.examples import called_with
+from coset.symmetry.discovery.exporting import first_line
 from coset.symmetry.discovery.general_position import general_position
 from coset.symmetry.discovery.verification import difference
 from coset.symmetry.symmetry import Symmetry
 
 _TOLERANCE = 1e-4
 """Models may compute in single precision inside, whatever their weights are."""
+
+
+_PROVEN: "WeakKeyDictionary[nn.Module, set[str]]" = WeakKeyDictionary()
+"""For every model the fingerprints of the symmetries that it was run with."""
+
+
+def remember(sym: Symmetry, model: nn.Module) -> None:
+    """Note that a symmetry was verified on this very model."""
+    _PROVEN.setdefault(model, set()).add(sym.fingerprint)
+
+
+def is_proven(sym: Symmetry, model: nn.Module) -> bool:
+    """Whether a symmetry was verified on this very model in this process."""
+    return sym.fingerprint in _PROVEN.get(model, ())
 
 
 def check_preserves(
@@ -27,23 +43,21 @@ def check_preserves(
     kwargs: Mapping[str, Any] | None = None,
     elements: int = 2,
     seed: int = 0,
-) -> Symmetry:
-    """Raise unless random elements leave the outputs of ``model`` alone: f(g·θ, x) = f(θ, x); the symmetry, as proven.
+) -> None:
+    """Raise unless random elements leave the outputs of ``model`` alone on the example: f(g·θ, x) = f(θ, x).
 
-    The model is run as it is, eagerly, in float64, with weights of its shapes in general position. ``example_inputs``,
-    ``kwargs``: as in ``discover``. A symmetry that is proven already is returned as it is.
+    The model is run as it is, eagerly, with weights of its shapes in general position, in float64 if it takes that and
+    else in its own type. ``example_inputs``, ``kwargs``: as in ``discover``. What the example does not exercise is not
+    seen here: a branch that it does not enter, units that are dead on it.
     """
-    if sym.proven:
-        return sym
-    inputs, keywords = tree_map(double, called_with(example_inputs, kwargs))
-    # In evaluation mode: dropout and statistics of batches are no functions of the weights.
-    twin = copy.deepcopy(model).eval()
-    for tensor in {id(item): item for item in _tensors(twin).values()}.values():
-        tensor.data = double(tensor.data)
-    _check_fits(sym, _tensors(twin))
+    given = called_with(example_inputs, kwargs)
+    _check_fits(sym, _tensors(model))
     generator = torch.Generator().manual_seed(seed)
-    theta = general_position({n: t.detach().clone() for n, t in _tensors(twin).items()}, sym, generator)
-    before = _outputs(twin, theta, inputs, keywords)
+    twin, (inputs, keywords), before, theta = _first_run(sym, model, given, generator)
+    if not any(bool(torch.isfinite(item).any()) for item in before if item.is_floating_point() or item.is_complex()):
+        raise InputError(
+            f"{type(model).__name__} returns no finite number on the example, by which it could be checked"
+        )
     for _ in range(elements):
         theta = sym.act(sym.random(generator), theta)
         change = difference(before, _outputs(twin, theta, inputs, keywords))
@@ -52,7 +66,33 @@ def check_preserves(
                 f"it is no symmetry of {type(model).__name__}: a random element of it changes the outputs by "
                 f"{100 * change:.2g} % of their size"
             )
-    return sym.annotated(proven=True)
+    remember(sym, model)
+
+
+def _first_run(
+    sym: Symmetry, model: nn.Module, given: tuple[tuple[Any, ...], dict[str, Any]], generator: torch.Generator
+) -> tuple[nn.Module, tuple[tuple[Any, ...], dict[str, Any]], list[Tensor], dict[str, Tensor]]:
+    """A copy of the model that runs on the example, the example in its type, its outputs, and its weights.
+
+    In evaluation mode: dropout and statistics of batches are no functions of the weights.
+    """
+    for wide in (True, False):
+        twin = copy.deepcopy(model).eval()
+        if wide:
+            for tensor in {id(item): item for item in _tensors(twin).values()}.values():
+                tensor.data = double(tensor.data)
+        example = tree_map(double, given) if wide else given
+        own = _tensors(twin)
+        moved = general_position({name: tensor.detach().clone() for name, tensor in own.items()}, sym, generator)
+        theta = {name: tensor.to(own[name].dtype) for name, tensor in moved.items()}
+        try:
+            return twin, example, _outputs(twin, theta, *example), theta
+        except Exception as error:
+            # A type that is fixed inside of the model: then in its own, which bounds the changes less tightly.
+            if not wide:
+                kind = type(model).__name__
+                raise InputError(f"{kind} cannot be called with these example inputs: {first_line(error)}") from error
+    raise AssertionError
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -77,5 +117,5 @@ def _outputs(
         for name, tensor in _tensors(model).items():
             tensor.copy_(theta[name])
         result = model(*inputs, **keywords)
-    leaves = [item for item in tree_leaves(result) if isinstance(item, Tensor)]
-    return [double(item) for item in leaves]
+    # Copies: an output may be one of the weights, which are written over for the next run.
+    return [double(item).clone() for item in tree_leaves(result) if isinstance(item, Tensor)]

@@ -77,7 +77,7 @@ class Symmetry:
     ``parameters``: name → Parameter, for every parameter and buffer of the model, fixed ones included. ``notes``: what
     is known beyond the group; ``pinned``: operations through which nothing was assumed to pass; ``unverified``: classes
     whose moves no output noticed, so that verification says nothing of them. ``unsaved``: buffers that are no part of a
-    state dict and pass through an action unchanged. ``proven``: whether it was verified on a model in this process.
+    state dict and pass through an action unchanged.
     """
 
     classes: Mapping[str, UnitClass]
@@ -87,7 +87,6 @@ class Symmetry:
     pinned: tuple[str, ...] = field(default=())
     unverified: tuple[str, ...] = field(default=())
     unsaved: tuple[str, ...] = field(default=())
-    proven: bool = field(default=False)
 
     def __post_init__(self) -> None:
         for part in ("classes", "families", "parameters"):
@@ -216,11 +215,11 @@ class Symmetry:
         return scale_rank(self)
 
     def annotated(self, **remarks: Any) -> "Symmetry":
-        """The same symmetry with other ``notes``, ``pinned``, ``unverified``, ``unsaved`` or ``proven``.
+        """The same symmetry with other ``notes``, ``pinned``, ``unverified`` or ``unsaved``.
 
         Nothing about the group is computed again.
         """
-        assert remarks.keys() <= {"notes", "pinned", "unverified", "unsaved", "proven"}, remarks
+        assert remarks.keys() <= {"notes", "pinned", "unverified", "unsaved"}, remarks
         copy = object.__new__(Symmetry)
         copy.__dict__.update(self.__dict__ | remarks)
         return copy

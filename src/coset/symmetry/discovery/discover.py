@@ -19,6 +19,7 @@ from coset.symmetry.discovery.tracing import Tracing, trace
 from coset.symmetry.discovery.verification import Pairs, generic_influence
 from coset.symmetry.discovery.verification import verify as verified
 from coset.symmetry.graph_sources import sources_forgotten
+from coset.symmetry.preserving import remember
 from coset.symmetry.symmetry import Symmetry
 
 
@@ -58,6 +59,8 @@ def discover(
     inputs, keywords = called_with(example_inputs, kwargs)
     state = model.state_dict(keep_vars=True)
     movable = {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)}
+    if odd := [name for name, tensor in movable.items() if tensor.layout != torch.strided]:
+        raise InputError(f"'{odd[0]}' is a tensor of layout {movable[odd[0]].layout}; expected dense ones")
     fixed = _fixed(model, movable, fixed_buffers)
     valued = not any(tensor.is_meta for tensor in movable.values())
     if verify and not valued:
@@ -73,11 +76,18 @@ def discover(
         return sym
     missing = verified(sym, program, movable, leaves, expected=expected)
     for longer in longer_examples(inputs, keywords) if missing else ():
-        missing &= _on_others(sym, model, movable, longer, missing)
+        try:
+            missing &= _on_others(sym, model, movable, longer, missing)
+        except InputError as error:
+            # The group is that of inputs of these shapes; that others have less is worth a word.
+            note = f"on an example that is twice as long the group is smaller: {error}"
+            sym = sym.annotated(notes=(*sym.notes, note))
     lines = tuple(_unnoticed(sym, missing))
     if strict and lines:
         raise InputError(f"{len(lines)} classes cannot be verified on these inputs: {'; '.join(lines[:4])}")
-    return sym.annotated(unverified=lines, proven=True)
+    sym = sym.annotated(unverified=lines)
+    remember(sym, model)
+    return sym
 
 
 def _read(
@@ -131,6 +141,8 @@ def _fixed(model: nn.Module, movable: Mapping[str, Tensor], wanted: bool | Colle
     buffers = {name for name, _ in model.named_buffers(remove_duplicate=False) if name in movable}
     if isinstance(wanted, bool):
         return buffers if wanted else set()
+    if not isinstance(wanted, Collection):
+        raise InputError(f"fixed_buffers is {wanted!r}; expected True, False or names of buffers")
     names = {wanted} if isinstance(wanted, str) else set(wanted)
     if unknown := sorted(names - buffers):
         raise InputError(f"fixed_buffers names '{unknown[0]}'; the buffers are: {', '.join(sorted(buffers)) or 'none'}")

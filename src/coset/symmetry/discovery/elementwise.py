@@ -102,6 +102,8 @@ def masked_fill(book: Book, call: Call) -> Value:
     passed(book, x, result, broadcast(result.shape, x))
     book.meet(result, mask, broadcast(result.shape, mask))
     book.neutral(mask)
+    if isinstance(number, Value):
+        book.neutral(number)
     if number != 0:
         book.neutral(result, scale=isinstance(number, Value) or abs(number) != float("inf"))
     return result

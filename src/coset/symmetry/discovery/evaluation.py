@@ -10,13 +10,11 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 _WIDE = {
-    torch.float32: torch.float64,
-    torch.float16: torch.float64,
-    torch.bfloat16: torch.float64,
-    torch.complex32: torch.complex128,
-    torch.complex64: torch.complex128,
+    dtype: torch.complex128 if dtype.is_complex else torch.float64
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and (dtype.is_complex or dtype.is_floating_point)
+    if dtype not in (torch.float64, torch.complex128)
 }
-
 
 WRITTEN = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 """Results of a graph that the model writes into its own buffers and parameters."""

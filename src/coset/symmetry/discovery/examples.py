@@ -15,6 +15,8 @@ def called_with(example: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[A
 
     A tensor, a tuple or list of positional arguments, a mapping of keyword arguments, or None with keyword arguments.
     """
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise InputError(f"kwargs is a {type(kwargs).__name__}; expected a mapping of names to arguments")
     keywords = dict(kwargs or {})
     if isinstance(example, Mapping):
         named = {str(name): value for name, value in example.items()}

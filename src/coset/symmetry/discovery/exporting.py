@@ -49,14 +49,14 @@ def export(
     remarks: tuple[str, ...] = ()
     try:
         program = _exported(model, inputs, keywords)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if not _may_cache(model, keywords):
             raise InputError(_reason(error, model, inputs, kwargs)) from error
         keywords["use_cache"] = False
         remarks = ("the model is called with use_cache=False: with a cache it cannot be exported",)
         try:
             program = _exported(model, inputs, keywords)
-        except Exception as again:
+        except (Exception, SystemExit) as again:
             raise InputError(_reason(again, model, inputs, keywords)) from again
     _check_deterministic(program.graph_module)
     return program, keywords, remarks
@@ -69,7 +69,8 @@ def _exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any])
         # What torch says to itself of its own internals.
         warnings.filterwarnings("ignore", category=FutureWarning, message=".*LeafSpec")
         program = torch.export.export(model, inputs, kwargs, strict=False)
-        return program.run_decompositions({}) if _writes_into_others(program.graph) else program
+        parts = [part for part in program.graph_module.modules() if isinstance(part, GraphModule)]
+        return program.run_decompositions({}) if any(_writes_into_others(part.graph) for part in parts) else program
 
 
 def _may_cache(model: nn.Module, kwargs: Mapping[str, Any]) -> bool:
@@ -77,13 +78,13 @@ def _may_cache(model: nn.Module, kwargs: Mapping[str, Any]) -> bool:
     return "use_cache" not in kwargs and "use_cache" in inspect.signature(model.forward).parameters
 
 
-def _reason(error: Exception, model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+def _reason(error: BaseException, model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Why a model was not exported: its inputs, its control flow, or something else, and in which module."""
     kind = type(model).__name__
     try:
         with torch.no_grad():
             model(*inputs, **kwargs)
-    except Exception as failure:
+    except (Exception, SystemExit) as failure:
         return f"{kind} cannot be called with these example inputs: {first_line(failure)}"
     place = _failing_module(error.__traceback__, model)
     if "data-dependent" in str(error).lower() or "DataDependent" in type(error).__name__:
@@ -91,7 +92,7 @@ def _reason(error: Exception, model: nn.Module, inputs: tuple[Any, ...], kwargs:
     return f"torch.export cannot trace {place}: {first_line(error)}"
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """What went wrong, without the pages behind it."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 

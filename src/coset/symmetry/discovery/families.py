@@ -40,7 +40,8 @@ def gauges(charges: Charges, parameters: Mapping[str, Value], order: Sequence[At
     for atom in order:
         inner = [gauge for gauge in found if nest.lies_in(gauge.atom, atom)]
         found += _free(atom, charges.scales[atom], charges.signs[atom], places[atom], inner, cells)
-    wholes = [whole(value) for value in parameters.values()]
+    # Single numbers first: each begins a gauge of its own, by which it can be measured.
+    wholes = [whole(value) for value in sorted(parameters.values(), key=lambda value: value.ndim > 0)]
     return found + _free(None, charges.scales[None], charges.signs[None], wholes, found, cells)
 
 

@@ -19,6 +19,7 @@ from coset.symmetry.cells import largest_by_class
 from coset.symmetry.discovery.calls import is_pointwise
 from coset.symmetry.discovery.elementwise import masked_fill, same_values, where
 from coset.symmetry.discovery.evaluation import Part, arguments_of, differentiable, double, name_of, run, widened
+from coset.symmetry.discovery.movement import constant
 from coset.symmetry.discovery.rules import RULES
 from coset.symmetry.symmetry import Symmetry
 
@@ -211,6 +212,10 @@ class _Generic(Interpreter):
         generics = tree_map_only(Twin, lambda twin: twin.generic, (args, kwargs))
         tensors = [item for item in tree_leaves(generics) if isinstance(item, Tensor)]
         name = name_of(target).partition("::")[2].rstrip("_")
+        if RULES.get(name) is constant:
+            # Made in the shape of a tensor, of which nothing else is read; a number to fill it with may be a tensor.
+            self._felt([tensor for tensor in tensors[1:] if tensor.requires_grad])
+            return native
         if isinstance(native, Tensor) and name not in _LINEAR and _is_elementwise(target, name):
             # type_as has a second argument of which it takes nothing but the type.
             read = generics[0][:1] if RULES.get(name) is same_values else tensors

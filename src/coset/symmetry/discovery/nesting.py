@@ -1,7 +1,7 @@
 """Which classes lie inside the units of which others."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from coset.symmetry.discovery.relations import Book
@@ -12,14 +12,16 @@ def companions(book: Book, wanted: Iterable[Atom]) -> dict[Atom, set[Atom]]:
     """For each atom the others that stand beside every one of its entries, on every tensor on which it stands."""
     common: dict[Atom, set[Atom]] = {}
     interesting = set(wanted)
-    known: dict[tuple[tuple[Term, ...], bool], None] = {}
-    for dims, data in (*((value.dims, value.data) for value in book.values), *book.hidden):
-        known.setdefault((tuple(resolve(dim) for dim in dims), data))
+    known: dict[tuple[tuple[Term, ...], bool, frozenset[Hashable]], None] = {}
+    for dims, data, picked in (*((value.dims, value.data, value.picked) for value in book.values), *book.hidden):
+        known.setdefault((tuple(resolve(dim) for dim in dims), data, picked))
     implied = [
-        (frozenset(atom for term in dims for atom in atoms(resolve(term))), frozenset(atoms(resolve(units))))
-        for dims, units in book.implied
+        (frozenset(atom for term in dims for atom in atoms(resolve(term))), frozenset(atoms(resolve(units))), index)
+        for dims, units, index in book.implied
+        if not any(isinstance(resolve(term), Plus) for term in dims)
     ]
-    for terms, data in known:
+    implied = [(at, units, index) for at, units, index in implied if not any(atom.stuck for atom in (*at, *units))]
+    for terms, data, picked in known:
         alternatives = [paths(term) for term in terms]
         everywhere = [frozenset.intersection(*map(frozenset, choices)) for choices in alternatives]
         # An atom on two dimensions stands for two different units of it: neither is around others on a third one.
@@ -27,8 +29,13 @@ def companions(book: Book, wanted: Iterable[Atom]) -> dict[Atom, set[Atom]]:
         twice = {atom for atom, number in count.items() if number > 1}
         twice |= {atom for choices in alternatives for path in choices for atom, n in Counter(path).items() if n > 1}
         here = frozenset[Atom]().union(*everywhere)
-        # Of every token it is known which expert it goes to: its units are units of that expert.
-        chosen = frozenset[Atom]().union(*(units for at, units in implied if data and at and at <= here))
+        # Of every token it is known which expert it goes to: its units are units of that expert. Not where tokens meet
+        # each other, nor where what one index picked meets what another one did.
+        chosen: frozenset[Atom] = frozenset()
+        for at, units, index in implied if data else ():
+            others_too = {other for _, same, other in implied if same == units and other in picked} - {index}
+            if at and at <= here and not at & twice and (index is None or index in picked) and not others_too:
+                chosen |= units
         for number, choices in enumerate(alternatives):
             others = frozenset().union(*everywhere[:number], *everywhere[number + 1 :])
             for path in choices:

@@ -40,7 +40,9 @@ def _source(parts: list[Node], dim: int) -> Node | None:
     source = sources.pop() if len(sources) == 1 else None
     if not isinstance(source, Node):
         return None
-    if len(cutters) == 1:
+    if all(part.target is operator.getitem for part in parts):
+        if len(cutters) > 1:
+            return None
         cutter = cutters.pop()
         along = cutter.args[2] if len(cutter.args) > 2 else cutter.kwargs.get("dim", 0)
         numbers = [part.args[1] for part in parts]

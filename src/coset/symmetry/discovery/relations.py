@@ -4,7 +4,7 @@ Every operation of the rule table is written with a handful of statements. Those
 (unification); those about scales and signs are kept and solved when all dimensions are known.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -16,11 +16,12 @@ class About:
     """What the whole numbers of a tensor are, along the dimension ``term``.
 
     ``role``: "place", a position; "order", every position once; "count", how often each position is named; "end",
-    where the group of each position ends.
+    where the group of each position ends. ``index``: which numbers they are; others of the same kind are others.
     """
 
     role: str
     term: Term
+    index: Hashable = None
 
 
 @dataclass(eq=False)
@@ -29,6 +30,7 @@ class Value:
 
     ``inert``: it depends on no parameter, so that it carries no scale or sign. ``zero``: all its entries are 0, so that
     any scale and sign may be said of it. ``data``: it depends on an input. ``about``: what its whole numbers mean.
+    ``picked``: the indices by which it, or what it is computed from, was picked.
     """
 
     shape: tuple[int, ...]
@@ -38,6 +40,7 @@ class Value:
     zero: bool = False
     data: bool = False
     about: About | None = None
+    picked: frozenset[Hashable] = frozenset()
 
     @property
     def ndim(self) -> int:
@@ -105,16 +108,17 @@ Relation = Multiplied | Neutral | Regrouped | Joined
 class Book:
     """All that has been said so far.
 
-    ``hidden``: dimensions of tensors inside operations, and whether they depend on inputs. ``limits``: what was pinned
-    for want of knowledge. ``implied``: dimensions whose positions together determine a unit of another one, at given
-    inputs. ``orders``: dimensions in an order that sorting by units of another one made. ``own``: atoms of parameters.
+    ``hidden``: dimensions of tensors inside operations, whether they depend on inputs, and by what they were picked.
+    ``limits``: what was pinned for want of knowledge. ``implied``: dimensions whose positions together determine a unit
+    of another one, at given inputs, in what was picked by an index (None: in anything). ``orders``: dimensions in an
+    order that sorting by units of another one made. ``own``: atoms of parameters.
     """
 
     values: list[Value] = field(default_factory=list)
     relations: list[Relation] = field(default_factory=list)
-    hidden: list[tuple[tuple[Term, ...], bool]] = field(default_factory=list)
+    hidden: list[tuple[tuple[Term, ...], bool, frozenset[Hashable]]] = field(default_factory=list)
     limits: dict[str, list[Term]] = field(default_factory=dict)
-    implied: list[tuple[tuple[Term, ...], Term]] = field(default_factory=list)
+    implied: list[tuple[tuple[Term, ...], Term, Hashable]] = field(default_factory=list)
     orders: list[tuple[Atom, Term]] = field(default_factory=list)
     own: set[Atom] = field(default_factory=set)
     where: str = ""
@@ -132,6 +136,7 @@ class Book:
         inert = all(v.inert for v in inputs)
         made = self.value(shape, [fresh(n, pinned, inert) for n in shape], inert=inert)
         made.data = any(v.data for v in inputs)
+        made.picked = frozenset().union(*(v.picked for v in inputs))
         return made
 
     def same(self, one: Value, i: int, two: Value, j: int) -> None:
@@ -205,12 +210,14 @@ class Book:
             if len(meeting) > 1:
                 shared = [row[meeting[0]] for row in rows if all(row[number] is not None for number in meeting)]
                 beside = [factors[meeting[0]].value.dims[dim] for dim in shared if dim is not None]
-                self.sees(*beside, data=all(factors[number].value.data for number in meeting))
+                values = [factors[number].value for number in meeting]
+                together = frozenset[Hashable]().union(*(value.picked for value in values))
+                self.sees(*beside, data=all(value.data for value in values), picked=together)
         for number, factor in enumerate(factors):
             gone = {group[number] for group in contracted} - {None}
             if gone:
                 left = [term for dim, term in enumerate(factor.value.dims) if dim not in gone]
-                self.sees(*left, data=factor.value.data)
+                self.sees(*left, data=factor.value.data, picked=factor.value.picked)
 
     def regroup(self, source: Value, target: Value) -> None:
         """``target`` holds the entries of ``source`` in order."""
@@ -234,12 +241,12 @@ class Book:
                     self.same(whole, other, part, other)
         self.relations.append(Joined(whole, tuple(parts), dim))
 
-    def sees(self, *dims: Term, data: bool = False) -> None:
+    def sees(self, *dims: Term, data: bool = False, picked: frozenset[Hashable] = frozenset()) -> None:
         """Something inside the operation has just these dimensions: statistics of a norm, scores of attention.
 
-        ``data``: it is another one for every input, so that positions may imply a unit.
+        ``data``: it is another one for every input, so that positions may imply a unit; ``picked``: by which indices.
         """
-        self.hidden.append((dims, data))
+        self.hidden.append((dims, data, picked))
 
 
 def broadcast(shape: Sequence[int], value: Value) -> tuple[int | None, ...]:

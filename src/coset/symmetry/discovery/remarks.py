@@ -106,7 +106,7 @@ def not_read(sym: Symmetry, unread: Sequence[str]) -> tuple[str, ...]:
             for dim, axis in enumerate(sym.parameters[carrier].axes):
                 places = positions_of(axis, sym.classes, name).tolist()
                 if len(places) == sym.parameters[carrier].shape[dim]:
-                    found.append(f"'{carrier}' has no influence on the outputs")
+                    found.append(f"'{carrier}' has no influence on the outputs for this example")
                 elif places:
                     what = _entries(places, dim, len(sym.parameters[carrier].axes))
                     found.append(f"{what} of '{carrier}' are not read by the example; give a longer one")

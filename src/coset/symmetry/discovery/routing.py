@@ -111,8 +111,7 @@ def _ranked(book: Book, call: Call, x: Value) -> Any:
         if only_places or number == 1:
             book.meet(result, x, kept)
             book.neutral(result)
-            result.about = About("place", x.dims[dim])
-            book.implied.append((tuple(result.dims), x.dims[dim]))
+            result.about = About("place", x.dims[dim], len(book.values))
             if results:  # the same ranks
                 book.meet(result, results[0], straight(result))
         else:
@@ -132,7 +131,7 @@ def _sorted_by_units(book: Book, call: Call, x: Value) -> Any:
         return [inverse] if len(call.shapes) == 1 else None
     order = Atom(x.shape[0])
     book.orders.append((order, x.about.term))
-    book.implied.append(((order,), x.about.term))
+    book.implied.append(((order,), x.about.term, None))
     results = []
     for number in range(len(call.shapes)):
         result = book.value(x.shape, [order])
@@ -144,12 +143,20 @@ def _sorted_by_units(book: Book, call: Call, x: Value) -> Any:
     return results
 
 
+def _tell_picked(book: Book, result: Value, index: Value) -> None:
+    """What was picked has, at each place of the index, units of the one that the index names there."""
+    if index.about is not None and index.about.role == "place":
+        book.implied.append((tuple(index.dims), index.about.term, index.about.index))
+        result.picked |= {index.about.index}
+
+
 def _picked(book: Book, call: Call, x: Value, dim: int, index: Value, first: int) -> Value:
     """Entries of x along ``dim`` at the places of the index, whose dimensions begin at ``first`` in the result."""
     result = book.like(call.shapes[0], [x, index])
     book.neutral(x, dims=[dim])
     book.neutral(index)
     kept = [j for j in range(x.ndim) if j != dim]
+    _tell_picked(book, result, index)
     book.meet(result, index, [j - first if first <= j < first + index.ndim else None for j in range(result.ndim)])
     # All units along the dimension meet what is beside them, but each in what was picked for it alone.
     return passed(book, x, result, [*kept[:first], *(None,) * index.ndim, *kept[first:]])
@@ -188,6 +195,7 @@ def _gathered(book: Book, call: Call, x: Value) -> Value | None:
     result = book.like(call.shapes[0], [x, index])
     book.neutral(x, dims=[dim])
     book.neutral(index)
+    _tell_picked(book, result, index)
     book.sees(*(x.dims[j] for j in range(x.ndim) if j != dim))
     book.meet(result, index, straight(result))
     return passed(book, x, result, [None if j == dim else j for j in range(x.ndim)])
@@ -245,7 +253,9 @@ def _inverse(book: Book, call: Call, known: Tensor | None) -> Value | None:
     index = indices[0] if len(indices) == 1 else None
     if not isinstance(index, Value) or index.about is None or index.about.role != "order" or known is None:
         return None
-    if index.ndim != 1 or not torch.equal(known.cpu(), torch.arange(index.shape[0], dtype=known.dtype)):
+    if index.ndim != 1 or call.shapes[0] != index.shape or call.argument("accumulate", False):
+        return None
+    if not torch.equal(known.cpu(), torch.arange(index.shape[0], dtype=known.dtype)):
         return None
     result = book.value(call.shapes[0], [index.about.term])
     result.data = index.data

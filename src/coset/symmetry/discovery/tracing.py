@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -90,7 +90,11 @@ def trace(program: torch.export.ExportedProgram, movable: Mapping[str, Tensor], 
             tracing.constants.tensors[node] = constant
     tracing.book.where = "shared memory"
     for tie in ties(movable):
-        _tie(tracing, tie, movable)
+        _tie(tracing, tie, movable, fixed)
+    for name, value in tracing.parameters.items():
+        # Copies of one number cannot be scaled apart.
+        repeated = [dim for dim, step in enumerate(movable[name].stride()) if step == 0 and value.shape[dim] > 1]
+        tracing.book.neutral(value, dims=repeated)
     tracing.parameters = _in_order_of_use(program.graph, tracing.parameters, kinds)
     returned = tree_map_only(
         Stack, lambda stack: as_tensor(tracing.book, stack), _run(tracing, program.graph_module, arguments)
@@ -115,11 +119,19 @@ def trace(program: torch.export.ExportedProgram, movable: Mapping[str, Tensor], 
     return tracing
 
 
-def _tie(tracing: Tracing, tie: Tie, movable: Mapping[str, Tensor]) -> None:
+def _tie(tracing: Tracing, tie: Tie, movable: Mapping[str, Tensor], fixed: Collection[str]) -> None:
     """Names that share memory move alike, also where the function uses but one of them."""
     book, names = tracing.book, (tie.one, tie.two)
     if movable[tie.one] is movable[tie.two] or not any(name in tracing.parameters for name in names):
         return  # the same object is exported under one name
+    if any(name in fixed for name in names):
+        for name in names:
+            if name in tracing.parameters:
+                book.limit(
+                    tracing.parameters[name], reason=f"'{tie.one}' and '{tie.two}' share memory, and one is fixed"
+                )
+                book.neutral(tracing.parameters[name])
+        return
     for name in names:
         if name not in tracing.parameters:
             shape = tuple(movable[name].shape)
@@ -243,6 +255,7 @@ def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
     several = isinstance(node.meta["val"], list | tuple)
     first = next(item for item in (node.meta["val"] if several else [node.meta["val"]]) if isinstance(item, Tensor))
     call = Call(name, target, args, kwargs, shapes, used, first.is_floating_point() or first.is_complex())
+    call.kwargs = {key: _neutral_factor(book, key, value) for key, value in kwargs.items()}
     if name == "stack" and len(args[0]) > 1 and not any(isinstance(part, Stack) for part in args[0]):
         return Stack(list(args[0]), call.argument("dim", 0) % len(shapes[0]))
     if args and isinstance(args[0], Stack) and stays_stacked(call, args[0]):
@@ -277,6 +290,14 @@ def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
     return [result] if several else result
 
 
+def _neutral_factor(book: Book, name: str, value: Any) -> Any:
+    """Factors inside of an operation that depend on data or weights let nothing through."""
+    if name not in ("alpha", "beta", "value") or not isinstance(value, Value) or value.ndim:
+        return value
+    book.neutral(value)
+    return 1.0
+
+
 def _routed(tracing: Tracing, node: Node, call: Call) -> Any:
     """What an operation on numbers of units says; None, and the units are told apart, where nothing is known of it."""
     third = node.args[2] if len(node.args) > 2 else None
@@ -285,8 +306,14 @@ def _routed(tracing: Tracing, node: Node, call: Call) -> Any:
     named = [value for value in call.tensors() if value.about is not None] if result is None else []
     if named and RULES.get(call.name) in _REARRANGING and len(call.tensors()) == 1:
         result = _apply(tracing, call)
-        for value in tensors_in(result):
-            value.about = named[0].about
+        about = named[0].about
+        assert about is not None
+        if RULES[call.name] not in _WHOLE:
+            # A part of the numbers: the same part twice is the same.
+            about = replace(about, index=(about.index, call.name, *map(str, node.args[1:])))
+        parts = tensors_in(result)
+        for number, value in enumerate(parts):
+            value.about = about if len(parts) == 1 else replace(about, index=(about.index, number))
         return result
     for value in named:
         settle(tracing.book, value)
@@ -353,6 +380,9 @@ _REARRANGING = (
 
 # What a model brings with it.
 _KEPT = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+# Of these, rules that keep all entries.
+_WHOLE = (elementwise.same_values, movement.regrouped, movement.permuted, movement.expanded)
 
 # Parts of a graph under another mode; they compute the same.
 _WRAPPERS = frozenset({"wrap_with_autocast", "wrap_with_set_grad_enabled"})
