@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import coset
 from coset.errors import InputError
@@ -74,6 +75,9 @@ def test_alignment_on_activations_checks_what_it_is_given():
         coset.align(wrong, a, b, method="activations", model=relu, data=X)
     with pytest.raises(InputError, match="the symmetry does not fit the model"):
         coset.merge(wrong, [a, b], model=relu, data=X, method="activations")
+    loader = DataLoader(TensorDataset(X), batch_size=2, shuffle=True)
+    with pytest.raises(InputError, match="the symmetry does not fit the model"):
+        coset.align(wrong, a, b, method="activations", model=relu, data=loader)
     right = _loaded(discover(relu, X))
     assert coset.align(right, a, a, method="activations", model=relu, data=X).element == right.identity()
 

@@ -1,10 +1,11 @@
 """What an alignment may be given: two networks of one architecture, finite, whole, and known to the symmetry."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from coset.alignment.result import Network, points
 from coset.batches import input_batches
@@ -12,7 +13,6 @@ from coset.distribution import Delta, Gaussian, LowRank, MeanField
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry, check_preserves
 from coset.symmetry.preserving import is_proven
-from coset.train.randomness import own_global_state
 
 _POSTERIORS = (MeanField, Gaussian, LowRank)
 
@@ -52,14 +52,16 @@ def check_network(sym: Symmetry, network: Network, what: str) -> None:
 def check_on(sym: Symmetry, model: nn.Module, data: Any) -> None:
     """Check a symmetry from elsewhere on a few of the data before it is used with the model; raises if it is none.
 
-    Data that can be read only once are left alone.
+    Of data other than tensors, lists and ordinary loaders nothing is read, for that might change what comes next.
     """
-    if not isinstance(model, nn.Module) or not isinstance(data, Iterable) or iter(data) is data:
+    if not isinstance(model, nn.Module) or is_proven(sym, model):
         return
-    if is_proven(sym, model):
+    if isinstance(data, DataLoader) and isinstance(data.dataset, Sized) and data.collate_fn is not None:
+        # Not by its iterator: a loader that shuffles would do so differently afterwards.
+        data = [data.collate_fn([data.dataset[number] for number in range(min(2, len(data.dataset)))])]
+    if not isinstance(data, Tensor | Sequence):
         return
-    with own_global_state(torch.device("cpu")):  # a loader that shuffles must not do so differently afterwards
-        batch = next(input_batches(data), None)
+    batch = next(input_batches(data), None)
     if batch is None:
         return
     device = next((tensor.device for tensor in model.parameters()), batch.device)
