@@ -158,3 +158,14 @@ def test_a_shape_alone_is_not_read(make):
     assert any(line.startswith("rows 5-7 of 'table'") for line in sym.notes)
     for length in (5, 8):
         _assert_sound(model, sym, _tokens(length))
+
+
+def test_numbers_that_shift_or_scale_all_alike_are_read():
+    """Distances do not see a shift of all points, nor angles a scale: a power is neither."""
+    torch.manual_seed(0)
+    for function in (
+        lambda x, p: torch.cdist(x.abs() ** p.abs(), x.abs() ** p.abs()) @ x,
+        lambda x, p: F.normalize(x.abs() ** p.abs(), dim=-1) @ x.T,
+    ):
+        sym = discover(Function(function, {"p": (4,)}).double(), torch.randn(3, 4, dtype=torch.float64))
+        assert not any("not read" in note or "no influence" in note for note in sym.notes)

@@ -97,13 +97,12 @@ def _read(
     sym, atoms = assemble(tracing, movable)
     felt_by = generic_influence(sym, program, movable, inputs)
     read = {name for (name, _), value in felt_by.items() if value > 0}
-    unread = [name for name in sym.classes if name not in read]
+    unread = [name for name in sym.classes if name not in read and name in atoms]
     if not unread:
         return sym, felt(felt_by)
     remarks = not_read(sym, unread)
     for name in unread:
-        if name in atoms:
-            leave_unread(atoms[name])
+        leave_unread(atoms[name])
     sym, _ = assemble(tracing, movable)
     return sym.annotated(notes=(*remarks, *sym.notes)), felt(generic_influence(sym, program, movable, inputs))
 

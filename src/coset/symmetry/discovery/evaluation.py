@@ -118,6 +118,19 @@ def double(item: Any) -> Any:
     return item.to(_WIDE[item.dtype]) if isinstance(item, Tensor) and item.dtype in _WIDE else item
 
 
+def _batch_norm_in_parts(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same as it is in decomposed graphs, with two results that are empty."""
+    return _batch_norm(x, weight, bias, mean, variance, False, momentum, eps, False), x.new_empty(0), x.new_empty(0)
+
+
 def _instance_norm(x: Tensor, *args: Any) -> Tensor:
     """By the statistics kept it is a batch norm."""
     weight, bias, mean, variance, by_input, momentum, eps, cudnn = args
@@ -138,6 +151,7 @@ def _viewed(x: Tensor, shape: Any) -> Tensor:
 
 _DIFFERENTIABLE = {
     "aten::batch_norm": _batch_norm,
+    "aten::_native_batch_norm_legit_no_training": _batch_norm_in_parts,
     "aten::instance_norm": _instance_norm,
     "aten::copy": _copied,
     "aten::view": _viewed,

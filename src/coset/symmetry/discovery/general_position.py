@@ -17,12 +17,13 @@ def general_position(
     generator: torch.Generator,
     scale: float = 1.0,
     *,
-    lively: bool = False,
+    lively: float = 0.0,
 ) -> dict[str, Tensor]:
     """Float64 parameters without the zeros and ones of an initialisation, which would hide a wrong group.
 
-    Each is multiplied by and moved by noise of its own size (``scale`` times that); variances stay positive. If
-    ``lively``, matrices get entries of variance 2 by the number of entries in a row, so that signals pass many layers.
+    Each is multiplied by and moved by noise of its own size (``scale`` times that); variances stay positive. With
+    ``lively`` matrices get entries of that variance by the number of entries in a row, and vectors entries of size 1, so
+    that signals pass many layers.
     """
     moved: dict[str, Tensor] = {}
     seen: dict[int, Tensor] = {}
@@ -39,10 +40,11 @@ def general_position(
             seen[id(tensor)] = (
                 wide * (0.5 + noise) if positive else wide * (0.75 + 0.5 * noise) + 0.3 * scale * size * (noise - 0.5)
             )
-            if lively and wide.ndim > 1 and wide.numel():
-                row = wide.numel() // wide.shape[0]
+            if lively and wide.ndim and wide.numel():
+                # Gains and variances of norms are as large as they should be, too: near 1.
+                wanted = math.sqrt(lively / (wide.numel() // wide.shape[0])) if wide.ndim > 1 else 1.0
                 deviation = seen[id(tensor)].abs().square().mean().sqrt()
-                seen[id(tensor)] = seen[id(tensor)] * (math.sqrt(2 / row) / deviation)
+                seen[id(tensor)] = seen[id(tensor)] * (wanted / deviation)
         moved[name] = seen[id(tensor)]
     return moved
 

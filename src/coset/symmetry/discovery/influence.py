@@ -162,7 +162,7 @@ class Twin:
 
 
 class _Generic(Interpreter):
-    """Runs a graph with elementwise functions replaced by sums of their arguments; tensors with gradients are twins.
+    """Runs a graph with elementwise functions replaced by generic ones; tensors with gradients are twins.
 
     Where an operation has no gradient (an order, an index, a cast to whole numbers) all that flows into it counts as
     felt.
@@ -253,13 +253,13 @@ def _is_elementwise(target: Any, name: str) -> bool:
 
 
 def _sum(tensors: Sequence[Tensor], native: Tensor) -> Tensor:
-    """The sum of all arguments with a gradient, in the shape of the result."""
+    """x + y + xy of all arguments with a gradient, in the shape of the result: neither shifts nor scales are lost."""
     parts = [tensor for tensor in tensors if tensor.requires_grad]
     if not parts:
         return native
     total = parts[0].expand(native.shape)
     for part in parts[1:]:
-        total = total + part.expand(native.shape)
+        total = total + part.expand(native.shape) + total * part.expand(native.shape)
     if native.is_floating_point() and total.is_complex():
         return torch.view_as_real(total).sum(-1)
     return total

@@ -105,7 +105,7 @@ def not_read(sym: Symmetry, unread: Sequence[str]) -> tuple[str, ...]:
         for carrier in sym.carriers(name):
             for dim, axis in enumerate(sym.parameters[carrier].axes):
                 places = positions_of(axis, sym.classes, name).tolist()
-                if len(places) == sym.parameters[carrier].shape[dim]:
+                if len(places) == (sym.parameters[carrier].shape or (1,))[dim]:
                     found.append(f"'{carrier}' has no influence on the outputs for this example")
                 elif places:
                     what = _entries(places, dim, len(sym.parameters[carrier].axes))

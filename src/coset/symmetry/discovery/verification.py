@@ -21,9 +21,9 @@ TOLERANCE = 1e-9
 _LOOSE = 1e-4
 """Where rounding alone changes outputs by more, no change of them says anything."""
 
-FURTHER = ((1.0, True), (-1.0, True), (10.0, False), (-1.0, False), (0.1, False), (1e3, False), (-1e3, False))
-"""Factors of further inputs, and whether weights are brought to the size at which signals neither grow nor die: tried
-while there are classes that the outputs have not noticed."""
+FURTHER = ((1.0, 2.0), (-1.0, 1.0), (1.0, 6.0), (10.0, 0.0), (-1.0, 0.0), (0.1, 0.0), (1e3, 0.0), (-1e3, 0.0))
+"""Factors of further inputs, and variances of weights (see ``general_position``) at which signals pass many layers, a
+larger one for ReLU and a smaller one where they would saturate: tried while there are classes that no output notices."""
 
 Pairs = set[tuple[str, str]]
 """(class, parameter)."""
@@ -56,7 +56,7 @@ def verify(
     if not missing:
         return missing
     finite = _finite(evaluate(program, params, inputs))
-    for factor, lively in FURTHER if further else FURTHER[:2]:
+    for factor, lively in FURTHER if further else FURTHER[:3]:
         if not missing:
             return missing
         others = [scaled(item, factor, generator) for item in inputs]
@@ -94,7 +94,7 @@ def _round(
     elements: int,
     generator: torch.Generator,
     size: float = 1.0,
-    lively: bool = False,
+    lively: float = 0.0,
 ) -> Pairs:
     """Elements act one after the other along one orbit, θ, g₁θ, g₂g₁θ, …, each on inputs of its own.
 
