@@ -159,15 +159,15 @@ def test_a_step_that_is_too_few_is_told():
 
 @pytest.mark.parametrize("activation", [nn.ReLU6, nn.SiLU, nn.Hardtanh])
 def test_deep_networks_with_norms_of_any_size_are_noticed(activation):
-    """Twenty convolutions with gains of 0.02, whose activations saturate if signals are too large."""
+    """Ten convolutions with gains of 0.02, whose activations saturate if signals are too large."""
     torch.manual_seed(0)
-    layers = [part for _ in range(20) for part in (nn.Conv1d(4, 4, 1), nn.BatchNorm1d(4), activation())]
-    model = nn.Sequential(*layers, nn.Conv1d(4, 2, 1)).double().eval()
+    layers = [part for _ in range(10) for part in (nn.Conv1d(8, 8, 1), nn.BatchNorm1d(8), activation())]
+    model = nn.Sequential(*layers, nn.Conv1d(8, 2, 1)).double().eval()
     with torch.no_grad():
         for module in model:
             if isinstance(module, nn.BatchNorm1d):
                 module.weight.mul_(0.02)
-    assert discover(model, torch.randn(2, 4, 6, dtype=torch.float64), strict=True).unverified == ()
+    assert discover(model, torch.randn(2, 8, 6, dtype=torch.float64), strict=True).unverified == ()
 
 
 def test_statistics_of_norms_in_graphs_that_are_decomposed_have_derivatives():

@@ -22,8 +22,8 @@ def general_position(
     """Float64 parameters without the zeros and ones of an initialisation, which would hide a wrong group.
 
     Each is multiplied by and moved by noise of its own size (``scale`` times that); variances stay positive. With
-    ``lively`` matrices get entries of that variance by the number of entries in a row, and vectors entries of size 1, so
-    that signals pass many layers.
+    ``lively`` matrices get entries of that variance by the number of entries in a row, and vectors entries of size 1:
+    signals pass many layers then.
     """
     moved: dict[str, Tensor] = {}
     seen: dict[int, Tensor] = {}

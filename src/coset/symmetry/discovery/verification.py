@@ -22,8 +22,9 @@ _LOOSE = 1e-4
 """Where rounding alone changes outputs by more, no change of them says anything."""
 
 FURTHER = ((1.0, 2.0), (-1.0, 1.0), (1.0, 6.0), (10.0, 0.0), (-1.0, 0.0), (0.1, 0.0), (1e3, 0.0), (-1e3, 0.0))
-"""Factors of further inputs, and variances of weights (see ``general_position``) at which signals pass many layers, a
-larger one for ReLU and a smaller one where they would saturate: tried while there are classes that no output notices."""
+"""Factors of further inputs, and variances of weights (see ``general_position``) at which signals pass many layers:
+larger ones for smooth activations and smaller ones where they would saturate. Tried while no output notices a class.
+"""
 
 Pairs = set[tuple[str, str]]
 """(class, parameter)."""
