@@ -8,7 +8,7 @@ import cmath
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -65,8 +65,8 @@ def influence(
     while True:
         try:
             with torch.enable_grad():
-                ends = _generic_ends if generic else _ends
-                total = ends(program, {**theta, **leaves}, leaves, inputs, generator, without, watch)
+                given = _Pass(program, {**theta, **leaves}, leaves, inputs, generator, without, watch)
+                total = _generic_ends(given) if generic else _ends(given)
                 if total is not None:
                     total.backward()  # type: ignore[no-untyped-call]
             return _with_readers(found, readers)
@@ -107,34 +107,30 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
-def _ends(
-    program: torch.export.ExportedProgram,
-    params: Mapping[str, Tensor],
-    leaves: Collection[str],
-    inputs: Sequence[Any],
-    generator: torch.Generator,
-    without: set[str],
-    watch: Callable[[Node, Any], None],
-) -> Tensor | None:
+class _Pass(NamedTuple):
+    """What one pass through the graph begins with; ``leaves``: the names of parameters that get a gradient."""
+
+    program: torch.export.ExportedProgram
+    params: Mapping[str, Tensor]
+    leaves: Collection[str]
+    inputs: Sequence[Any]
+    generator: torch.Generator
+    without: set[str]
+    watch: Callable[[Node, Any], None]
+
+
+def _ends(given: _Pass) -> Tensor | None:
     """A random projection of what the model returns and writes."""
-    outputs, written = run(program, params, inputs, without, watch)
-    return _projected([*outputs, *written.values()], generator)
+    outputs, written = run(given.program, given.params, given.inputs, given.without, given.watch)
+    return _projected([*outputs, *written.values()], given.generator)
 
 
-def _generic_ends(
-    program: torch.export.ExportedProgram,
-    params: Mapping[str, Tensor],
-    leaves: Collection[str],
-    inputs: Sequence[Any],
-    generator: torch.Generator,
-    without: Collection[str],
-    watch: Callable[[Node, Any], None],
-) -> Tensor | None:
+def _generic_ends(given: _Pass) -> Tensor | None:
     """The same of the generic function."""
-    graph = _Generic(program.graph_module, generator, without)
+    graph = _Generic(given.program.graph_module, given.generator, given.without)
     arguments = [
-        Twin(double(value).detach(), double(value)) if name in leaves else double(value)
-        for name, value in arguments_of(program, params, inputs)
+        Twin(double(value).detach(), double(value)) if name in given.leaves else double(value)
+        for name, value in arguments_of(given.program, given.params, given.inputs)
     ]
     ends = [item.generic if isinstance(item, Twin) else item for item in tree_leaves(graph.run(*arguments))]
     return graph.ended([item for item in ends if isinstance(item, Tensor)])
