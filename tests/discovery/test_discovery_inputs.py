@@ -235,6 +235,11 @@ def test_strict_needs_verification():
          group("5", scales=0, signs=0)),
         (lambda x, a, b, s: F.relu(torch.addcmul(x @ a.T, x @ a.T, x @ a.T, value=s.item())) @ b.T, {"s": ()},
          group("5", scales=0, signs=0)),
+        # In a tensor of its own it is what it was; filled into one it is not followed.
+        (lambda x, a, b, s: (F.relu(x @ a.T) * torch.tensor([s.item(), 1.0])[0]) @ b.T, {"s": ()},
+         group("5", scales=6, signs=1)),
+        (lambda x, a, b, s: F.relu(torch.addmm(torch.zeros(5).double(), x, a.T, alpha=s.item())) @ b.T, {"s": ()},
+         group("5", scales=5, signs=0)),
     ],
 )  # fmt: skip
 def test_learned_numbers_as_arguments(function, shapes, expected):

@@ -167,9 +167,9 @@ def test_sam():
         model = transformers.SamVisionModel(transformers.SamVisionConfig(**settings)).eval()
     sym = discover(model, torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)))
     assert not sym.pinned
-    # The stream permutes; both norms of the layer are read linearly. Heads permute, each with values of its own; queries
-    # and keys move alike in all heads, which share the tables of relative positions. The neck's first norm is read
-    # linearly, too. Common signs: of the stream, and of both convolutions of the neck before their norms.
+    # The stream permutes; both norms of the layer are read linearly. Heads permute, each with values of its own;
+    # queries and keys move alike in all heads, which share the tables of relative positions. The neck's first norm is
+    # read linearly, too. Common signs: of the stream, and of both convolutions of the neck before their norms.
     assert found_group(sym) == group("24 4 6 4x6 40 8", scales=2 * 24 + 6 + 24 + 8, signs=2 * 24 + 6 + 24 + 8 + 3)
 
 

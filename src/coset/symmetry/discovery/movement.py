@@ -230,7 +230,9 @@ def constant(book: Book, call: Call) -> Value:
     """The same number everywhere: permutations leave it alone, and so do scales if it is 0."""
     shape = call.shapes[0]
     made = book.value(shape, [fresh(n, None, True) for n in shape], inert=True)
-    number = call.argument("fill_value", call.argument("value"))
+    number = call.argument("fill_value", call.argument("value", call.argument("s")))
+    if isinstance(number, Value) and call.name == "scalar_tensor":
+        return passed(book, number, output(book, call, number), ())
     if isinstance(number, Value) and not number.inert:
         raise InputError("a tensor filled with a number that depends on parameters")
     made.zero = "zeros" in call.name or (isinstance(number, int | float) and number == 0)
