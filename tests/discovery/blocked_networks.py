@@ -26,6 +26,19 @@ class ShuffleUnit(nn.Module):
         return self.last(self.norms[1](self.depth(y)))
 
 
+class ShuffleUnitWithShortcut(ShuffleUnit):
+    """The unit as it is published: what comes in is added to what comes out, so that both see the same groups."""
+
+    def __init__(self):
+        super().__init__()
+        self.last, self.head = nn.Conv2d(8, 8, 1, groups=2), nn.Conv2d(8, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        y = self.shuffled(torch.relu(self.norms[0](self.first(x))))
+        return self.head(torch.relu(x + self.last(self.norms[1](self.depth(y)))))
+
+
 # Channel (g, k, m) stands at (k, m, g) behind the shuffle. The outputs tell the groups k of the last convolution apart;
 # the groups g of the first one permute, with four channels in each before it; m permutes in every g and k by itself.
 # Scales before and behind both norms and behind the stem; signs before both norms and behind the second one.

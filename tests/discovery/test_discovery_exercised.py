@@ -144,17 +144,21 @@ def test_a_step_that_is_too_few_is_told():
         def __init__(self):
             super().__init__()
             self.inner, self.outer, self.last = nn.Linear(4, 5), nn.Linear(5, 5), nn.Linear(5, 2)
-            self.start, self.other = nn.Parameter(torch.randn(5)), nn.Linear(4, 2)
+            self.start = nn.Parameter(torch.randn(5))
+            self.other = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
 
         def forward(self, x):
             state = self.start.expand(x.shape[0], 5)
             for step in x.unbind(1):
                 state = torch.tanh(self.inner(step) + self.outer(state))
-            return torch.where(x[:, 0, :1] > 1e9, self.other(x[:, 0]).tanh(), self.last(state))
+            return torch.where(x[:, 0, :1] > 1e9, self.other(x[:, 0]), self.last(state))
 
     torch.manual_seed(0)
     sym = discover(Steps().double(), torch.randn(2, 1, 4, dtype=torch.float64))
-    assert sym.permuting
+    # The state before the step and the one behind it are units apart, as the example has it.
+    assert found_group(sym) == group("5 5 3", scales=5, signs=13)
+    assert any(note.startswith("on an example that is twice as long the group is smaller: ") for note in sym.notes)
+    assert any("'other.0'" in line for line in sym.unverified)
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU6, nn.SiLU, nn.Hardtanh])
