@@ -9,6 +9,7 @@ from groups import found_group, group
 from probes import Function
 from torch import nn
 
+from coset.errors import InputError
 from coset.symmetry import discover
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -58,6 +59,27 @@ def test_experts_in_one_tensor(function, expected):
     sym = discover(model, X, strict=function is not _code)
     assert not sym.pinned
     assert found_group(sym) == expected
+
+
+def test_experts_that_no_token_goes_to_are_told():
+    """A token goes to the two experts of the smallest weights; one with large weights gets none, on no input."""
+
+    def smallest(x, r, w, v):
+        score, index = (-(x.abs() @ r.abs().T)).topk(2, -1)
+        hidden = F.relu(torch.einsum("ti,tkih->tkh", x, w[index]))
+        return torch.einsum("tk,tko->to", score.softmax(-1), torch.einsum("tkh,tkho->tko", hidden, v[index]))
+
+    torch.manual_seed(0)
+    model = Function(smallest, EXPERTS).double()
+    assert discover(model, X, strict=True).unverified == ()
+    with torch.no_grad():
+        model.r[3] *= 1e3
+    assert discover(model, X).unverified == (
+        "'r.inside': no output notices how it moves r in unit 3 of 'r.blocks'",
+        "'w.inside': no output notices how it moves w, v in unit 3 of 'r.blocks'",
+    )
+    with pytest.raises(InputError, match="2 classes cannot be verified on these inputs"):
+        discover(model, X, strict=True)
 
 
 def test_what_all_experts_share_is_shared():

@@ -75,9 +75,9 @@ class Symmetry:
 
     ``classes``: name → UnitClass, outer classes before the ones nested in them. ``families``: key → Family.
     ``parameters``: name → Parameter, for every parameter and buffer of the model, fixed ones included. ``notes``: what
-    is known beyond the group; ``pinned``: operations through which nothing was assumed to pass; ``unverified``: classes
-    whose moves no output noticed, so that verification says nothing of them. ``unsaved``: buffers that are no part of a
-    state dict and pass through an action unchanged.
+    is known beyond the group; ``pinned``: operations through which nothing was assumed to pass; ``unverified``:
+    classes, or blocks of them, whose moves no output noticed, so that verification says nothing of them. ``unsaved``:
+    buffers that are no part of a state dict and pass through an action unchanged.
     """
 
     classes: Mapping[str, UnitClass]

@@ -12,13 +12,14 @@ from coset.symmetry.discovery.assembly import assemble
 from coset.symmetry.discovery.evaluation import evaluate
 from coset.symmetry.discovery.examples import called_with, longer_examples
 from coset.symmetry.discovery.exporting import export
-from coset.symmetry.discovery.influence import felt
+from coset.symmetry.discovery.influence import Standing, to_be_felt
 from coset.symmetry.discovery.remarks import not_read, read_one_by_one, reported
 from coset.symmetry.discovery.terms import leave_unread
 from coset.symmetry.discovery.tracing import Tracing, trace
-from coset.symmetry.discovery.verification import Pairs, generic_influence
+from coset.symmetry.discovery.verification import generic_influence
 from coset.symmetry.discovery.verification import verify as verified
 from coset.symmetry.graph_sources import sources_forgotten
+from coset.symmetry.incidence import block_count
 from coset.symmetry.preserving import remember
 from coset.symmetry.symmetry import Symmetry
 
@@ -84,7 +85,8 @@ def discover(
             sym = sym.annotated(notes=(*sym.notes, note))
     lines = tuple(_unnoticed(sym, missing))
     if strict and lines:
-        raise InputError(f"{len(lines)} classes cannot be verified on these inputs: {'; '.join(lines[:4])}")
+        unseen = len({part.name for part in missing})
+        raise InputError(f"{unseen} classes cannot be verified on these inputs: {'; '.join(lines[:4])}")
     sym = sym.annotated(unverified=lines)
     remember(sym, model)
     return sym
@@ -92,19 +94,19 @@ def discover(
 
 def _read(
     tracing: Tracing, movable: Mapping[str, Tensor], program: torch.export.ExportedProgram, inputs: Sequence[Any]
-) -> tuple[Symmetry, Pairs]:
+) -> tuple[Symmetry, set[Standing]]:
     """The symmetry without classes of which the outputs depend on no entry; and on which classes they can depend."""
     sym, atoms = assemble(tracing, movable)
     felt_by = generic_influence(sym, program, movable, inputs)
-    read = {name for (name, _), value in felt_by.items() if value > 0}
+    read = {part.name for part, value in felt_by.items() if value > 0}
     unread = [name for name in sym.classes if name not in read and name in atoms]
     if not unread:
-        return sym, felt(felt_by)
+        return sym, to_be_felt(felt_by)
     remarks = not_read(sym, unread)
     for name in unread:
         leave_unread(atoms[name])
     sym, _ = assemble(tracing, movable)
-    return sym.annotated(notes=(*remarks, *sym.notes)), felt(generic_influence(sym, program, movable, inputs))
+    return sym.annotated(notes=(*remarks, *sym.notes)), to_be_felt(generic_influence(sym, program, movable, inputs))
 
 
 def _on_others(
@@ -112,8 +114,8 @@ def _on_others(
     model: nn.Module,
     movable: Mapping[str, Tensor],
     example: tuple[tuple[Any, ...], dict[str, Any]],
-    missing: Pairs,
-) -> Pairs:
+    missing: set[Standing],
+) -> set[Standing]:
     """What is still not noticed on an example of another length; all of it where the model does not take that."""
     try:
         program, keywords, _ = export(model, *example)
@@ -124,15 +126,26 @@ def _on_others(
     return verified(sym, program, movable, leaves, expected=missing, elements=1, further=False)
 
 
-def _unnoticed(sym: Symmetry, missing: Pairs) -> list[str]:
-    """The classes that are not exercised, each with its parameters, in words."""
+def _unnoticed(sym: Symmetry, missing: set[Standing]) -> list[str]:
+    """The classes that are not exercised, each with its parameters, in words; of some blocks, with their numbers."""
     found = []
-    for name in sym.classes:
-        carriers = [carrier for carrier in sym.parameters if (name, carrier) in missing]
-        if carriers:
-            more = f" and {len(carriers) - 3} more" if len(carriers) > 3 else ""
-            found.append(f"'{name}': no output notices how it moves {', '.join(carriers[:3])}{more}")
+    for name, item in sym.classes.items():
+        by_blocks: dict[tuple[int, ...], list[str]] = {}
+        for carrier in sym.parameters:
+            blocks = tuple(sorted(part.block for part in missing if part.name == name and part.parameter == carrier))
+            if blocks:
+                by_blocks.setdefault(blocks, []).append(carrier)
+        for blocks, carriers in by_blocks.items():
+            what = f"no output notices how it moves {_some(carriers, 3)}"
+            if len(blocks) < block_count(sym, name):
+                what += f" in unit{'s' * (len(blocks) > 1)} {_some(blocks, 8)} of '{item.parent}'"
+            found.append(f"'{name}': {what}")
     return found
+
+
+def _some(items: Sequence[object], shown: int) -> str:
+    more = f" and {len(items) - shown} more" if len(items) > shown else ""
+    return ", ".join(str(item) for item in items[:shown]) + more
 
 
 def _fixed(model: nn.Module, movable: Mapping[str, Tensor], wanted: bool | Collection[str]) -> set[str]:

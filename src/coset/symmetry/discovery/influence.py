@@ -15,16 +15,25 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only
 
-from coset.symmetry.cells import largest_by_class
 from coset.symmetry.discovery.calls import is_pointwise
 from coset.symmetry.discovery.elementwise import masked_fill, same_values, where
 from coset.symmetry.discovery.evaluation import Part, arguments_of, differentiable, double, name_of, run, widened
 from coset.symmetry.discovery.movement import constant
 from coset.symmetry.discovery.rules import RULES
+from coset.symmetry.incidence import largest_by_block
 from coset.symmetry.symmetry import Symmetry
 
-Influence = dict[tuple[str, str], float]
-"""(class, parameter) → the largest |θ·∂θ| where the class stands on the parameter."""
+
+class Standing(NamedTuple):
+    """The units of one block of a class, on one parameter; a class that is not nested is one block."""
+
+    name: str
+    block: int
+    parameter: str
+
+
+Influence = dict[Standing, float]
+"""The largest |θ·∂θ| where a block of a class stands on a parameter."""
 
 
 def influence(
@@ -46,10 +55,12 @@ def influence(
     def reduced(name: str, leaf: Tensor) -> None:
         # Freed at once: gradients of all parameters are never there together.
         assert leaf.grad is not None
-        felt = largest_by_class(sym.parameters[name].axes, sym.classes, (leaf.grad * leaf).detach())
+        largest = largest_by_block(sym, name, (leaf.grad * leaf).detach())
         leaf.grad = None
-        for key, value in felt.items():
-            found[key, name] = max(found.get((key, name), 0.0), value)
+        for owner, values in largest.items():
+            for block, value in enumerate(values):
+                part = Standing(owner, block, name)
+                found[part] = max(found.get(part, 0.0), value)
 
     for name, leaf in leaves.items():
         leaf.register_post_accumulate_grad_hook(partial(reduced, name))  # type: ignore[no-untyped-call]
@@ -91,14 +102,14 @@ def _noted(readers: dict[str, float], name: str, result: Tensor, gradient: Tenso
 
 
 def _with_readers(found: Influence, readers: Mapping[str, float]) -> Influence:
-    """A parameter is also felt where what is computed from it is, if its class is felt elsewhere.
+    """A parameter is also felt where what is computed from it is, if its units are felt elsewhere.
 
     A bias of keys shifts all scores alike, so that no output depends on it; the sum it is in is noticed all the same.
     """
-    classes = {name for (name, _), value in found.items() if value > 0}
+    blocks = {(part.name, part.block) for part, value in found.items() if value > 0}
     return {
-        (name, carrier): max(value, readers.get(carrier, 0.0)) if name in classes else value
-        for (name, carrier), value in found.items()
+        part: max(value, readers.get(part.parameter, 0.0)) if (part.name, part.block) in blocks else value
+        for part, value in found.items()
     }
 
 
@@ -271,7 +282,16 @@ _ORDERED = frozenset(
 )
 
 
-def felt(item: Influence, scale: float = 1e-9) -> set[tuple[str, str]]:
+def felt(item: Influence, scale: float = 1e-9) -> set[Standing]:
     """What is felt by more than rounding, against what is felt most."""
     largest = max(item.values(), default=0.0)
-    return {key for key, value in item.items() if value > scale * largest}
+    return {part for part, value in item.items() if value > scale * largest}
+
+
+def to_be_felt(item: Influence) -> set[Standing]:
+    """What is felt, and every other block of a class on a parameter of which one block is.
+
+    Which expert a token goes to depends on values: that none goes to some of them says nothing about these.
+    """
+    known = {(part.name, part.parameter) for part in felt(item)}
+    return {part for part in item if (part.name, part.parameter) in known}

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor, nn
 
 from coset.symmetry.axes import units_of
-from coset.symmetry.cells import positions_of
 from coset.symmetry.discovery.terms import CLASH, Plus, atoms, resolve
 from coset.symmetry.discovery.tracing import Tracing
+from coset.symmetry.incidence import positions_of
 from coset.symmetry.symmetry import Symmetry
 
 # Operations through which any invertible map of the units passes from those who write them to those who read them.
@@ -100,11 +100,12 @@ def _shifts(sym: Symmetry, movable: Mapping[str, Tensor]) -> list[str]:
 
 def not_read(sym: Symmetry, unread: Sequence[str]) -> tuple[str, ...]:
     """The entries of parameters on which no output depends at all, by class that stands there and nowhere else."""
+    sizes = {name: item.size for name, item in sym.classes.items()}
     found = []
     for name in unread:
         for carrier in sym.carriers(name):
             for dim, axis in enumerate(sym.parameters[carrier].axes):
-                places = positions_of(axis, sym.classes, name).tolist()
+                places = positions_of(axis, sizes, name).tolist()
                 if len(places) == (sym.parameters[carrier].shape or (1,))[dim]:
                     found.append(f"'{carrier}' has no influence on the outputs for this example")
                 elif places:

@@ -9,12 +9,13 @@ from torch import Tensor
 from coset.errors import InputError
 from coset.symmetry.action import Action
 from coset.symmetry.axes import units_of
-from coset.symmetry.cells import standing
 from coset.symmetry.discovery.evaluation import evaluate, run
 from coset.symmetry.discovery.exporting import first_line
 from coset.symmetry.discovery.general_position import general_position, other_inputs, scaled
-from coset.symmetry.discovery.influence import Influence, felt, influence
+from coset.symmetry.discovery.influence import Influence, Standing, felt, influence, to_be_felt
 from coset.symmetry.element import Element
+from coset.symmetry.group import full_map
+from coset.symmetry.incidence import standing
 from coset.symmetry.symmetry import Symmetry
 
 TOLERANCE = 1e-9
@@ -26,9 +27,6 @@ FURTHER = ((1.0, 2.0), (-1.0, 1.0), (1.0, 6.0), (10.0, 0.0), (-1.0, 0.0), (0.1, 
 larger ones for smooth activations and smaller ones where they would saturate. Tried while no output notices a class.
 """
 
-Pairs = set[tuple[str, str]]
-"""(class, parameter)."""
-
 
 def verify(
     sym: Symmetry,
@@ -36,20 +34,20 @@ def verify(
     params: Mapping[str, Tensor],
     inputs: Sequence[Any],
     *,
-    expected: Pairs | None = None,
+    expected: set[Standing] | None = None,
     elements: int = 3,
     further: bool = True,
     seed: int = 0,
-) -> Pairs:
+) -> set[Standing]:
     """Raise if random elements change an output by more than 1e-9 of its size, naming the class at fault.
 
-    Returns the classes that the outputs have not noticed, with the parameter: there a wrong move would not have been
+    Returns the units that the outputs have not noticed, by block and parameter: there a wrong move would not have been
     seen either. ``expected``: those that can be noticed at all (``influence`` of the generic function). Where classes
     are missing, ``further`` inputs are tried, larger and of other signs, and then moves of single classes.
     """
     generator = torch.Generator().manual_seed(seed)
     if expected is None:
-        expected = felt(generic_influence(sym, program, params, inputs))
+        expected = to_be_felt(generic_influence(sym, program, params, inputs))
     try:
         missing = expected - _round(sym, program, params, inputs, elements, generator)
     except (RuntimeError, IndexError) as error:
@@ -96,7 +94,7 @@ def _round(
     generator: torch.Generator,
     size: float = 1.0,
     lively: float = 0.0,
-) -> Pairs:
+) -> set[Standing]:
     """Elements act one after the other along one orbit, θ, g₁θ, g₂g₁θ, …, each on inputs of its own.
 
     Every parameter is replaced as it moves, so that there is never more than one copy of them in float64. Returns what
@@ -104,7 +102,7 @@ def _round(
     """
     theta = general_position(params, sym, generator, size, lively=lively)
     together = _moving_together(sym, params)
-    worst, x = 0.0, list(inputs)
+    worst, x, moved = 0.0, list(inputs), sym.identity()
     before = _results(program, theta, x)
     if difference(before[0], evaluate(program, theta, x)) > 0:
         raise InputError("two runs of the model on one input differ: it is random, and has no function to preserve")
@@ -115,6 +113,7 @@ def _round(
         g = sym.random(generator)
         written = Action(sym, g)(before[1], partial=True) if before[1] else {}
         _move(theta, sym, g, together)
+        moved = sym.compose(g, moved)
         after = _results(program, theta, x)
         worst = max(worst, difference([*before[0], *written.values()], [*after[0], *after[1].values()]))
     if worst > TOLERANCE:
@@ -128,7 +127,13 @@ def _round(
                 f"nothing can be verified on these inputs: rounding alone changes the outputs by {noise:.1e} of their "
                 "size"
             )
-    return felt(influence(sym, program, theta, x, generator))
+    return {_unmoved(sym, moved, part) for part in felt(influence(sym, program, theta, x, generator))}
+
+
+def _unmoved(sym: Symmetry, g: Element, part: Standing) -> Standing:
+    """The block of the original network that g has brought to where ``part`` is."""
+    parent = sym.classes[part.name].parent
+    return part if parent is None else part._replace(block=int(full_map(sym, g, parent)[part.block]))
 
 
 def _rounding(
@@ -164,30 +169,37 @@ def _noticed_alone(
     program: torch.export.ExportedProgram,
     params: Mapping[str, Tensor],
     inputs: Sequence[Any],
-    missing: Collection[tuple[str, str]],
+    missing: Collection[Standing],
     generator: torch.Generator,
-) -> Pairs:
+) -> set[Standing]:
     """Those of ``missing`` whose entries change the outputs when replaced alone: where there is no gradient."""
     if not missing:
         return set()
     theta = general_position(params, sym, generator)
     before = evaluate(program, theta, inputs)
 
-    def changes(name: str, carriers: Sequence[str]) -> bool:
+    def changes(parts: Sequence[Standing]) -> bool:
         moved = dict(theta)
-        for carrier in carriers:
-            tensor = theta[carrier]
-            mask = standing(sym.parameters[carrier].axes, sym.classes, name).reshape(tensor.shape).to(tensor.device)
+        for part in parts:
+            tensor = moved[part.parameter]
+            mask = standing(sym, part.parameter, part.name, part.block).to(tensor.device)
             noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype).to(tensor.device)
-            moved[carrier] = torch.where(mask, tensor.abs().mean() * 3 * noise, tensor)
+            moved[part.parameter] = torch.where(mask, tensor.abs().mean() * 3 * noise, tensor)
         return difference(before, evaluate(program, moved, inputs)) > 1e-12
 
-    noticed: Pairs = set()
-    for name in dict.fromkeys(name for name, _ in sorted(missing)):
-        carriers = [carrier for other, carrier in sorted(missing) if other == name]
-        if changes(name, carriers):
-            noticed |= {(name, carrier) for carrier in carriers if len(carriers) == 1 or changes(name, [carrier])}
+    noticed: set[Standing] = set()
+    for group in _by_class_and_block(missing):
+        if changes(group):
+            noticed |= {part for part in group if len(group) == 1 or changes([part])}
     return noticed
+
+
+def _by_class_and_block(missing: Collection[Standing]) -> list[list[Standing]]:
+    """What is missing, block by block of each class."""
+    groups: dict[tuple[str, int], list[Standing]] = {}
+    for part in sorted(missing):
+        groups.setdefault((part.name, part.block), []).append(part)
+    return list(groups.values())
 
 
 def _blame(
