@@ -4,40 +4,7 @@ import torch
 from groups import Case, group
 from torch import Tensor, nn
 
-
-class ShuffleUnit(nn.Module):
-    """The branch of a unit of ShuffleNet (Zhang et al. 2018): grouped convolution, shuffle, depthwise, grouped."""
-
-    def __init__(self, shuffle="view"):
-        super().__init__()
-        self.stem, self.first = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 1, groups=2)
-        self.depth, self.last = nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.Conv2d(8, 4, 1, groups=2)
-        self.norms = nn.ModuleList(nn.BatchNorm2d(8) for _ in range(2))
-        self.shuffle = shuffle
-
-    def shuffled(self, x: Tensor) -> Tensor:
-        if self.shuffle == "op":
-            return torch.channel_shuffle(x, 2)
-        n, c, h, w = x.shape
-        return x.view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.shuffled(torch.relu(self.norms[0](self.first(torch.relu(self.stem(x))))))
-        return self.last(self.norms[1](self.depth(y)))
-
-
-class ShuffleUnitWithShortcut(ShuffleUnit):
-    """The unit as it is published: what comes in is added to what comes out, so that both see the same groups."""
-
-    def __init__(self):
-        super().__init__()
-        self.last, self.head = nn.Conv2d(8, 8, 1, groups=2), nn.Conv2d(8, 2, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.relu(self.stem(x))
-        y = self.shuffled(torch.relu(self.norms[0](self.first(x))))
-        return self.head(torch.relu(x + self.last(self.norms[1](self.depth(y)))))
-
+from shuffle_networks import ShuffleUnit, ShuffleUnitInside, ShuffleUnitWithShortcut
 
 # Channel (g, k, m) stands at (k, m, g) behind the shuffle. The outputs tell the groups k of the last convolution apart;
 # the groups g of the first one permute, with four channels in each before it; m permutes in every g and k by itself.
@@ -63,5 +30,10 @@ BLOCKED: dict[str, Case] = {
     # The outputs keep the order of all blocks.
     "groups 2, then 4, then out": (lambda: Grouped(True), [(3, 5)], group("2x4 4x2", scales=16, signs=0)),
     "shuffle unit": (ShuffleUnit, [(3, 4, 4)], _UNIT),
+    # Of the published unit, with its shortcut, both convolutions have the groups g of the stream: k is one of them.
+    # The scales of the stem are those of the stream.
+    "shuffle unit with its shortcut": (ShuffleUnitWithShortcut, [(3, 4, 4)], _UNIT),
+    # Before a convolution over all channels k permutes, too, with two channels of the output in each.
+    "shuffle unit inside": (ShuffleUnitInside, [(3, 4, 4)], group("2 2 2x4 4x2 2x2", scales=5 * 8 + 4, signs=3 * 8)),
     "shuffle unit, the operation": (lambda: ShuffleUnit(shuffle="op"), [(3, 4, 4)], _UNIT),
 }

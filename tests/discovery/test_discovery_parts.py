@@ -43,6 +43,24 @@ def test_parts(function, shapes, expected):
     assert found_group(sym).classes == group(expected, scales=0, signs=0).classes
 
 
+@pytest.mark.parametrize(
+    ("function", "shapes", "note"),
+    [
+        (lambda x, a, b: (x @ a.T).prod(1, keepdim=True) @ b[:, :1].T, ONE, "scales and signs of single units"),
+        # Products of what belongs to inputs leave nothing out.
+        (lambda x, a, b: (x @ a.T).prod(0) @ b.T, ONE, None),
+        (lambda x, a, b, c: torch.stack([x @ a.T, x @ c.T], 2).flatten(1) @ b.T, TWO, "stacked behind their units"),
+        (lambda x, a, b, c: torch.stack([x @ a.T, x @ c.T], 1).flatten(1) @ b.T, TWO, None),
+        (lambda x, a, b, c: torch.stack([x @ a.T, x @ c.T], 2).sum(2) @ b[:, :5].T, TWO, None),
+    ],
+)
+def test_what_is_not_looked_for_is_told(function, shapes, note):
+    torch.manual_seed(0)
+    sym = discover(Function(function, shapes).double(), X)
+    told = [line for line in sym.notes if "share one permutation" in line or "not looked for" in line]
+    assert (len(told) == 1 and note in told[0]) if note else not told
+
+
 def _each_read(one, two, readers):
     return one @ readers[:, :5].T + two @ readers[:, 5:].T
 

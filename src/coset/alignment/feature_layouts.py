@@ -99,6 +99,7 @@ def moved(sym: Symmetry, axes: Sequence[Node], shape: Sequence[int], g: Element)
     nodes = tuple(resolved(node, length, sizes) for node, length in zip(axes, shape, strict=True))
     there = {unit.name for node in nodes for unit in units_of(node)}
     there |= {outer for name in there for outer in ancestors(name, sym.classes)}
+    there |= {followed for name in there if (followed := sym.classes[name].follows) is not None}
     classes = {name: item for name, item in sym.classes.items() if name in there}
     feature = Symmetry(classes, {}, {"feature": Parameter(tuple(shape), nodes)})
     positions = torch.arange(torch.Size(shape).numel()).reshape(tuple(shape))

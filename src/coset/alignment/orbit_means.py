@@ -84,10 +84,17 @@ def _mean_by(rows: Tensor, labels: Tensor) -> Tensor:
 def unit_orbits(sym: Symmetry, name: str) -> Tensor:
     """For each unit of a class over all blocks, the number of the set of units it may be exchanged with. (N,)."""
     label = torch.zeros(1, dtype=torch.long)
+    local: dict[str, Tensor] = {}
     for outer in (*ancestors(name, sym.classes), name):
-        size = sym.classes[outer].size
-        own = torch.zeros(size, dtype=torch.long) if sym.classes[outer].permutes else torch.arange(size)
-        label = (label[:, None] * size + own).reshape(-1)
+        size, followed = sym.classes[outer].size, sym.classes[outer].follows
+        own = torch.arange(size).expand(len(label), size)
+        if followed in local:
+            # Units of one class twice: all that permutations keep is whether they are the same.
+            told = (own == local[followed][:, None]).long() if sym.classes[followed].permutes else own
+        else:
+            told = own * (not sym.classes[followed or outer].permutes)
+        local = {known: index.repeat_interleave(size) for known, index in local.items()} | {outer: own.reshape(-1)}
+        label = (label[:, None] * size + told).reshape(-1)
     _, number = torch.unique(label, return_inverse=True)
     orbits: Tensor = number
     return orbits

@@ -62,6 +62,15 @@ class Layout:
         return {name: (*ancestors(name, self.sym.classes), name) for name in self.sym.classes}
 
     @cached_property
+    def around(self) -> Mapping[str, frozenset[str]]:
+        """Class → itself, the classes around it, and those as which they move."""
+        return {
+            name: frozenset(chain)
+            | {other for outer in chain if (other := self.sym.classes[outer].follows) is not None}
+            for name, chain in self.chains.items()
+        }
+
+    @cached_property
     def flips(self) -> Mapping[str, tuple[str, ...]]:
         """Class → its families of free signs."""
         owners = {key: self.sym.families[key].owner for key in self.sym.flipping}
@@ -120,11 +129,16 @@ class Layout:
 
     @cached_property
     def quadratic(self) -> frozenset[str]:
-        """Roots whose tree stands twice in one parameter: there the objective is not linear in the step."""
+        """Roots whose tree stands twice in one parameter: there the objective is not linear in the step.
+
+        So does a tree in which a class follows one of its own.
+        """
         roots = set()
         for root, item in self.sym.classes.items():
             if item.parent is None:
                 mine = set(self.tree(root))
+                if any(self.sym.classes[name].follows in mine for name in mine):
+                    roots.add(root)
                 for structure in self.sym.structures.values():
                     carried = [bool(mine & _names(stretch)) for stretch in structure.stretches]
                     repeated = any(_stands_twice(stretch, mine) for stretch in structure.stretches)
@@ -156,7 +170,8 @@ def _places(sym: Symmetry, parameter: str, number: int, stretch: Stretch) -> lis
         for member in members:
             if any(member.name in ancestors(other.name, sym.classes) for other in members):
                 continue
-            around = ancestors(member.name, sym.classes)
+            outer = ancestors(member.name, sym.classes)
+            around = {*outer, *(sym.classes[name].follows for name in outer)}
             chain = [other for other in members if other is member or other.name in around]
             beside = tuple(other for other in members if not any(other is part for part in chain))
             parity = _flipped(sym, [(part.name, part.charges) for part in chain])

@@ -14,7 +14,7 @@ from coset.symmetry.action import Action
 from coset.symmetry.action import Move as Moved
 from coset.symmetry.element import unit_map
 from coset.symmetry.gather import Pass, apply
-from coset.symmetry.structure import Stretch
+from coset.symmetry.structure import Stretch, with_followers
 
 Scores = dict[frozenset[str], Tensor]
 """For each set of sign families that flips the entries, the scores (N, N): new units in rows, old units in columns."""
@@ -59,7 +59,9 @@ class Scoring:
 
     def depends(self, owner: str) -> frozenset[str]:
         """The classes on which the scores of a class depend."""
-        return frozenset(name for place in self.layout.places[owner] for name in self._neighbours[id(place)])
+        followed = self.layout.sym.classes[owner].follows
+        others = frozenset(name for place in self.layout.places[owner] for name in self._neighbours[id(place)])
+        return others if followed is None else others | {followed}
 
     def is_constant(self, place: Place) -> bool:
         """Whether the scores of a place depend on no other class."""
@@ -190,14 +192,16 @@ class Scoring:
         assert place.positions is not None
         if not place.beside:
             return place.positions, None
-        sym, chain = self.layout.sym, set(self.layout.chains[place.owner])
-        permutations = {name: p for name, p in g.permutations.items() if name not in chain}
+        sym, chain = self.layout.sym, self.layout.around[place.owner]
+        others = {name: p for name, p in g.permutations.items() if name not in chain}
+        permutations = with_followers(others, sym.classes)
+        every = with_followers(g.permutations, sym.classes)
         source, factor = place.positions.clone(), None
         for member in place.beside:
             unit, stride = member.unit[place.positions], member.stride[place.positions]
             size = sym.classes[member.name].size
             # The class beside itself: linear in one appearance, the other as it stands.
-            known = g.permutations if member.name == place.owner else permutations
+            known = every if member.name == place.owner else permutations
             came = unit_map(known, member.name, self.layout.chains[member.name][:-1], sym.shape(member.name))
             old = came.to(unit.device)[unit]
             source += stride * (old % size - unit % size)
@@ -232,7 +236,7 @@ class Scoring:
         names: set[str] = {member.name for member in place.beside}
         for stretch in self._others(place):
             names |= {stretch.plain.name} if stretch.plain is not None else {m.name for m in stretch.members}
-        return tuple(sorted({outer for name in names for outer in self.layout.chains[name]}))
+        return tuple(sorted({outer for name in names for outer in self.layout.around[name]}))
 
     def _fits(self, terms: Sequence[Term]) -> bool:
         weights = sum(term.right.numel() * term.right.element_size() for term in terms)

@@ -10,7 +10,7 @@ from coset.errors import InputError
 from coset.symmetry import Symmetry
 from coset.symmetry.action import check_names, check_tensor, memory_of
 from coset.symmetry.axes import Concat, Fixed, Node, Product, Units, factors_of, size_of, units_of
-from coset.symmetry.structure import UnitClass, ancestors
+from coset.symmetry.structure import UnitClass, ancestors, stands_for
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def soft_act(sym: Symmetry, matrices: Mapping[str, Tensor], params: Mapping[str,
     for name, tensor in params.items():
         parameter = sym.parameters[name]
         check_tensor(name, tensor, parameter.shape)
-        if not any(unit.name in matrices for node in parameter.axes for unit in units_of(node)):
+        if not any(_moves_as(unit.name, sym.classes) in matrices for node in parameter.axes for unit in units_of(node)):
             moved[name] = tensor
             continue
         if not (tensor.is_floating_point() or tensor.is_complex()):
@@ -102,13 +102,14 @@ def _contracted(
     """Σ_j X[a, …, i, j]·tensor[…, a, …, j, …] for every class, innermost first, so that a is still the old block."""
     places = [place for place, dim in enumerate(dims) if isinstance(dim.node, Units)]
     for place in sorted(places, key=lambda p: -len(ancestors(_name(dims[p]), classes))):
-        name = _name(dims[place])
+        name = _moves_as(_name(dims[place]), classes)
         if name not in matrices:
             continue
         matrix = matrices[name].to(device=tensor.device, dtype=tensor.dtype)
         every, new = list(range(tensor.ndim)), tensor.ndim
         result = [new if index == place else index for index in every]
-        around = _around(place, dims, classes)
+        # A class that follows another moves as that one, which is not nested: alike in every block.
+        around = _around(place, dims, classes) if name == _name(dims[place]) else []
         tensor = torch.einsum(matrix, [*around, new, place], tensor, every, result)
     return tensor
 
@@ -121,10 +122,30 @@ def _around(place: int, dims: Sequence[_Dim], classes: Mapping[str, UnitClass]) 
     parent = classes[_name(dims[place])].parent
     if parent is None:
         return []
+    nearest = _nearest(place, parent, dims, classes)
+    if _name(dims[nearest]) == parent:
+        return [*_around(nearest, dims, classes), nearest]
+    # The class that the parent follows stands for it, inside of what is around the parent.
+    beyond = classes[parent].parent
+    outer = [] if beyond is None else [_nearest(place, beyond, dims, classes)]
+    return [*(inner for index in outer for inner in _around(index, dims, classes)), *outer, nearest]
+
+
+def _nearest(place: int, wanted: str, dims: Sequence[_Dim], classes: Mapping[str, UnitClass]) -> int:
     here = dims[place]
-    candidates = [index for index, dim in enumerate(dims) if isinstance(dim.node, Units) and dim.node.name == parent]
-    nearest = min(candidates, key=lambda i: (dims[i].axis != here.axis, dims[i].factor != here.factor))
-    return [*_around(nearest, dims, classes), nearest]
+    candidates = [
+        index
+        for index, dim in enumerate(dims)
+        if isinstance(dim.node, Units) and stands_for(dim.node.name, wanted, dim.axis == here.axis, classes)
+    ]
+    return min(
+        candidates,
+        key=lambda i: (_name(dims[i]) != wanted, dims[i].axis != here.axis, dims[i].factor != here.factor),
+    )
+
+
+def _moves_as(name: str, classes: Mapping[str, UnitClass]) -> str:
+    return classes[name].follows or name
 
 
 def _name(dim: _Dim) -> str:

@@ -158,6 +158,8 @@ class TreeStep:
             blocks = math.prod(self.sym.shape(name)[:-1])
             pairs = self._units(name, around).values.reshape(blocks, n, blocks, n).transpose(0, 2, 1, 3)
             inside = np.broadcast_to(np.arange(n), (blocks, blocks, n)).copy()
+            if (followed := self.sym.classes[name].follows) in self.g.permutations:
+                inside[:] = self.g.permutations[str(followed)].cpu().numpy()
             if self.sym.classes[name].permutes:
                 if name in self.move.active:
                     for b, c in itertools.product(range(blocks), repeat=2):

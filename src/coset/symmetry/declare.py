@@ -47,6 +47,7 @@ def from_axes(
     sizes: Mapping[str, int],
     inside: Mapping[str, str],
     ordered: Collection[str],
+    follows: Mapping[str, str],
 ) -> "Symmetry":
     """See ``Symmetry.from_axes``."""
     from coset.symmetry.symmetry import Parameter, Symmetry
@@ -60,7 +61,7 @@ def from_axes(
     declared = _tie(declared, tensors)
     found = _sizes(declared, tensors, sizes)
     order = [unit.name for item in declared.values() for node in item.axes for unit in units_of(node)]
-    classes = _classes(found, order, parents, ordered)
+    classes = _classes(found, order, parents, ordered, follows)
     parameters = {
         name: Parameter(
             tuple(tensor.shape),
@@ -193,10 +194,14 @@ def _solve(node: Node, missing: str, known: Mapping[str, int], total: int, where
 
 
 def _classes(
-    found: Mapping[str, int], order: Sequence[str], parents: Mapping[str, str | None], ordered: Collection[str]
+    found: Mapping[str, int],
+    order: Sequence[str],
+    parents: Mapping[str, str | None],
+    ordered: Collection[str],
+    follows: Mapping[str, str],
 ) -> dict[str, UnitClass]:
     """Classes as they first appear, outer ones before those nested in them; refuses circles and unknown names."""
-    for kind, names in (("sizes", found), ("ordered", ordered), ("inside", parents)):
+    for kind, names in (("sizes", found), ("ordered", ordered), ("inside", parents), ("follows", follows)):
         for name in names:
             if name not in order:
                 raise InputError(f"{kind} names the class '{name}', which no axis carries")
@@ -212,7 +217,8 @@ def _classes(
             raise InputError(f"the class '{name}', in which '{path[-1]}' is nested, stands on no axis")
         if parent is not None:
             enter(parent, (*path, name))
-        classes[name] = UnitClass(name, found[name], parent, name not in ordered)
+        moves = name not in ordered and name not in follows
+        classes[name] = UnitClass(name, found[name], parent, moves, follows.get(name))
 
     for name in order:
         enter(name, ())

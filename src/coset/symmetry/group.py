@@ -10,7 +10,7 @@ from torch import Tensor
 from coset.errors import InputError
 from coset.symmetry.element import Element, unit_map
 from coset.symmetry.gather import transformed_by_functorch
-from coset.symmetry.structure import ancestors
+from coset.symmetry.structure import ancestors, with_followers
 
 if TYPE_CHECKING:
     from coset.symmetry.symmetry import Symmetry
@@ -64,7 +64,7 @@ def random(sym: "Symmetry", generator: torch.Generator, spread: float) -> Elemen
 
 def full_map(sym: "Symmetry", g: Element, name: str) -> Tensor:
     """Where each unit of a class comes from under g, over all blocks: old number for every new one, (∏shape,)."""
-    return unit_map(g.permutations, name, ancestors(name, sym.classes), sym.shape(name))
+    return unit_map(with_followers(g.permutations, sym.classes), name, ancestors(name, sym.classes), sym.shape(name))
 
 
 def _block_map(sym: "Symmetry", g: Element, name: str) -> Tensor:

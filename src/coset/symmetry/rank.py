@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from coset.symmetry.axes import Concat, Node, Product, Units
 from coset.symmetry.linear import Row, rank, rational
-from coset.symmetry.structure import ancestors
+from coset.symmetry.structure import ancestors, stands_for
 
 if TYPE_CHECKING:
     from coset.symmetry.symmetry import Symmetry
@@ -52,8 +52,12 @@ def _levels(sym: "Symmetry", appearances: list[Appearance], number: int) -> Iter
     axis, unit = appearances[number]
     yield unit.name, number
     for outer in ancestors(unit.name, sym.classes):
-        beside = [at for at, (_, other) in enumerate(appearances) if other.name == outer]
-        yield outer, min(beside, key=lambda at: appearances[at][0] != axis)
+        beside = [
+            at
+            for at, (there, other) in enumerate(appearances)
+            if stands_for(other.name, outer, there == axis, sym.classes)
+        ]
+        yield outer, min(beside, key=lambda at: (appearances[at][1].name != outer, appearances[at][0] != axis))
 
 
 def _cells(sym: "Symmetry") -> Iterator[list[Appearance]]:

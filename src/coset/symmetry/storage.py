@@ -28,6 +28,7 @@ def to_json(sym: "Symmetry") -> str:
 
     classes = {
         name: {"size": item.size, "inside": item.parent, "permutes": item.permutes}
+        | ({} if item.follows is None else {"follows": item.follows})
         for name, item in sym.classes.items()
     }
     families = {
@@ -81,7 +82,13 @@ def from_json(text: str, where: str) -> "Symmetry":
     }
     return Symmetry(
         {
-            name: UnitClass(name, _count(row, "size", at), inside[name], _field(row, "permutes", bool, at))
+            name: UnitClass(
+                name,
+                _count(row, "size", at),
+                inside[name],
+                _field(row, "permutes", bool, at),
+                _field(row, "follows", str, at) if "follows" in row else None,
+            )
             for name, row in rows["classes"].items()
             for at in (f"{where}: class {name}",)
         },

@@ -14,13 +14,16 @@ from coset.symmetry.axes import Charge, Fixed, Node, Product, Units, factors_of,
 class UnitClass:
     """A class of interchangeable units: ``size`` of them, in every unit of ``parent`` if it is nested.
 
-    ``permutes`` is False for a class whose order is fixed but whose units may still be scaled or flipped.
+    ``permutes`` is False for a class whose order is fixed but whose units may still be scaled or flipped. ``follows``:
+    another class that is not nested, as whose units these move in every block: units that lie in blocks of two classes
+    at once (channels between two grouped convolutions) are nested in one that follows the second, inside the first.
     """
 
     name: str
     size: int
     parent: str | None = None
     permutes: bool = True
+    follows: str | None = None
 
 
 def ancestors(name: str, classes: Mapping[str, UnitClass]) -> tuple[str, ...]:
@@ -36,6 +39,20 @@ def ancestors(name: str, classes: Mapping[str, UnitClass]) -> tuple[str, ...]:
 def shape_of(name: str, classes: Mapping[str, UnitClass]) -> tuple[int, ...]:
     """The shape of a class's permutations and scales: (sizes of the classes around it, outermost first; its size)."""
     return (*(classes[outer].size for outer in ancestors(name, classes)), classes[name].size)
+
+
+def stands_for(name: str, wanted: str, same_axis: bool, classes: Mapping[str, UnitClass]) -> bool:
+    """Whether a class on an axis of a parameter is ``wanted`` or, on another axis, the one that ``wanted`` follows."""
+    return name == wanted or (not same_axis and name == classes[wanted].follows)
+
+
+def with_followers(permutations: Mapping[str, Tensor], classes: Mapping[str, UnitClass]) -> Mapping[str, Tensor]:
+    """Permutations by class, with those of classes that follow others; a follower of one without any has none."""
+    following = {name: item.follows for name, item in classes.items() if item.follows in permutations}
+    return {
+        **permutations,
+        **{name: permutations[other].expand(shape_of(name, classes)) for name, other in following.items() if other},
+    }
 
 
 @dataclass(frozen=True)
@@ -138,17 +155,29 @@ def _multiply(parts: Sequence[tuple[Tensor, list[Leaf]]]) -> tuple[Tensor, list[
 
 
 def _resolve(leaves: list[Leaf], classes: Mapping[str, UnitClass], where: str) -> tuple[Member, ...]:
-    """Number the units over all blocks: the block is the unit of the class around it beside which the leaf stands."""
+    """Number the units over all blocks: the block is the unit of the class around it beside which the leaf stands.
+
+    A class that follows another appears as that one: so it moves.
+    """
     known: dict[int, Tensor] = {}
+
+    def around(leaf: Leaf, outer: str) -> Tensor:
+        """The number of the unit of ``outer`` in which a leaf stands, −1 where it stands in none."""
+        block = torch.full_like(leaf.local, -1)
+        for other in sorted((o for o in leaves if o.name == outer), key=lambda o: o.axis != leaf.axis):
+            block = torch.where(block < 0, units(other), block)
+        item = classes[outer]
+        if item.follows is not None:
+            beyond = torch.zeros_like(leaf.local) if item.parent is None else around(leaf, item.parent)
+            for other in (o for o in leaves if o.name == item.follows and o.axis != leaf.axis):
+                there = (other.local >= 0) & (beyond >= 0) & (block < 0)
+                block = torch.where(there, beyond * item.size + other.local, block)
+        return block
 
     def units(leaf: Leaf) -> Tensor:
         if id(leaf) not in known:
             parent = classes[leaf.name].parent
-            block = torch.zeros_like(leaf.local)
-            if parent is not None:
-                block = torch.full_like(leaf.local, -1)
-                for other in sorted((o for o in leaves if o.name == parent), key=lambda o: o.axis != leaf.axis):
-                    block = torch.where(block < 0, units(other), block)
+            block = torch.zeros_like(leaf.local) if parent is None else around(leaf, parent)
             if bool(((leaf.local >= 0) & (block < 0)).any()):
                 raise InputError(
                     f"{where}: the class '{leaf.name}' is nested in '{parent}', which does not stand beside it"
@@ -157,17 +186,29 @@ def _resolve(leaves: list[Leaf], classes: Mapping[str, UnitClass], where: str) -
             known[id(leaf)] = torch.where(leaf.local >= 0, unit, -1)
         return known[id(leaf)]
 
-    return tuple(Member(leaf.name, leaf.charges, units(leaf), leaf.stride) for leaf in leaves)
+    members = []
+    for leaf in leaves:
+        unit, followed = units(leaf), classes[leaf.name].follows
+        members.append(Member(followed or leaf.name, leaf.charges, leaf.local if followed else unit, leaf.stride))
+    return tuple(members)
 
 
 def _linked(dims: list[tuple[int, Node]], classes: Mapping[str, UnitClass], where: str) -> list[list[int]]:
     """Group dimensions that must move together: those with nested classes, and those with the classes around these."""
     groups = [[index] for index in range(len(dims))]
     names = [{unit.name for unit in units_of(node)} for _, node in dims]
+    everywhere = set().union(*names)
     for index, (axis, _) in enumerate(dims):
-        outside = {classes[name].parent for name in names[index]} - names[index] - {None}
-        for outer in sorted(name for name in outside if name is not None):
+        outside = {classes[name].parent for name in names[index]}
+        # What a class that does not stand here follows stands for it, inside of what is around it.
+        outside |= {classes[name].parent for name in outside - everywhere if name is not None}
+        for outer in sorted(name for name in outside - names[index] if name is not None):
             carriers = [other for other in range(len(dims)) if outer in names[other]]
+            carriers = carriers or [
+                other
+                for other in range(len(dims))
+                if any(stands_for(name, outer, dims[other][0] == axis, classes) for name in names[other])
+            ]
             near = [other for other in carriers if dims[other][0] == axis] or carriers
             if len(near) != 1:
                 found = f"on axes {[dims[other][0] for other in near]}" if near else "nowhere"

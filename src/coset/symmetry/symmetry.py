@@ -103,6 +103,7 @@ class Symmetry:
         sizes: Mapping[str, int] | None = None,
         inside: Mapping[str, str] | None = None,
         ordered: Collection[str] = (),
+        follows: Mapping[str, str] | None = None,
     ) -> "Symmetry":
         """Declare a symmetry by hand: for each parameter, its axes in the language of ``coset.symmetry.grammar``.
 
@@ -110,9 +111,11 @@ class Symmetry:
         ``scales``: which diagonal each family has ("one", "sign", "positive", "nonzero" or an ``Intertwiner``), one for
         all classes or by name ("h1", "c1:pre"). ``sizes``: of classes that no axis determines, such as the number of
         heads. ``inside``: nested class → class around it, where no brackets say so. ``ordered``: classes that do not
-        permute.
+        permute. ``follows``: nested class → class that is not, as whose units it moves in every block.
         """
-        return declare.from_axes(axes, like, scales=scales, sizes=sizes or {}, inside=inside or {}, ordered=ordered)
+        return declare.from_axes(
+            axes, like, scales=scales, sizes=sizes or {}, inside=inside or {}, ordered=ordered, follows=follows or {}
+        )
 
     # The group ------------------------------------------------------------------------------------------------------
 
@@ -175,7 +178,11 @@ class Symmetry:
         return tuple(
             key
             for key, parameter in self.parameters.items()
-            if any(unit.name == name for node in parameter.axes for unit in units_of(node))
+            if any(
+                name in (unit.name, self.classes[unit.name].follows)
+                for node in parameter.axes
+                for unit in units_of(node)
+            )
         )
 
     @cached_property
@@ -301,6 +308,8 @@ def _validate(sym: Symmetry) -> None:
             )
         if item.parent is not None and item.parent not in earlier:
             raise InputError(f"class '{name}' is nested in '{item.parent}', which does not stand before it")
+        if item.follows is not None:
+            _validate_follower(sym, item)
         earlier.add(name)
     for key, family in sym.families.items():
         if family.owner not in sym.classes or key != family.key or (family.name and not is_name(family.name)):
@@ -329,6 +338,18 @@ def _validate(sym: Symmetry) -> None:
         if parameter.gain is not None and _classes_along(sym, parameter.gain) != _classes_along(sym, name):
             raise InputError(f"{name}: its gain '{parameter.gain}' does not carry the same classes")
     _ = sym.structures
+
+
+def _validate_follower(sym: Symmetry, item: UnitClass) -> None:
+    other = sym.classes.get(item.follows or "")
+    if other is None or other.parent is not None or other.size != item.size or item.permutes:
+        found = "which is unknown" if other is None else f"of size {other.size}, nested in '{other.parent}'"
+        raise InputError(
+            f"class '{item.name}' follows '{item.follows}', {found}; expected a class of size {item.size} that is not "
+            f"nested, and no permutation of its own"
+        )
+    if any(family.owner == item.name for family in sym.families.values()):
+        raise InputError(f"class '{item.name}' follows '{item.follows}' and has scales or signs of its own")
 
 
 def _classes_along(sym: Symmetry, name: str) -> list[list[str]] | None:

@@ -48,7 +48,7 @@ def _row(sym: "Symmetry", name: str) -> tuple[str, ...]:
     item = sym.classes[name]
     blocks = math.prod(sym.shape(name)[:-1])
     size = f"{blocks}×{item.size} in {item.parent}" if item.parent else f"{item.size}"
-    count = f"{item.size}!" if item.permutes else "–"
+    count = f"{item.size}!" if item.permutes else f"as {item.follows}" if item.follows else "–"
     permutations = f"({count})^{blocks}" if item.permutes and item.parent else count
     families = [family for family in sym.families.values() if family.owner == name]
 
@@ -116,6 +116,8 @@ def _told(sym: "Symmetry", unit: Units, name: str) -> str:
     item = sym.classes[unit.name]
     where = f" in every unit of '{item.parent}'" if item.parent else ""
     order = "which permute" if item.permutes else "in a fixed order"
+    if item.follows is not None:
+        order = f"which move as those of '{item.follows}' do"
     others = [key for key in sym.carriers(unit.name) if key != name]
     shared = f", shared with {_shortened(others)}" if others else ""
     powers = []

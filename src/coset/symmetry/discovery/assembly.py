@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from coset.symmetry.axes import Charge, Concat, Fixed, Node, Product, Units, units_of
 from coset.symmetry.discovery.charges import Charges, Place, whole
+from coset.symmetry.discovery.crossing import doubled, followed_places, misplaced
 from coset.symmetry.discovery.families import Gauge, gauges
 from coset.symmetry.discovery.nesting import Nest, companions, inside_out, nest, outside_in
 from coset.symmetry.discovery.relations import Value
@@ -55,7 +56,8 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> tuple[Symmetry,
     parameters = {}
     for name, tensor in movable.items():
         own = owner.get(id(tensor), name)
-        made = _parameter(own, tensor, used.get(own), names, carried, tracing, networked, nested)
+        named = followed_places(charges, used[own], nested) if own in used else {}
+        made = _parameter(own, tensor, used.get(own), names, carried, tracing, networked, nested, named)
         parameters[name] = replace(made, why=_why(used.get(own), tensor, passed), tied=tied.get(name))
     for name, item in parameters.items():
         if item.gain is not None and _classes_of(item) != _classes_of(parameters[item.gain]):
@@ -65,7 +67,9 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> tuple[Symmetry,
     for atom in outside_in(kept, around):
         outer = around.get(atom)
         parent = names.classes[outer] if outer is not None else None
-        classes[names.classes[atom]] = UnitClass(names.classes[atom], atom.size, parent, atom.pinned is None)
+        followed = names.classes[nested.follows[atom]] if atom in nested.follows else None
+        moves = atom.pinned is None and followed is None
+        classes[names.classes[atom]] = UnitClass(names.classes[atom], atom.size, parent, moves, followed)
     if any(gauge.atom is None for gauge in free):
         classes[NETWORK] = UnitClass(NETWORK, 1, None, False)
     families = {}
@@ -103,8 +107,10 @@ def _solved(
         for value in tracing.parameters.values()
     ]
     banned: set[Atom] = set()
+    twice = doubled(tracing.book, charges, common)
+    way: dict[Atom, int] = {}
     while True:
-        nested = nest(common, banned)
+        nested = nest(common, banned, twice, way)
         free = gauges(charges, tracing.parameters, inside_out(standing, nested.around), nested)
         kept = _kept(standing, nested.around, free)
         scaled = {gauge.atom for gauge in free}
@@ -115,9 +121,11 @@ def _solved(
             for pinned, blocks in nested.blocks_on(here).items():
                 if len(blocks) > 1 or pinned in needed:
                     odd |= {atom for atom in here if blocks & set(nested.chain(atom))}
-        if not odd - banned:
+        wrong = misplaced(charges, tracing.parameters.values(), nested, kept, free)
+        if not odd - banned and not wrong:
             return nested, free, kept
         banned |= odd
+        way |= {atom: way.get(atom, 0) + 1 for atom in wrong}
 
 
 def _operations(tracing: Tracing, standing: Mapping[Atom, None]) -> dict[Atom, dict[str, None]]:
@@ -212,13 +220,14 @@ def _parameter(
     tracing: Tracing,
     networked: set[str],
     nested: Nest,
+    named: Mapping[Place, Atom],
 ) -> Parameter:
     shape, buffer = tuple(tensor.shape), not isinstance(tensor, nn.Parameter)
     if value is None:
         return Parameter(shape, tuple(Fixed(n) for n in shape), buffer=buffer)
     here = [atom for dim in value.dims for atom in atoms(resolve(dim)) if atom in names.classes]
     blocks = {pinned: names.classes[next(iter(found))] for pinned, found in nested.blocks_on(here).items()}
-    axes = [_axis(value, dim, names, carried, blocks) for dim in range(value.ndim)]
+    axes = [_axis(value, dim, names, carried, blocks, named) for dim in range(value.ndim)]
     if name in networked:
         unit = Units(NETWORK, carried.get(whole(value), ()))
         axes[:1] = [Product((axes[0], unit)) if axes else unit]
@@ -244,6 +253,7 @@ def _axis(
     names: _Names,
     carried: Mapping[Place, tuple[Charge, ...]],
     blocks: Mapping[Atom, str],
+    named: Mapping[Place, Atom],
 ) -> Node:
     counter = iter(range(10**9))
 
@@ -252,6 +262,8 @@ def _axis(
             return Fixed(term.size)
         if isinstance(term, Atom):
             place = Place(id(value), dim, next(counter))
+            if place in named:
+                return Units(names.classes[named[place]])
             if term in blocks:
                 return Units(blocks[term])
             if term not in names.classes:

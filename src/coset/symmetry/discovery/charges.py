@@ -146,6 +146,27 @@ class Charges:
         return shares
 
 
+def path_places(value: Value, dim: int) -> list[list[Place] | None]:
+    """The segments of an axis, each as the places of its factors; None for one that is not read."""
+    counter = iter(range(10**9))
+
+    def walk(term: Term) -> list[list[Place] | None]:
+        if isinstance(term, Atom):
+            return [None if term.unread else [] if term.stuck else [Place(id(value), dim, next(counter))]]
+        if isinstance(term, Plus):
+            return [path for segment in term.segments for path in walk(segment)]
+        assert isinstance(term, Times)
+        paths: list[list[Place] | None] = [[]]
+        for factor in term.factors:
+            alternatives = walk(factor)
+            paths = [
+                None if path is None or extra is None else [*path, *extra] for path in paths for extra in alternatives
+            ]
+        return paths
+
+    return walk(resolve(value.dims[dim]))
+
+
 _Tagged = tuple[str, list["_Tagged"], tuple[Atom, Place] | None]
 
 

@@ -13,7 +13,7 @@ from coset.symmetry.discovery.evaluation import evaluate
 from coset.symmetry.discovery.examples import called_with, longer_examples
 from coset.symmetry.discovery.exporting import export
 from coset.symmetry.discovery.influence import Standing, to_be_felt
-from coset.symmetry.discovery.remarks import not_read, read_one_by_one, reported
+from coset.symmetry.discovery.remarks import not_read, read_one_by_one, reported, smaller
 from coset.symmetry.discovery.terms import leave_unread
 from coset.symmetry.discovery.tracing import Tracing, trace
 from coset.symmetry.discovery.verification import generic_influence
@@ -71,7 +71,7 @@ def discover(
     leaves = tree_leaves((inputs, keywords))
     sym, expected = _read(tracing, movable, program, leaves) if valued else (assemble(tracing, movable)[0], None)
     buffers = tuple(name for name, _ in model.named_buffers(remove_duplicate=False) if name not in movable)
-    notes = (*remark, *sym.notes, *read_one_by_one(tracing))
+    notes = (*remark, *sym.notes, *read_one_by_one(tracing), *smaller(tracing))
     sym = sym.annotated(pinned=reported(tracing), notes=notes, unsaved=buffers)
     if not verify:
         return sym
@@ -99,6 +99,8 @@ def _read(
     sym, atoms = assemble(tracing, movable)
     felt_by = generic_influence(sym, program, movable, inputs)
     read = {part.name for part, value in felt_by.items() if value > 0}
+    # A class that follows another is where that one is.
+    read |= {name for name, item in sym.classes.items() if item.follows in read}
     unread = [name for name in sym.classes if name not in read and name in atoms]
     if not unread:
         return sym, to_be_felt(felt_by)

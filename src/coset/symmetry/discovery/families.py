@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from coset.symmetry.discovery.charges import Charges, Place, whole
+from coset.symmetry.discovery.charges import Charges, Place, path_places, whole
 from coset.symmetry.discovery.nesting import Nest
 from coset.symmetry.discovery.relations import Value
-from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, resolve
+from coset.symmetry.discovery.terms import Atom
 from coset.symmetry.linear import Number, Reduce, Row, complement, integral, null_space, parity, rational
 
 Cell = tuple[int, tuple[int, ...]]
@@ -77,7 +77,7 @@ class _Cells:
     def __init__(self, parameters: Iterable[Value]) -> None:
         self._where: dict[Place, list[Cell]] = {}
         for value in parameters:
-            paths = [_paths(value, dim) for dim in range(value.ndim)]
+            paths = [path_places(value, dim) for dim in range(value.ndim)]
             for choice in product(*(range(len(alternatives)) for alternatives in paths)):
                 if any(alternatives[number] is None for alternatives, number in zip(paths, choice, strict=True)):
                     continue  # no output depends on it
@@ -94,24 +94,3 @@ class _Cells:
             for cell in self._where.get(place, ()):
                 result[cell] = result.get(cell, 0) + power
         return {cell: power for cell, power in result.items() if power}
-
-
-def _paths(value: Value, dim: int) -> list[list[Place] | None]:
-    """The segments of an axis, each as the places of its factors; None for one that is not read."""
-    counter = iter(range(10**9))
-
-    def walk(term: Term) -> list[list[Place] | None]:
-        if isinstance(term, Atom):
-            return [None if term.unread else [] if term.stuck else [Place(id(value), dim, next(counter))]]
-        if isinstance(term, Plus):
-            return [path for segment in term.segments for path in walk(segment)]
-        assert isinstance(term, Times)
-        paths: list[list[Place] | None] = [[]]
-        for factor in term.factors:
-            alternatives = walk(factor)
-            paths = [
-                None if path is None or extra is None else [*path, *extra] for path in paths for extra in alternatives
-            ]
-        return paths
-
-    return walk(resolve(value.dims[dim]))

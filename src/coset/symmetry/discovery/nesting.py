@@ -4,8 +4,16 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from coset.symmetry.discovery.relations import Book
+from coset.symmetry.discovery.charges import Place
+from coset.symmetry.discovery.relations import Book, View
 from coset.symmetry.discovery.terms import Atom, Plus, Term, atoms, resolve
+
+
+def views(book: Book) -> Iterator[View]:
+    """All tensors, and what operations see of them."""
+    for value in book.values:
+        yield View(tuple(value.dims), value, tuple(range(value.ndim)), value.data, value.picked)
+    yield from book.hidden
 
 
 def companions(book: Book, wanted: Iterable[Atom]) -> dict[Atom, set[Atom]]:
@@ -13,8 +21,8 @@ def companions(book: Book, wanted: Iterable[Atom]) -> dict[Atom, set[Atom]]:
     common: dict[Atom, set[Atom]] = {}
     interesting = set(wanted)
     known: dict[tuple[tuple[Term, ...], bool, frozenset[Hashable]], None] = {}
-    for dims, data, picked in (*((value.dims, value.data, value.picked) for value in book.values), *book.hidden):
-        known.setdefault((tuple(resolve(dim) for dim in dims), data, picked))
+    for view in views(book):
+        known.setdefault((tuple(resolve(term) for term in view.terms), view.data, view.picked))
     implied = [
         (frozenset(atom for term in dims for atom in atoms(resolve(term))), frozenset(atoms(resolve(units))), index)
         for dims, units, index in book.implied
@@ -76,24 +84,41 @@ def parents(common: Mapping[Atom, set[Atom]]) -> dict[Atom, Atom]:
     return around
 
 
+Strand = frozenset[Place]
+"""Appearances of an atom that are one index on all tensors on which some other atom stands."""
+
+
 @dataclass
 class Nest:
-    """``around``: the atom around each atom. ``made_of``: a block that stands for a pinned atom → that atom.
+    """``around``: the atom around each atom. ``made_of``: a block that stands for an atom inside another → that atom.
     ``beside``: atoms that would lie in a second one, if both could be around them, with that one.
 
     Units may lie inside two atoms of which neither lies in the other, groups g before a shuffle of channels and k
-    behind it. If the order of k is fixed, a block k of g that stands for it is put between: the units lie in k of g.
+    behind it. A block that stands for k is put between, inside g: the units lie in k of g. If the order of k is fixed,
+    so is that of the block; if not, the block ``follows`` k. ``strands``: which appearances of an atom (of what a block
+    follows) are meant, for an atom inside it, where it stands twice. ``ways``: atoms for which there is a choice, with
+    the number of choices left.
     """
 
     around: dict[Atom, Atom]
     made_of: dict[Atom, Atom] = field(default_factory=dict)
     beside: dict[Atom, Atom] = field(default_factory=dict)
+    follows: dict[Atom, Atom] = field(default_factory=dict)
+    strands: dict[tuple[Atom, Atom | None], Strand] = field(default_factory=dict)
+    ways: dict[Atom, int] = field(default_factory=dict)
 
     def chain(self, atom: Atom) -> Iterator[Atom]:
         """The atoms around an atom, innermost first."""
         while (outer := self.around.get(atom)) is not None:
             yield outer
             atom = outer
+
+    def put_in_both(self, atom: Atom, outer: Atom, other: Atom) -> Atom:
+        """Put an atom into a block that follows ``other`` inside ``outer``."""
+        block = Atom(other.size)
+        self.made_of[block] = self.follows[block] = other
+        self.around[block], self.around[atom] = outer, block
+        return block
 
     def lies_in(self, inner: Atom | None, outer: Atom) -> bool:
         """Whether an atom is nested in another one, at any depth."""
@@ -104,17 +129,29 @@ class Nest:
         found: dict[Atom, set[Atom]] = {}
         for atom in standing:
             for outer in self.chain(atom):
-                if outer in self.made_of:
+                if outer in self.made_of and outer not in self.follows:
                     found.setdefault(self.made_of[outer], set()).add(outer)
         return found
 
 
-def nest(common: Mapping[Atom, set[Atom]], banned: Collection[Atom] = ()) -> Nest:
-    """What lies in what, pinned atoms across others included but for the atoms ``banned``."""
+def nest(
+    common: Mapping[Atom, set[Atom]],
+    banned: Collection[Atom] = (),
+    doubled: Mapping[Atom, tuple[Atom, list[Strand]]] | None = None,
+    way: Mapping[Atom, int] | None = None,
+) -> Nest:
+    """What lies in what.
+
+    Pinned atoms across others are included but for the atoms ``banned``; so are free ones, and ``doubled`` atoms, with
+    their strands, in the ``way`` that is wanted of each: one around the other, the other around the one, or neither.
+    """
     found = Nest(parents(common))
     made: dict[tuple[Atom, Atom | None], Atom] = {}
     for atom in sorted(common, key=lambda atom: atom.number):
-        if atom in banned:
+        number = (way or {}).get(atom, 0)
+        if atom in (doubled or {}) and atom not in found.around:
+            assert doubled is not None
+            _in_doubled(found, atom, *doubled[atom], number)
             continue
         known = set(found.chain(atom))
         across = [
@@ -128,8 +165,18 @@ def nest(common: Mapping[Atom, set[Atom]], banned: Collection[Atom] = ()) -> Nes
             for other in sorted(common[atom], key=lambda other: other.number)
             if not other.pinned and other in common and other not in known and atom not in common[other]
         ]
-        if other_free and found.around.get(atom) is not None and atom not in found.chain(other_free[0]):
+        outer = found.around.get(atom)
+        if other_free and outer is not None and atom not in found.chain(other_free[0]):
+            choices = [(outer, other_free[0]), (other_free[0], outer)]
+            if across or len(other_free) > 1 or any(one in found.around for one in (outer, other_free[0])):
+                choices = []
+            found.ways[atom] = max(0, len(choices) - number)
+            if number < len(choices):
+                found.put_in_both(atom, *choices[number])
+                continue
             found.beside[atom] = other_free[0]
+        if atom in banned:
+            continue
         for other in across:
             outer = found.around.get(atom)
             if (other, outer) not in made:
@@ -139,6 +186,21 @@ def nest(common: Mapping[Atom, set[Atom]], banned: Collection[Atom] = ()) -> Nes
                     found.around[block] = outer
             found.around[atom] = made[other, outer]
     return found
+
+
+def _in_doubled(found: Nest, atom: Atom, outer: Atom, strands: list[Strand], number: int) -> None:
+    """Put an atom into one that stands beside it once, or twice, by its strands."""
+    choices: list[tuple[int, ...]] = [(0,)] if len(strands) == 1 else [(0, 1), (1, 0)] if len(strands) == 2 else []
+    if outer in found.around:
+        choices = []
+    found.ways[atom] = max(0, len(choices) - number)
+    if number >= len(choices):
+        return
+    first, *second = choices[number]
+    found.around[atom] = outer
+    found.strands[atom, outer] = strands[first]
+    for other in second:
+        found.strands[atom, found.put_in_both(atom, outer, outer)] = strands[other]
 
 
 def _depth(atom: Atom, around: Mapping[Atom, Atom]) -> int:

@@ -15,7 +15,7 @@ from coset.symmetry.discovery.rules import output, passed, rule, straight, told_
 
 def normalized_over(book: Book, value: Value, *dims: int) -> None:
     """Statistics over some dimensions exist for all the others, and only for them."""
-    book.sees(*(value.dims[i] for i in range(value.ndim) if i not in dims))
+    book.sees(value, (i for i in range(value.ndim) if i not in dims))
 
 
 @rule("softmax", "log_softmax", "_softmax", "_log_softmax")
@@ -83,7 +83,7 @@ def _kept(x: Value, dims: list[int], keep: bool) -> list[int | None]:
 def _of_matrices(book: Book, x: Value, dims: list[int]) -> None:
     """A norm of matrices sees whole rows and whole columns: neither moves by itself beside the other."""
     for dim in dims:
-        book.sees(*(x.dims[j] for j in range(x.ndim) if j not in dims or j == dim))
+        book.sees(x, (j for j in range(x.ndim) if j not in dims or j == dim))
 
 
 @rule("var_mean", "std_mean", "aminmax")
@@ -95,7 +95,11 @@ def both_reduced(book: Book, call: Call) -> list[Value]:
 
 @rule("prod")
 def product(book: Book, call: Call) -> Value:
-    """The product of n entries has n times their scale; scales of single entries, of product 1, are not looked for."""
+    """The product of n entries has n times their scale.
+
+    One unit may also be scaled or flipped alone, if what reads the product takes that up. No axis says so: of all the
+    scales of a class the reader would have the product.
+    """
     x = call.args[0]
     if not x.ndim:
         return unary(book, call)
@@ -103,6 +107,7 @@ def product(book: Book, call: Call) -> Value:
     count = math.prod(x.shape[dim] for dim in dims)
     result = output(book, call, x)
     book.neutral(x, dims=dims)
+    book.less((x.dims[dim] for dim in dims), "scales and signs of single units of a product are not looked for")
     return passed(book, x, result, _kept(x, dims, keep), scale=count, sign=count % 2)
 
 

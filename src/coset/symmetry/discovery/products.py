@@ -109,7 +109,7 @@ def inverse(book: Book, call: Call) -> Value:
     book.multiply(inverted, [Power(matrix, (*range(last - 1), last, last - 1), scale=-1)])
     # An inverse reads whole rows and whole columns: neither moves by itself beside the other.
     for dim in (last - 1, last):
-        book.sees(*(matrix.dims[j] for j in range(matrix.ndim) if j != dim))
+        book.sees(matrix, (j for j in range(matrix.ndim) if j != dim))
     if call.name != "linalg_solve":
         return passed(book, inverted, output(book, call, matrix), range(matrix.ndim))
     right = call.args[1]

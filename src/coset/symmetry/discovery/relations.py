@@ -104,23 +104,39 @@ class Joined:
 Relation = Multiplied | Neutral | Regrouped | Joined
 
 
+@dataclass(frozen=True, eq=False)
+class View:
+    """What an operation sees at once: some ``dims`` of a tensor, or dimensions by themselves (``value`` None).
+
+    ``data``: it is another one for every input; ``picked``: by which indices.
+    """
+
+    terms: tuple[Term, ...]
+    value: Value | None = None
+    dims: tuple[int, ...] = ()
+    data: bool = False
+    picked: frozenset[Hashable] = frozenset()
+
+
 @dataclass
 class Book:
     """All that has been said so far.
 
-    ``hidden``: dimensions of tensors inside operations, whether they depend on inputs, and by what they were picked.
+    ``hidden``: what operations see of tensors inside of them.
     ``limits``: what was pinned for want of knowledge. ``implied``: dimensions whose positions together determine a unit
     of another one, at given inputs, in what was picked by an index (None: in anything). ``orders``: dimensions in an
-    order that sorting by units of another one made. ``own``: atoms of parameters.
+    order that sorting by units of another one made. ``own``: atoms of parameters. ``smaller``: what of the symmetry of
+    some dimensions is not looked for, in words.
     """
 
     values: list[Value] = field(default_factory=list)
     relations: list[Relation] = field(default_factory=list)
-    hidden: list[tuple[tuple[Term, ...], bool, frozenset[Hashable]]] = field(default_factory=list)
+    hidden: list[View] = field(default_factory=list)
     limits: dict[str, list[Term]] = field(default_factory=dict)
     implied: list[tuple[tuple[Term, ...], Term, Hashable]] = field(default_factory=list)
     orders: list[tuple[Atom, Term]] = field(default_factory=list)
     own: set[Atom] = field(default_factory=set)
+    smaller: dict[str, list[Term]] = field(default_factory=dict)
     where: str = ""
 
     def value(self, shape: Sequence[int], dims: Iterable[Term], *, inert: bool = False) -> Value:
@@ -158,6 +174,10 @@ class Book:
         told = f"{self.where}: {reason}"
         pin(term, told)
         self.limits.setdefault(told, []).append(term)
+
+    def less(self, terms: Iterable[Term], what: str) -> None:
+        """Say what of the symmetry of some dimensions is not looked for; it is noted if parameters have them."""
+        self.smaller.setdefault(f"{self.where}: {what}", []).extend(terms)
 
     def same_term(self, one: Term, two: Term) -> None:
         """Two dimensions are the same."""
@@ -209,15 +229,15 @@ class Book:
             meeting = [number for number, dim in enumerate(group) if dim is not None]
             if len(meeting) > 1:
                 shared = [row[meeting[0]] for row in rows if all(row[number] is not None for number in meeting)]
-                beside = [factors[meeting[0]].value.dims[dim] for dim in shared if dim is not None]
                 values = [factors[number].value for number in meeting]
                 together = frozenset[Hashable]().union(*(value.picked for value in values))
-                self.sees(*beside, data=all(value.data for value in values), picked=together)
+                beside = [dim for dim in shared if dim is not None]
+                self.sees(values[0], beside, data=all(value.data for value in values), picked=together)
         for number, factor in enumerate(factors):
             gone = {group[number] for group in contracted} - {None}
             if gone:
-                left = [term for dim, term in enumerate(factor.value.dims) if dim not in gone]
-                self.sees(*left, data=factor.value.data, picked=factor.value.picked)
+                left = [dim for dim in range(factor.value.ndim) if dim not in gone]
+                self.sees(factor.value, left, data=factor.value.data, picked=factor.value.picked)
 
     def regroup(self, source: Value, target: Value) -> None:
         """``target`` holds the entries of ``source`` in order."""
@@ -241,12 +261,20 @@ class Book:
                     self.same(whole, other, part, other)
         self.relations.append(Joined(whole, tuple(parts), dim))
 
-    def sees(self, *dims: Term, data: bool = False, picked: frozenset[Hashable] = frozenset()) -> None:
-        """Something inside the operation has just these dimensions: statistics of a norm, scores of attention.
+    def sees(
+        self, value: Value, dims: Iterable[int], *, data: bool = False, picked: frozenset[Hashable] = frozenset()
+    ) -> None:
+        """Something inside the operation has just these dimensions of a tensor: statistics of a norm, scores of
+        attention.
 
         ``data``: it is another one for every input, so that positions may imply a unit; ``picked``: by which indices.
         """
-        self.hidden.append((dims, data, picked))
+        chosen = tuple(dims)
+        self.hidden.append(View(tuple(value.dims[dim] for dim in chosen), value, chosen, data, picked))
+
+    def sees_terms(self, *terms: Term) -> None:
+        """The same of dimensions that no tensor has together."""
+        self.hidden.append(View(terms))
 
 
 def broadcast(shape: Sequence[int], value: Value) -> tuple[int | None, ...]:

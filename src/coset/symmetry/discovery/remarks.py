@@ -90,12 +90,19 @@ def _shifts(sym: Symmetry, movable: Mapping[str, Tensor]) -> list[str]:
     for key, powers in carried.items():
         if not any(power == 2 and sym.parameters[name].shift for name, power in powers.items()):
             continue
+        # Of the layer right before the norm, whose weight is scaled, too; not of one before that.
+        before = {_module(name) for name, power in powers.items() if power == 1 and movable[name].ndim > 1}
         for name, power in powers.items():
-            if power == 1 and movable[name].ndim == 1 and isinstance(movable[name], nn.Parameter):
+            is_bias = power == 1 and movable[name].ndim == 1 and isinstance(movable[name], nn.Parameter)
+            if is_bias and _module(name) in before:
                 found.append(
                     f"'{name}' stands before a batch norm: any shift of it can be taken up by the running mean ({key})"
                 )
     return found
+
+
+def _module(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def not_read(sym: Symmetry, unread: Sequence[str]) -> tuple[str, ...]:
@@ -134,6 +141,16 @@ def reported(tracing: Tracing) -> tuple[str, ...]:
         if atom.stuck and atom.pinned and atom.pinned.endswith(CLASH):
             told.setdefault(atom.pinned)
     return tuple(told)
+
+
+def smaller(tracing: Tracing) -> tuple[str, ...]:
+    """What of the symmetry of units is not looked for, where parameters have such units."""
+    standing = tracing.standing()
+    return tuple(
+        what
+        for what, terms in tracing.book.smaller.items()
+        if any(atom in standing and not atom.pinned for term in terms for atom in atoms(resolve(term)))
+    )
 
 
 def read_one_by_one(tracing: Tracing) -> tuple[str, ...]:

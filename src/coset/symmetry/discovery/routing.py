@@ -99,7 +99,7 @@ def _ranked(book: Book, call: Call, x: Value) -> Any:
         return None
     book.neutral(x, scale=False)
     book.neutral(x, dims=[dim])
-    book.sees(*(x.dims[j] for j in range(x.ndim) if j != dim))
+    book.sees(x, (j for j in range(x.ndim) if j != dim))
     results: list[Value] = []
     for number, shape in enumerate(call.shapes):
         result = book.like(shape, [x])
@@ -196,7 +196,7 @@ def _gathered(book: Book, call: Call, x: Value) -> Value | None:
     book.neutral(x, dims=[dim])
     book.neutral(index)
     _tell_picked(book, result, index)
-    book.sees(*(x.dims[j] for j in range(x.ndim) if j != dim))
+    book.sees(x, (j for j in range(x.ndim) if j != dim))
     book.meet(result, index, straight(result))
     return passed(book, x, result, [None if j == dim else j for j in range(x.ndim)])
 
@@ -242,7 +242,7 @@ def _by_groups(book: Book, call: Call) -> Value | None:
     book.same(x, 1, weight, 1)
     book.neutral(weight, dims=[0])
     # What is summed over meets one expert at a time.
-    book.sees(units, x.dims[1])
+    book.sees_terms(units, x.dims[1])
     book.relations.append(Multiplied(result, (Power(x, (0, None)), Power(weight, (None, 2))), ((1, 1),)))
     return result
 

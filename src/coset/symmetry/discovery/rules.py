@@ -44,7 +44,7 @@ def told_apart(book: Book, value: Value, dims: Sequence[int], reason: str, *, kn
     (book.pin if known else book.limit)(value, dims, reason)
     book.neutral(value, dims=dims)
     # Other units meet several of these positions at once: they do not move by themselves at each.
-    book.sees(*(value.dims[j] for j in range(value.ndim) if j not in dims))
+    book.sees(value, (j for j in range(value.ndim) if j not in dims))
 
 
 def without(value: Value, dims: Sequence[int]) -> list[int | None]:

@@ -216,6 +216,16 @@ def _joined_at(stack: Stack, shape: tuple[int, ...]) -> int | None:
     return wide[0] if first == stack.dim and len(wide) == 1 else None
 
 
+def say_interleaved(book: Book, call: Call, stack: Stack) -> None:
+    """Where a reshape puts the parts between each other, say that they share units which could be their own."""
+    if call.name not in SPLITS and call.name != "flatten":
+        return
+    left, _ = next(group for group in regroupings(stack.shape, call.shapes[0]) if stack.dim in group[0])
+    before = [i for i in left if i < stack.dim and stack.shape[i] > 1]
+    terms = [part.dims[i] for part in stack.parts for i in before]
+    book.less(terms, "tensors that are stacked behind their units and flattened share one permutation")
+
+
 def as_tensor(book: Book, stack: Stack) -> Value:
     """A stack as one tensor, whose slices share their units."""
     thin = []

@@ -43,6 +43,7 @@ from coset.symmetry.discovery.stacks import (
     as_tensor,
     on_segments,
     on_stack,
+    say_interleaved,
     segment_sizes,
     span_of,
     split_into_segments,
@@ -260,6 +261,8 @@ def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
         return Stack(list(args[0]), call.argument("dim", 0) % len(shapes[0]))
     if args and isinstance(args[0], Stack) and stays_stacked(call, args[0]):
         return on_stack(book, call, args[0])
+    if args and isinstance(args[0], Stack):
+        say_interleaved(book, call, args[0])
     call.args = args = tree_map_only(Stack, lambda stack: as_tensor(book, stack), args)
     if args and isinstance(args[0], Segments):
         span = span_of(node, _shapes(tracing, node.all_input_nodes[0])[0], tracing.constants.tensors)
