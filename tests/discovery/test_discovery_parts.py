@@ -23,9 +23,14 @@ ONE = {"a": (5, 4), "b": (3, 5)}
         (lambda x, a, b, c: F.relu(torch.stack([x @ a.T, x @ c.T])).transpose(0, 1).flatten(1) @ b.T, TWO, "5 5"),
         # Taken apart again, each with its own reader.
         (lambda x, a, b, c: _each_read(*F.relu(torch.stack([x @ a.T, x @ c.T])), b), TWO, "5 5"),
-        # Read as one tensor they share their units; and interleaved, too, which no axis could say otherwise.
+        # Stacked behind their units and flattened, they take turns.
+        (lambda x, a, b, c: torch.stack([F.relu(x @ a.T), F.relu(x @ c.T)], 2).flatten(1) @ b.T, TWO, "5 5"),
+        (lambda x, a, b, c: F.relu(torch.stack([x @ a.T, x @ c.T], -1)).reshape(3, 10) @ b.T, TWO, "5 5"),
+        (lambda x, a, b, c: F.relu(_in_turns(x @ a.T, x @ c.T)) @ b.T + x.sum(), TWO, "5 5"),
+        # Read as one tensor they share their units, in turns, too, if something else tells pairs apart.
         (lambda x, a, b, c: F.relu(torch.stack([x @ a.T, x @ c.T], 1)).sum(1) @ b[:, :5].T, TWO, "5"),
-        (lambda x, a, b, c: torch.stack([F.relu(x @ a.T), F.relu(x @ c.T)], 2).flatten(1) @ b.T, TWO, "5"),
+        (lambda x, a, b, c: _in_turns(x @ a.T, x @ c.T).reshape(3, 5, 2).relu().sum(2) @ b[:, :5].T, TWO, "5"),
+        (lambda x, a, b, c: _in_turns(x @ a.T, x @ c.T).relu()[:, 2:] @ b[:, 2:].T, TWO, "4"),
         # Slices that are only joined again.
         (lambda x, a, b: _rejoined(F.relu(x @ a.T)) @ b.T, ONE, "5"),
         (lambda x, a, b: torch.cat(F.relu(x @ a.T).chunk(2, 1), 1) @ b.T, ONE, "5"),
@@ -49,7 +54,15 @@ def test_parts(function, shapes, expected):
         (lambda x, a, b: (x @ a.T).prod(1, keepdim=True) @ b[:, :1].T, ONE, "scales and signs of single units"),
         # Products of what belongs to inputs leave nothing out.
         (lambda x, a, b: (x @ a.T).prod(0) @ b.T, ONE, None),
-        (lambda x, a, b, c: torch.stack([x @ a.T, x @ c.T], 2).flatten(1) @ b.T, TWO, "stacked behind their units"),
+        (
+            lambda x, a, b, c: (
+                torch.stack([x @ a.T, x @ c.T], 1).reshape(3, 2, 5, 1).transpose(1, 2).expand(3, 5, 2, 3).reshape(3, 30)
+                @ b.repeat(1, 3).T
+            ),
+            TWO,
+            None,
+        ),
+        (lambda x, a, b, c: torch.stack([x @ a.T, x @ c.T], 2).flatten(1) @ b.T, TWO, None),
         (lambda x, a, b, c: torch.stack([x @ a.T, x @ c.T], 1).flatten(1) @ b.T, TWO, None),
         (lambda x, a, b, c: torch.stack([x @ a.T, x @ c.T], 2).sum(2) @ b[:, :5].T, TWO, None),
     ],
@@ -59,6 +72,10 @@ def test_what_is_not_looked_for_is_told(function, shapes, note):
     sym = discover(Function(function, shapes).double(), X)
     told = [line for line in sym.notes if "share one permutation" in line or "not looked for" in line]
     assert (len(told) == 1 and note in told[0]) if note else not told
+
+
+def _in_turns(one, two):
+    return torch.stack([one, two], 2).flatten(1)
 
 
 def _each_read(one, two, readers):

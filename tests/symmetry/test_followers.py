@@ -22,13 +22,13 @@ def shortcut():
     model = ShuffleUnitWithShortcut().double().eval()
     axes = {
         "stem.weight": "g*n", "stem.bias": "g*n",
-        "first.weight": "g*k*m^0 /n", "first.bias": "g*k*m^0",
-        "depth.weight": "k*m^0*g", "depth.bias": "k*m^0*g",
+        "first.weight": "g*k^0*m^0 /n", "first.bias": "g*k^0*m^0",
+        "depth.weight": "k^0*m^0*g", "depth.bias": "k^0*m^0*g",
         # Rows in groups of the stream, columns in (second group, channel, first group).
         "last.weight": "g*n m^0*g", "last.bias": "g*n", "head.weight": "- g*/n",
     }  # fmt: skip
     for part in ("weight", "bias", "running_mean", "running_var"):
-        axes[f"norms.0.{part}"], axes[f"norms.1.{part}"] = "g*k*m^0", "k*m^0*g"
+        axes[f"norms.0.{part}"], axes[f"norms.1.{part}"] = "g*k^0*m^0", "k^0*m^0*g"
     sym = Symmetry.from_axes(
         axes, model, sizes={"g": 2, "k": 2, "m": 2}, inside={"n": "g", "k": "g", "m": "k"}, follows={"k": "g"},
         scales={"n": "positive"},
@@ -41,12 +41,12 @@ def branch():
     model = ShuffleUnitInside().double().eval()
     axes = {
         "stem.weight": "g*n", "stem.bias": "g*n",
-        "first.weight": "g*h*m^0 /n", "first.bias": "g*h*m^0",
-        "depth.weight": "h*m^0*g", "depth.bias": "h*m^0*g",
+        "first.weight": "g*h^0*m^0 /n", "first.bias": "g*h^0*m^0",
+        "depth.weight": "h^0*m^0*g", "depth.bias": "h^0*m^0*g",
         "last.weight": "k*o m^0*g", "last.bias": "k*o", "head.weight": "- k*/o",
     }  # fmt: skip
     for part in ("weight", "bias", "running_mean", "running_var"):
-        axes[f"norms.0.{part}"], axes[f"norms.1.{part}"] = "g*h*m^0", "h*m^0*g"
+        axes[f"norms.0.{part}"], axes[f"norms.1.{part}"] = "g*h^0*m^0", "h^0*m^0*g"
     sym = Symmetry.from_axes(
         axes, model, sizes={"g": 2, "k": 2, "h": 2, "m": 2}, inside={"n": "g", "h": "g", "m": "h", "o": "k"},
         follows={"h": "k"}, scales={"n": "positive", "o": "positive"},
@@ -136,8 +136,16 @@ def test_orbits_of_pairs_of_units():
 
 def test_what_can_be_followed():
     model, _ = shortcut()
+    axes, sizes = {"stem.bias": "g*n", "first.bias": "g*k^0*m"}, {"g": 2, "k": 2}
+
+    def declared(inside, follows, axes=axes, **more):
+        return Symmetry.from_axes(axes, model, sizes=sizes, inside=inside, follows=follows, **more)
+
     with pytest.raises(InputError, match="class 'k' follows 'n', of size 4, nested in 'g'; expected a class of size 2"):
-        Symmetry.from_axes(
-            {"stem.bias": "g*n", "first.bias": "g*k*m"}, model, sizes={"g": 2, "k": 2}, inside={"n": "g", "k": "g"},
-            follows={"k": "n"},
-        )  # fmt: skip
+        declared({"n": "g", "k": "g"}, {"k": "n"})
+    with pytest.raises(InputError, match="class 'k' follows 'g'; expected it to be nested"):
+        declared({"n": "g"}, {"k": "g"})
+    with pytest.raises(InputError, match="axis 0 carries scales of 'k', which follows another class"):
+        declared({"n": "g", "k": "g"}, {"k": "g"}, axes | {"first.bias": "g*k*m"})
+    with pytest.raises(InputError, match="follows names the class 'z', which no axis carries"):
+        declared({"n": "g", "k": "g"}, {"z": "g"})

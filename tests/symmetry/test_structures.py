@@ -8,7 +8,7 @@ from test_symmetry import brute_force
 from coset.distribution import MeanField
 from coset.errors import InputError
 from coset.symmetry import Family, Parameter, Symmetry
-from coset.symmetry.axes import Charge, Concat, Fixed, Product, Units, size_of, units_of
+from coset.symmetry.axes import Charge, Concat, Fixed, Interleaved, Product, Units, size_of, units_of
 from coset.symmetry.structure import UnitClass
 
 NAMES = ("k0", "k1", "k2", "k3")
@@ -25,24 +25,34 @@ def symmetries(draw):
     classes = {}
     for index, name in enumerate(names):
         parent = draw(st.sampled_from([None, None, *names[:index]]))
-        classes[name] = UnitClass(name, draw(st.integers(1, 3)), parent, draw(st.booleans()))
+        roots = [other for other, item in classes.items() if item.parent is None]
+        followed = draw(st.sampled_from([None, *roots])) if parent is not None else None
+        size = draw(st.integers(1, 3)) if followed is None else classes[followed].size
+        classes[name] = UnitClass(name, size, parent, followed is None and draw(st.booleans()), followed)
     families = {}
-    for name in names:
+    for name in (name for name in names if classes[name].follows is None):
         for family in ("", "p"):
             made = Family(name, family, draw(st.booleans()), draw(st.booleans()))
             if made.scales or made.signs:
                 families[made.key] = made
     charge = st.tuples(st.integers(-2, 2), st.integers(0, 1)).filter(any)
     charges = st.dictionaries(st.sampled_from(["", "p"]), charge, max_size=2)
-    unit = st.builds(_units, st.sampled_from(names), charges)
+    unit = st.builds(_units, st.sampled_from(names), charges).map(
+        lambda unit: Units(unit.name) if classes[unit.name].follows else unit
+    )
     leaf = unit | st.builds(Fixed, st.integers(1, 3))
 
     def deeper(inner):
         several = st.lists(inner, min_size=2, max_size=3).map(tuple)
-        return st.builds(Product, several) | st.builds(Concat, several)
+        in_turns = st.lists(inner, min_size=2, max_size=3).filter(_of_one_size).map(tuple)
+        return st.builds(Product, several) | st.builds(Concat, several) | st.builds(Interleaved, in_turns)
+
+    sizes = {name: item.size for name, item in classes.items()}
+
+    def _of_one_size(nodes):
+        return len({size_of(node, sizes) for node in nodes}) == 1
 
     node = st.recursive(leaf, deeper, max_leaves=5)
-    sizes = {name: item.size for name, item in classes.items()}
     parameters = {}
     for number in range(draw(st.integers(1, 3))):
         axes = tuple(draw(st.lists(node, min_size=1, max_size=3)))

@@ -134,7 +134,7 @@ def test_composition_in_the_convention_of_matrices():
 
 def brute_force(sym, g, name, tensor):
     """The action entry by entry: walk over every index of the parameter and find where it comes from."""
-    from coset.symmetry.axes import Concat, Fixed, Product, Units
+    from coset.symmetry.axes import Concat, Fixed, Interleaved, Product, Units
 
     sizes = {key: item.size for key, item in sym.classes.items()}
 
@@ -154,6 +154,10 @@ def brute_force(sym, g, name, tensor):
         if isinstance(node, Units):
             mark = object()
             return [(node, position, mark)], lambda numbers: numbers[mark]
+        if isinstance(node, Interleaved):
+            turn, count = position % len(node.segments), len(node.segments)
+            found, back = leaves(node.segments[turn], position // count)
+            return found, lambda numbers: back(numbers) * count + turn
         if isinstance(node, Concat):
             offset = 0
             for segment in node.segments:
@@ -174,6 +178,10 @@ def brute_force(sym, g, name, tensor):
         """Old numbers of the classes around and of the unit, outermost first, given new numbers ``at`` by class."""
         parent = sym.classes[unit_name].parent
         outer = () if parent is None else old_block(parent, at)
+        followed = sym.classes[unit_name].follows
+        if followed is not None:
+            number = at[unit_name] if unit_name in at else at[followed]
+            return (*outer, int(g.permutations[followed][number]) if followed in g.permutations else number)
         p = g.permutations.get(unit_name)
         return (*outer, at[unit_name] if p is None else int(p[outer][at[unit_name]]))
 

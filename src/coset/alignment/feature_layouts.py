@@ -1,6 +1,7 @@
 """How the units of a class may lie along the axes of a feature, told from how they lie along those of parameters."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -33,7 +34,7 @@ def _bare(node: Node) -> Node:
     if isinstance(node, Product):
         return _product([_bare(factor) for factor in node.factors])
     if isinstance(node, Concat):
-        return Concat(tuple(_bare(segment) for segment in node.segments))
+        return replace(node, segments=tuple(_bare(segment) for segment in node.segments))
     return node
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from coset.errors import InputError
 from coset.symmetry import Symmetry
 from coset.symmetry.action import check_names, check_tensor, memory_of
-from coset.symmetry.axes import Concat, Fixed, Node, Product, Units, factors_of, size_of, units_of
+from coset.symmetry.axes import Concat, Fixed, Interleaved, Node, Product, Units, factors_of, size_of, units_of
 from coset.symmetry.structure import UnitClass, ancestors, stands_for
 
 
@@ -86,13 +86,17 @@ def _moved(
             return inner.flatten(place, place + len(factors) - 1)
         if isinstance(dim.node, Concat):
             segments = [_Dim(node, dim.axis, dim.factor or -1) for node in dim.node.segments]
-            pieces, start = [], 0
-            for segment in segments:
-                length = size_of(segment.node, sizes)
-                piece = tensor.narrow(place, start, length)
-                pieces.append(_moved(piece, [*dims[:place], segment, *dims[place + 1 :]], matrices, classes))
-                start += length
-            return torch.cat(pieces, place)
+            lengths, woven = [size_of(segment.node, sizes) for segment in segments], isinstance(dim.node, Interleaved)
+            if woven:
+                shape = (*tensor.shape[:place], lengths[0], len(lengths), *tensor.shape[place + 1 :])
+                pieces = list(tensor.reshape(shape).unbind(place + 1))
+            else:
+                pieces = list(torch.split(tensor, lengths, place))
+            pieces = [
+                _moved(piece, [*dims[:place], segment, *dims[place + 1 :]], matrices, classes)
+                for piece, segment in zip(pieces, segments, strict=True)
+            ]
+            return torch.stack(pieces, place + 1).flatten(place, place + 1) if woven else torch.cat(pieces, place)
     return _contracted(tensor, dims, matrices, classes)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from coset.errors import InputError
 from coset.represent.unit_groups import Part
-from coset.symmetry.axes import Concat, Fixed, Node, Product, factors_of, size_of, units_of
+from coset.symmetry.axes import Concat, Fixed, Interleaved, Node, Product, factors_of, size_of, units_of
 from coset.symmetry.structure import UnitClass, ancestors
 
 
@@ -61,10 +61,15 @@ def _row(factors: Sequence[Node], classes: Mapping[str, UnitClass], layer: str) 
     head, rest = factors[0], factors[1:]
     if isinstance(head, Concat):
         found = [_parts(Product((segment, *rest)), classes, layer) for segment in head.segments]
-        starts = torch.tensor([0, *(len(order) for _, order in found)]).cumsum(0)
+        count, total = len(found), sum(len(order) for _, order in found)
+        if isinstance(head, Interleaved):
+            inner = size_of(Product(tuple(rest)), {name: item.size for name, item in classes.items()})
+            where = list(torch.arange(total).reshape(-1, count, inner).transpose(0, 1).reshape(count, -1))
+        else:
+            where = list(torch.split(torch.arange(total), [len(order) for _, order in found]))
         return (
             tuple(part for parts, _ in found for part in parts),
-            torch.cat([order + start for (_, order), start in zip(found, starts, strict=False)]),
+            torch.cat([places[order] for (_, order), places in zip(found, where, strict=True)]),
         )
     if isinstance(head, Fixed):
         # Only such are behind it.

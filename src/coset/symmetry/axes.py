@@ -45,6 +45,11 @@ class Concat:
     segments: tuple["Node", ...]
 
 
+@dataclass(frozen=True)
+class Interleaved(Concat):
+    """Segments of one size in turns: the first position of each, then the second of each, and so on."""
+
+
 Node = Fixed | Units | Product | Concat
 
 
@@ -58,6 +63,14 @@ def units_of(node: Node) -> Iterator[Units]:
     elif isinstance(node, Concat):
         for segment in node.segments:
             yield from units_of(segment)
+
+
+def turns_of(node: Node) -> Iterator[Interleaved]:
+    """Every part of ``node`` whose segments take turns."""
+    if isinstance(node, Interleaved):
+        yield node
+    for part in node.factors if isinstance(node, Product) else node.segments if isinstance(node, Concat) else ():
+        yield from turns_of(part)
 
 
 def size_of(node: Node, sizes: Mapping[str, int]) -> int:

@@ -2,6 +2,7 @@
 
     axes    := axis (space axis)*          one axis after the other; axes left out at the end are fixed
     axis    := term ('+' term)*            concatenation of segments
+             | term ('|' term)+            segments of one size in turns, position by position
     term    := factor ('*' factor)*        product, row-major
     factor  := '-'                         fixed (a whole axis)
              | INTEGER                     that many fixed positions
@@ -21,9 +22,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coset.errors import InputError
-from coset.symmetry.axes import Charge, Concat, Fixed, Node, Product, Units, units_of
+from coset.symmetry.axes import Charge, Concat, Fixed, Interleaved, Node, Product, Units, units_of
 
-_TOKEN = re.compile(r"(?P<name>[A-Za-z_][\w.]*)|(?P<number>\d+)|(?P<mark>[-+*/^~(){}\[\]:,])")
+_TOKEN = re.compile(r"(?P<name>[A-Za-z_][\w.]*)|(?P<number>\d+)|(?P<mark>[-+*/^~(){}\[\]:,|])")
 
 
 def is_name(text: str) -> bool:
@@ -76,9 +77,12 @@ class _Reader:
 
     def axis(self) -> Node:
         segments = [self.term()]
-        while self.accept("+"):
+        mark = "|" if self.peek() == "|" else "+"
+        while self.accept(mark):
             segments.append(self.term())
-        return segments[0] if len(segments) == 1 else Concat(tuple(segments))
+        if len(segments) == 1:
+            return segments[0]
+        return Interleaved(tuple(segments)) if mark == "|" else Concat(tuple(segments))
 
     def term(self) -> Node:
         factors = [self.factor()]
@@ -164,7 +168,9 @@ def render_axis(node: Node, parents: Mapping[str, str | None] | None = None) -> 
     if isinstance(node, Units):
         return _render_units(node)
     if isinstance(node, Concat):
-        return "+".join(render_axis(segment, parents) for segment in node.segments)
+        return ("|" if isinstance(node, Interleaved) else "+").join(
+            _in_parentheses(segment, parents) for segment in node.segments
+        )
     return _render_product(node.factors, parents or {})
 
 
@@ -173,9 +179,14 @@ def _render_product(factors: tuple[Node, ...], parents: Mapping[str, str | None]
     inside = [parents.get(unit.name) for factor in rest for unit in units_of(factor)]
     if isinstance(first, Units) and inside and all(parent == first.name for parent in inside):
         return f"{_render_outer(first)}[{render_axis(rest[0] if len(rest) == 1 else Product(rest), parents)}]"
-    text = render_axis(first, parents)
-    text = f"({text})" if isinstance(first, Concat) else text
+    text = _in_parentheses(first, parents)
     return f"{text}*{_render_product(rest, parents)}" if rest else text
+
+
+def _in_parentheses(node: Node, parents: Mapping[str, str | None] | None) -> str:
+    """A part of an axis, in parentheses where it has parts itself."""
+    text = render_axis(node, parents)
+    return f"({text})" if isinstance(node, Concat) else text
 
 
 def _render_outer(node: Units) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from coset.symmetry.axes import Charge, Concat, Fixed, Node, Units, size_of
+from coset.symmetry.axes import Charge, Concat, Fixed, Interleaved, Node, Units, size_of
 from coset.symmetry.structure import Stretch
 
 if TYPE_CHECKING:
@@ -97,7 +97,8 @@ def positions_of(axis: Node, sizes: dict[str, int], name: str) -> Tensor:
             here = isinstance(node, Units) and node.name == name
             return torch.full((size_of(node, sizes),), here)
         if isinstance(node, Concat):
-            return torch.cat([mask(segment) for segment in node.segments])
+            masks = [mask(segment) for segment in node.segments]
+            return torch.stack(masks, 1).reshape(-1) if isinstance(node, Interleaved) else torch.cat(masks)
         total = torch.zeros(1, dtype=torch.bool)
         for factor in node.factors:
             total = (total[:, None] | mask(factor)).reshape(-1)

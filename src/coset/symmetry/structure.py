@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from coset.errors import InputError
-from coset.symmetry.axes import Charge, Fixed, Node, Product, Units, factors_of, size_of, units_of
+from coset.symmetry.axes import Charge, Fixed, Interleaved, Node, Product, Units, factors_of, size_of, units_of
 
 
 @dataclass(frozen=True)
@@ -117,19 +117,22 @@ def _enumerate(node: Node, sizes: Mapping[str, int], axis: int) -> tuple[Tensor,
         return torch.zeros_like(local), [leaf]
     if isinstance(node, Product):
         return _multiply([_enumerate(factor, sizes, axis) for factor in node.factors])
-    bases, leaves, offset = [], [], 0
     parts = [_enumerate(segment, sizes, axis) for segment in node.segments]
-    total = sum(len(base) for base, _ in parts)
-    for base, inner in parts:
-        bases.append(base + offset)
+    total, offset = sum(len(base) for base, _ in parts), 0
+    whole, leaves = torch.zeros(total, dtype=torch.long), []
+    for number, (base, inner) in enumerate(parts):
+        # Where the positions of the segment are: one after the other, or in turns with those of others.
+        start, step = (number, len(parts)) if isinstance(node, Interleaved) else (offset, 1)
+        here = slice(start, start + step * len(base), step)
+        whole[here] = base * step + start
         for leaf in inner:
             local = torch.full((total,), -1)
             stride = torch.zeros(total, dtype=torch.long)
-            local[offset : offset + len(base)] = leaf.local
-            stride[offset : offset + len(base)] = leaf.stride
+            local[here] = leaf.local
+            stride[here] = leaf.stride * step
             leaves.append(Leaf(leaf.name, leaf.charges, local, stride, axis))
         offset += len(base)
-    return torch.cat(bases), leaves
+    return whole, leaves
 
 
 def _multiply(parts: Sequence[tuple[Tensor, list[Leaf]]]) -> tuple[Tensor, list[Leaf]]:

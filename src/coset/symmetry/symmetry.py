@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from coset.errors import InputError
 from coset.symmetry import action, declare, group, storage, table
 from coset.symmetry.action import Transformable
-from coset.symmetry.axes import Node, size_of, units_of
+from coset.symmetry.axes import Node, size_of, turns_of, units_of
 from coset.symmetry.element import Element
 from coset.symmetry.grammar import is_name
 from coset.symmetry.intertwiner import Diagonal, Intertwiner
@@ -326,9 +326,16 @@ def _validate(sym: Symmetry) -> None:
             for unit in units_of(node):
                 if unit.name not in sym.classes:
                     raise InputError(f"{name}: axis {axis} carries the unknown class '{unit.name}'")
+                if unit.charges and sym.classes[unit.name].follows is not None:
+                    raise InputError(
+                        f"{name}: axis {axis} carries scales of '{unit.name}', which follows another class"
+                    )
                 families = [charge.family for charge in unit.charges]
                 if families != sorted(set(families)) or any(charge.sign not in (0, 1) for charge in unit.charges):
                     raise InputError(f"{name}: axis {axis} has charges that are not sorted, single and of sign 0 or 1")
+            if odd := [part for part in turns_of(node) if len({size_of(s, sizes) for s in part.segments}) > 1]:
+                found = ", ".join(str(size_of(segment, sizes)) for segment in odd[0].segments)
+                raise InputError(f"{name}: axis {axis} has segments of {found} positions in turns; expected one size")
             if size_of(node, sizes) != sizes_wanted[axis]:
                 raise InputError(
                     f"{name}: axis {axis} has {sizes_wanted[axis]} positions, its description {size_of(node, sizes)}"
@@ -342,12 +349,14 @@ def _validate(sym: Symmetry) -> None:
 
 def _validate_follower(sym: Symmetry, item: UnitClass) -> None:
     other = sym.classes.get(item.follows or "")
-    if other is None or other.parent is not None or other.size != item.size or item.permutes:
+    if other is None or other.parent is not None or other.size != item.size or other.follows is not None:
         found = "which is unknown" if other is None else f"of size {other.size}, nested in '{other.parent}'"
         raise InputError(
             f"class '{item.name}' follows '{item.follows}', {found}; expected a class of size {item.size} that is not "
-            f"nested, and no permutation of its own"
+            f"nested and follows no other"
         )
+    if item.parent is None or item.permutes:
+        raise InputError(f"class '{item.name}' follows '{item.follows}'; expected it to be nested, and not to permute")
     if any(family.owner == item.name for family in sym.families.values()):
         raise InputError(f"class '{item.name}' follows '{item.follows}' and has scales or signs of its own")
 

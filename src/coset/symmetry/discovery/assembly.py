@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from coset.symmetry.axes import Charge, Concat, Fixed, Node, Product, Units, units_of
+from coset.symmetry.axes import Charge, Concat, Fixed, Interleaved, Node, Product, Units, units_of
 from coset.symmetry.discovery.charges import Charges, Place, whole
 from coset.symmetry.discovery.crossing import doubled, followed_places, misplaced
 from coset.symmetry.discovery.families import Gauge, gauges
 from coset.symmetry.discovery.nesting import Nest, companions, inside_out, nest, outside_in
 from coset.symmetry.discovery.relations import Value
 from coset.symmetry.discovery.remarks import remarks
-from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, atoms, resolve
+from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, Woven, atoms, parts_of, resolve
 from coset.symmetry.discovery.ties import ties
 from coset.symmetry.discovery.tracing import Tracing
 from coset.symmetry.structure import UnitClass
@@ -269,6 +269,10 @@ def _axis(
             if term not in names.classes:
                 return Fixed(term.size)
             return Units(names.classes[term], carried.get(place, ()))
+        if isinstance(term, Woven):
+            woven = [walk(segment) for segment in parts_of(term)]
+            still = all(isinstance(segment, Fixed) for segment in woven)
+            return Fixed(term.size) if still else Interleaved(tuple(woven))
         if isinstance(term, Plus):
             return _merged([walk(segment) for segment in term.segments])
         assert isinstance(term, Times)

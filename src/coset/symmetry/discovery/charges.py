@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from coset.symmetry.discovery.relations import Book, Joined, Multiplied, Neutral, Regrouped, Value
-from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, free_atoms, resolve
+from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, Woven, free_atoms, parts_of, resolve
 from coset.symmetry.linear import Row
 
 
@@ -124,7 +124,10 @@ class Charges:
 
     def _joined(self, relation: Joined) -> None:
         joined = relation.whole
-        shares = self._shares(joined, relation.dim, [part.shape[relation.dim] for part in relation.parts])
+        if relation.woven:
+            shares = self._turns(relation)
+        else:
+            shares = self._shares(joined, relation.dim, [part.shape[relation.dim] for part in relation.parts])
         for part, share in zip(relation.parts, shares, strict=True):
             self._equal((None, whole(joined)), (None, whole(part)))
             for dim in range(joined.ndim):
@@ -132,6 +135,13 @@ class Charges:
                 places = share if dim == relation.dim else range(len(own))
                 for leaf, at in enumerate(places):
                     self._equal((own[at], Place(id(joined), dim, at)), (own[at], Place(id(part), dim, leaf)))
+
+    def _turns(self, relation: Joined) -> list[list[int]]:
+        """Which leaves of a dimension belong to each of the parts that take turns on it."""
+        counts = [len(self.leaves(part, relation.dim)) for part in relation.parts]
+        if not isinstance(resolve(relation.whole.dims[relation.dim]), Woven):
+            return [list(range(count)) for count in counts]  # they share their units
+        return [list(range(end - count, end)) for count, end in zip(counts, accumulate(counts), strict=True)]
 
     def _shares(self, value: Value, dim: int, sizes: list[int]) -> list[list[int]]:
         """Which leaves of a dimension belong to each of its parts, of these sizes."""
@@ -153,8 +163,8 @@ def path_places(value: Value, dim: int) -> list[list[Place] | None]:
     def walk(term: Term) -> list[list[Place] | None]:
         if isinstance(term, Atom):
             return [None if term.unread else [] if term.stuck else [Place(id(value), dim, next(counter))]]
-        if isinstance(term, Plus):
-            return [path for segment in term.segments for path in walk(segment)]
+        if isinstance(term, Plus | Woven):
+            return [path for segment in parts_of(term) for path in walk(segment)]
         assert isinstance(term, Times)
         paths: list[list[Place] | None] = [[]]
         for factor in term.factors:
@@ -187,8 +197,8 @@ def _tagged(term: Term, value: int, dim: int, counter: Iterator[int]) -> _Tagged
         return "atom", [], None if term.stuck else (term, Place(value, dim, next(counter)))
     if isinstance(term, Times):
         return "times", [_tagged(factor, value, dim, counter) for factor in term.factors], None
-    assert isinstance(term, Plus)
-    return "plus", [_tagged(segment, value, dim, counter) for segment in term.segments], None
+    kind = "plus" if isinstance(term, Plus) else "woven"
+    return kind, [_tagged(segment, value, dim, counter) for segment in parts_of(term)], None
 
 
 def _times(factors: list[_Tagged]) -> _Tagged:

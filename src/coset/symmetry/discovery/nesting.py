@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from coset.symmetry.discovery.charges import Place
 from coset.symmetry.discovery.relations import Book, View
-from coset.symmetry.discovery.terms import Atom, Plus, Term, atoms, resolve
+from coset.symmetry.discovery.terms import Atom, Plus, Term, Woven, atoms, parts_of, resolve
 
 
 def views(book: Book) -> Iterator[View]:
@@ -26,7 +26,7 @@ def companions(book: Book, wanted: Iterable[Atom]) -> dict[Atom, set[Atom]]:
     implied = [
         (frozenset(atom for term in dims for atom in atoms(resolve(term))), frozenset(atoms(resolve(units))), index)
         for dims, units, index in book.implied
-        if not any(isinstance(resolve(term), Plus) for term in dims)
+        if not any(isinstance(resolve(term), Plus | Woven) for term in dims)
     ]
     implied = [(at, units, index) for at, units, index in implied if not any(atom.stuck for atom in (*at, *units))]
     for terms, data, picked in known:
@@ -59,8 +59,8 @@ def paths(term: Term) -> list[tuple[Atom, ...]]:
     """The segments of a resolved term, each as the atoms of its factors."""
     if isinstance(term, Atom):
         return [(term,)]
-    if isinstance(term, Plus):
-        return [path for segment in term.segments for path in paths(segment)]
+    if isinstance(term, Plus | Woven):
+        return [path for segment in parts_of(term) for path in paths(segment)]
     found: list[tuple[Atom, ...]] = [()]
     for factor in term.factors:
         found = [(*path, *extra) for path in found for extra in paths(factor)]

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from coset.symmetry.discovery.terms import Atom, Term, atoms, fresh, pin, plus, resolve, times, unify
+from coset.symmetry.discovery.terms import Atom, Term, Woven, atoms, fresh, pin, plus, resolve, times, unify
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,12 @@ class Regrouped:
 
 @dataclass(frozen=True)
 class Joined:
-    """``whole`` is ``parts`` one after the other along ``dim``."""
+    """``whole`` is ``parts`` one after the other, or position by position in turns, along ``dim``."""
 
     whole: Value
     parts: tuple[Value, ...]
     dim: int
+    woven: bool = False
 
 
 Relation = Multiplied | Neutral | Regrouped | Joined
@@ -246,20 +247,20 @@ class Book:
             unify(times(source.dims[i] for i in left), times(target.dims[i] for i in right), self.where)
         self.relations.append(Regrouped(source, target, groups))
 
-    def join(self, whole: Value, parts: Sequence[Value], dim: int) -> None:
-        """``whole`` is ``parts`` one after the other along ``dim``."""
+    def join(self, whole: Value, parts: Sequence[Value], dim: int, *, woven: bool = False) -> None:
+        """``whole`` is ``parts`` one after the other along ``dim``; ``woven``: position by position in turns."""
         segments = [part.dims[dim] for part in parts]
         for number, part in enumerate(parts):
             if part.inert and not whole.inert:
                 # An input among the parts: its positions are told apart in the whole, too.
                 segments[number] = fresh(part.shape[dim])
                 unify(segments[number], part.dims[dim], self.where)
-        unify(whole.dims[dim], plus(segments), self.where)
+        unify(whole.dims[dim], Woven(segments) if woven else plus(segments), self.where)
         for part in parts:
             for other in range(whole.ndim):
                 if other != dim:
                     self.same(whole, other, part, other)
-        self.relations.append(Joined(whole, tuple(parts), dim))
+        self.relations.append(Joined(whole, tuple(parts), dim, woven))
 
     def sees(
         self, value: Value, dims: Iterable[int], *, data: bool = False, picked: frozenset[Hashable] = frozenset()

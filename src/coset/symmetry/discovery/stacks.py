@@ -202,8 +202,14 @@ def stays_stacked(call: Call, stack: Stack) -> bool:
     if call.name in _TURNS or call.name in ("unsqueeze", "squeeze"):
         return _moved_to(call.name, call.args, stack.shape, stack.dim) is not None
     if call.name in SPLITS or call.name == "flatten":
-        alone = _left_alone(stack.shape, call.shapes[0], stack.dim) is not None
-        return alone or _joined_at(stack, call.shapes[0]) is not None
+        return any(
+            at is not None
+            for at in (
+                _left_alone(stack.shape, call.shapes[0], stack.dim),
+                _joined_at(stack, call.shapes[0]),
+                _woven_at(stack, call.shapes[0]),
+            )
+        )
     alone = not call.tensors() and sum(isinstance(item, Stack) for item in tree_leaves((call.args, call.kwargs))) == 1
     return call.name in _COPIES or (is_pointwise(call.target, call.name) and alone)
 
@@ -214,6 +220,14 @@ def _joined_at(stack: Stack, shape: tuple[int, ...]) -> int | None:
     wide = [j for j in right if shape[j] > 1]
     first = next(i for i in left if stack.shape[i] > 1)
     return wide[0] if first == stack.dim and len(wide) == 1 else None
+
+
+def _woven_at(stack: Stack, shape: tuple[int, ...]) -> int | None:
+    """The dimension into which a reshape puts the parts in turns: they were stacked behind their units."""
+    left, right = next(group for group in regroupings(stack.shape, shape) if stack.dim in group[0])
+    wide = [j for j in right if shape[j] > 1]
+    last = [i for i in left if stack.shape[i] > 1][-1]
+    return wide[0] if last == stack.dim and len(wide) == 1 else None
 
 
 def say_interleaved(book: Book, call: Call, stack: Stack) -> None:
@@ -269,10 +283,10 @@ def on_stack(book: Book, call: Call, stack: Stack) -> Any:
 
 
 def _reshaped(book: Book, shape: tuple[int, ...], stack: Stack) -> Stack | Value:
-    """Each part in its new shape, as a stack; or all parts one after the other, if that is what the shape says."""
+    """Each part in its new shape, as a stack; or all parts one after the other, or in turns, as the shape says."""
     moved = _left_alone(stack.shape, shape, stack.dim)
-    at = moved if moved is not None else _joined_at(stack, shape)
-    assert at is not None
+    joined, woven = _joined_at(stack, shape), _woven_at(stack, shape)
+    at = next(at for at in (moved, joined, woven) if at is not None)
     size = [shape[at] // len(stack.parts)] if moved is None else []
     parts = []
     for part in stack.parts:
@@ -282,7 +296,7 @@ def _reshaped(book: Book, shape: tuple[int, ...], stack: Stack) -> Stack | Value
     if moved is not None:
         return Stack(parts, at)
     whole = book.like(shape, parts)
-    book.join(whole, parts, at)
+    book.join(whole, parts, at, woven=joined is None)
     return whole
 
 

@@ -59,7 +59,22 @@ class Plus:
         object.__setattr__(self, "size", sum(segment.size for segment in self.segments))
 
 
-Term = Atom | Times | Plus
+class Woven:
+    """Terms of one size in turns: tensors that were stacked behind their units and flattened.
+
+    ``bound``: another one that it is the same as, or the product it turned out to be, where its positions are seen in
+    another way: its parts are the same then, and share their units.
+    """
+
+    __slots__ = ("bound", "segments", "size")
+
+    def __init__(self, segments: Iterable["Term"]) -> None:
+        self.segments: tuple[Term, ...] = tuple(segments)
+        self.size: int = sum(segment.size for segment in self.segments)
+        self.bound: Term | None = None
+
+
+Term = Atom | Times | Plus | Woven
 
 UNIT = Times(())
 """A dimension of size 1."""
@@ -107,15 +122,25 @@ def resolve(term: Term) -> Term:
             return term
         term.bound = resolve(term.bound)
         return term.bound
+    if isinstance(term, Woven):
+        return term if term.bound is None else resolve(term.bound)
     if isinstance(term, Times):
         return term if not term.factors else times(term.factors)
     return plus(term.segments)
+
+
+def parts_of(term: Plus | Woven) -> tuple[Term, ...]:
+    """The segments of a term, resolved."""
+    return tuple(resolve(segment) for segment in term.segments)
 
 
 def atoms(term: Term) -> Iterator[Atom]:
     """The atoms of a resolved term, left to right."""
     if isinstance(term, Atom):
         yield term
+    elif isinstance(term, Woven):
+        for part in parts_of(term):
+            yield from atoms(part)
     else:
         for part in term.factors if isinstance(term, Times) else term.segments:
             yield from atoms(part)
@@ -157,6 +182,8 @@ def split(term: Term, at: int, reason: str) -> tuple[Term, Term]:
         head, tail = like(term, at), like(term, term.size - at)
         term.bound = plus([head, tail])
         return head, tail
+    if isinstance(term, Woven):
+        return split(unwoven(term, reason), at, reason)
     if isinstance(term, Plus):
         before: list[Term] = []
         rest = list(term.segments)
@@ -190,10 +217,28 @@ def unify(one: Term, two: Term, reason: str) -> None:
             _shadow(*((one, two) if is_inert(one) else (two, one)))
         else:
             _bind(one, two, reason)
+    elif isinstance(one, Woven) and isinstance(two, Woven) and len(one.segments) == len(two.segments):
+        for mine, yours in zip(one.segments, two.segments, strict=True):
+            unify(mine, yours, reason)
+        two.bound = one
+    elif isinstance(one, Woven):
+        unify(unwoven(one, reason), two, reason)
+    elif isinstance(two, Woven):
+        unify(one, unwoven(two, reason), reason)
     elif isinstance(one, Plus) or isinstance(two, Plus):
         _unify_plus(one, two, reason)
     else:
         _unify_times(list(one.factors), list(two.factors), reason)
+
+
+def unwoven(term: Woven, reason: str) -> Term:
+    """The parts as one tensor: the same units in each, behind them the number of the part."""
+    if term.bound is None:
+        first, *others = term.segments
+        term.bound = times([first, plus([UNIT] * len(term.segments))])
+        for other in others:
+            unify(first, other, reason)
+    return resolve(term.bound)
 
 
 def is_inert(term: Term) -> bool:
@@ -223,6 +268,8 @@ def _copied(term: Term, inert: bool) -> Term:
         return copy
     if isinstance(term, Times):
         return Times(tuple(_copied(factor, inert) for factor in term.factors))
+    if isinstance(term, Woven):
+        return Woven(_copied(part, inert) for part in parts_of(term))
     return Plus(tuple(_copied(segment, inert) for segment in term.segments))
 
 
@@ -260,6 +307,8 @@ def _unify_times(left: list[Term], right: list[Term], reason: str) -> None:
             unify(a, b, reason)
             continue
         small, large, home = (a, b, right) if a.size < b.size else (b, a, left)
+        if isinstance(large, Woven):
+            large = unwoven(large, reason)
         if large.size % small.size or isinstance(large, Plus):
             for term in (a, b, *left, *right):
                 stick(term, reason)
