@@ -357,3 +357,23 @@ def fourier(s: Source, k: Kind) -> Kind:
     spectrum = s.keep("torch.fft.rfft(x, dim=1)")
     s.do(f"x = torch.fft.irfft(torch.einsum('bki,iok->bko', {spectrum}, {weight}), n=x.shape[1], dim=1)")
     return k.wide(out)
+
+
+@piece("image")
+def shuffled_groups(s: Source, k: Kind) -> Kind:
+    """Grouped convolutions with channels shuffled between them, as in ShuffleNet, beside a shortcut or without one."""
+    groups = [d for d in divisors(k.features) if 1 < d <= 3]
+    fits(bool(groups))
+    g = s.choice(groups)
+    h = s.choice([g, g, 2])
+    inner = g * h * s.choice([1, 2])
+    first = s.module(f"nn.Conv2d({k.features}, {inner}, 1, groups={g}, bias={s.chance(0.5)})")
+    depth = s.module(f"nn.Conv2d({inner}, {inner}, 3, padding=1, groups={inner}, bias={s.chance(0.5)})")
+    same = k.features % h == 0 and s.chance(0.6)
+    out = k.features if same else h * s.choice([1, 2, 3])
+    last = s.module(f"nn.Conv2d({inner}, {out}, 1, groups={h}, bias={s.chance(0.5)})")
+    y = s.keep(s.activation(f"{first}(x)"))
+    s.do(f"{y} = {y}.unflatten(1, ({g}, {inner // g})).transpose(1, 2).flatten(1, 2)")
+    y = s.keep(f"{last}({s.activation(f'{depth}({y})')})")
+    s.do(f"x = x + {y}" if same else f"x = {y}")
+    return k.wide(out)
