@@ -195,6 +195,9 @@ def split(term: Term, at: int, reason: str) -> tuple[Term, Term]:
             before.append(head)
             rest.insert(0, tail)
         return plus(before), plus(rest)
+    if isinstance(term.factors[0], Woven):
+        unwoven(term.factors[0], reason)
+        return split(term, at, reason)
     inner = math.prod(factor.size for factor in term.factors[1:])
     if at % inner == 0:
         head, tail = split(term.factors[0], at // inner, reason)
