@@ -20,7 +20,7 @@ from benchmarks import (
     variational,
 )
 from benchmarks.measure import Ratio
-from coset.tables import text_table
+from coset._show.tables import text_table
 
 BENCHMARKS: dict[str, Callable[[bool], list[Ratio]]] = {
     "act": act.run,

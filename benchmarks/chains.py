@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from benchmarks.measure import Ratio, ratio
 from coset.models import MLP
-from coset.posterior.hmc import fit_hmc
+from coset.posterior.inference.hmc import fit_hmc
+from coset.posterior.inference.sgmcmc import fit_sgmcmc
 from coset.posterior.likelihoods import GaussianNoise
-from coset.posterior.sgmcmc import fit_sgmcmc
 
 NOISE, FRICTION, LEAPFROG = 0.1, 0.1, 10
 

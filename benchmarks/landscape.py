@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import Ratio, ratio
-from coset.batches import BATCH_SIZE
+from coset._batches import BATCH_SIZE
 from coset.distribution import MeanField
 from coset.landscape import barrier, geodesic, linear, loss, predictive_on
 from coset.models import MLP
-from coset.posterior.predictive import BATCH_SIZE as PREDICTIVE_BATCH
+from coset.posterior.prediction._predictive import BATCH_SIZE as PREDICTIVE_BATCH
 
 BOUND = 1.15
 

@@ -9,7 +9,7 @@ from torch.func import functional_call
 from benchmarks.measure import Ratio, ratio
 from coset.distribution import MeanField
 from coset.models import MLP
-from coset.posterior.predictive import predictive
+from coset.posterior.prediction._predictive import predictive
 
 CHUNK = 1000
 """Points at a time, in both: the fastest of 500, 1000, 2000, 5000 and 10,000 for the plain passes."""

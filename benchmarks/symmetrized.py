@@ -5,8 +5,8 @@ from torch import Tensor
 
 from benchmarks.measure import Ratio, ratio
 from coset.models import MLP
-from coset.posterior.flat_optimizer import FlatOptimizer
-from coset.posterior.negative_elbo import EntropyTerm, NegativeELBO
+from coset.posterior.inference.flat_optimizer import FlatOptimizer
+from coset.posterior.inference.negative_elbo import EntropyTerm, NegativeELBO
 from coset.posterior.problem import Problem, pose
 from coset.posterior.symmetrized import SymmetrizedELBO
 from coset.posterior.symmetrized.fitting import Gain

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 
 from benchmarks.measure import Ratio, ratio
 from coset.models import MLP
-from coset.posterior.flat_optimizer import FlatOptimizer
-from coset.posterior.negative_elbo import NegativeELBO
+from coset.posterior.inference.flat_optimizer import FlatOptimizer
+from coset.posterior.inference.negative_elbo import NegativeELBO
 from coset.posterior.problem import pose
 from coset.train import Recipe
 

@@ -17,14 +17,15 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from coset._files.sealed import read_sealed, write_sealed
 from coset.checkpoints import read_checkpoint, write_checkpoint
 from coset.cli.input_files import _array
+from coset.data._content import Part, checksum, verify
+from coset.data._idx import read_mnist
+from coset.data._raw import Raw
+from coset.data._tables import read_snelson, read_uci
+from coset.data._unpack import unpack
 from coset.data.cifar import read_cifar10, read_cifar100, read_slice
-from coset.data.content import Part, checksum, verify
-from coset.data.idx import read_mnist
-from coset.data.raw import Raw
-from coset.data.tables import read_snelson, read_uci
-from coset.data.unpack import unpack
 from coset.distribution import (
     Delta,
     Distribution,
@@ -40,15 +41,14 @@ from coset.distribution import (
 from coset.distribution.files import KEY as DISTRIBUTION
 from coset.distribution.files import pack
 from coset.errors import InputError
-from coset.sealed import read_sealed, write_sealed
 from coset.store import Store
-from coset.store.address import key_of_json
-from coset.store.entry import _digest
+from coset.store._address import key_of_json
+from coset.store._entry import _digest
 from coset.studies._report import read_results, text
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.element import KEY as ELEMENT
 from coset.train import Recipe, fit
-from coset.train.checkpoint import KEY as TRAINING
+from coset.train._checkpoint import KEY as TRAINING
 from fuzz.mutations import Mutation, in_gzip, in_header, in_json, in_npy, in_texts, in_zip, resealed
 
 

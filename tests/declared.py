@@ -8,7 +8,7 @@ from torch import nn
 
 from coset.errors import InputError
 from coset.models import CCT, MLP, ChannelLayerNorm, FilterResponseNorm, MyrtleCNN, ResidualMLP, ResNet, Tiny10
-from coset.models.cct import EncoderBlock
+from coset.models._cct import EncoderBlock
 from coset.symmetry import Intertwiner, Symmetry, Variance, intertwiner
 
 

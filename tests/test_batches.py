@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from coset.batches import count_batches, input_batches, labelled_batches
+from coset._batches import count_batches, input_batches, labelled_batches
 from coset.errors import InputError
 
 X, Y = torch.arange(14.0).reshape(7, 2), torch.arange(7)

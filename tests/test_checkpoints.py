@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 
-from coset import tensor_files
+from coset._files import tensors as tensor_files
 from coset.checkpoints import as_stored, match_checkpoint, output_file, read_checkpoint, write_checkpoint
 from coset.errors import InputError
 

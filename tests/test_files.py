@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from coset import files
+from coset._files import atomic as files
+from coset._files.atomic import atomic_path, output_folder, parse_json, write_bytes, write_text
 from coset.errors import InputError
-from coset.files import atomic_path, output_folder, parse_json, write_bytes, write_text
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_part(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_files_get_the_permissions_of_new_files(tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("")
     write_text(tmp_path / "atomic", "")
     assert (tmp_path / "atomic").stat().st_mode == (tmp_path / "plain").stat().st_mode
-    code = "import os; os.umask(0o027)\nfrom coset.files import write_text; import sys; write_text(sys.argv[1], '')"
+    code = "import os, sys; os.umask(0o027)\nfrom coset._files.atomic import write_text; write_text(sys.argv[1], '')"
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "strict")], check=True)
     assert (tmp_path / "strict").stat().st_mode & 0o777 == 0o640
 

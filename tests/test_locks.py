@@ -2,8 +2,8 @@
 
 import pytest
 
+from coset._files.locks import locked
 from coset.errors import InputError
-from coset.locks import locked
 
 
 def test_a_lock_below_a_file(tmp_path):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from coset.magnitudes import equivariant, exponent, exponents, magnitude, scaled, scaled_by, squares_hold, unscaled
+from coset._magnitudes import equivariant, exponent, exponents, magnitude, scaled, scaled_by, squares_hold, unscaled
 
 
 def normal(*shape, dtype=torch.float64):

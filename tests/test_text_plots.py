@@ -2,8 +2,8 @@
 
 import pytest
 
+from coset._show.text_plots import BLANK, DOTS, text_plot
 from coset.errors import InputError
-from coset.text_plots import BLANK, DOTS, text_plot
 
 TAUS = (0.0, 0.5, 1.0)
 LABELS = {"x_label": "τ", "y_label": "loss"}

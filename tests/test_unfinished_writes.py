@@ -18,11 +18,11 @@ import pytest
 import safetensors.torch
 import torch
 
-from coset import tensor_files
+from coset._files import tensors as tensor_files
+from coset._files.atomic import write_bytes, write_text
+from coset._files.sealed import write_sealed
 from coset.checkpoints import write_checkpoint
 from coset.errors import InputError
-from coset.files import write_bytes, write_text
-from coset.sealed import write_sealed
 from coset.store import Store
 from coset.symmetry import Element
 
@@ -199,7 +199,7 @@ import sys, torch
 from pathlib import Path
 from coset.checkpoints import write_checkpoint
 from coset.errors import InputError
-from coset.files import write_text
+from coset._files.atomic import write_text
 from coset.store import Store
 from coset.train import Recipe, fit
 folder = Path(sys.argv[1])

@@ -5,7 +5,7 @@ import os
 
 import torch
 
-from coset.files import write_text
+from coset._files.atomic import write_text
 from fuzz.architectures import ARCHITECTURES
 from fuzz.architectures.check import check
 from fuzz.architectures.table import PAGE, read, render, row, written

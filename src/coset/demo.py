@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from coset._files.atomic import output_folder, write_bytes, write_text
+from coset._show.progress import progress
 from coset.alignment import align
 from coset.data import Dataset, load
 from coset.demo_barriers import POINTS, Barrier, barriers_of, fit_posteriors, profiles_between
 from coset.distribution import MeanField
 from coset.errors import InputError
-from coset.files import output_folder, write_bytes, write_text
 from coset.landscape import Profiles
 from coset.models import MLP
 from coset.posterior import predictive, score
-from coset.progress import progress
 from coset.symmetry import Element, Symmetry, discover
 from coset.train import Recipe, fit
 

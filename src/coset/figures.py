@@ -14,8 +14,8 @@ from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from coset._files.atomic import require_writable, write_bytes
 from coset.errors import InputError
-from coset.files import require_writable, write_bytes
 
 # Okabe and Ito's palette (2008), dark colours first; yellow is left out, for it fades on white.
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"

@@ -13,12 +13,12 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from architectures import CASES, evaluate, made, randomized
-from coset.alignment import feature_moments
-from coset.alignment.activations import match_activations
-from coset.alignment.feature_assignment import assign, objective
-from coset.alignment.feature_hidden_signs import settle_signs
-from coset.alignment.feature_moments import STATISTICS, Moments, merged, moments
-from coset.alignment.feature_signs import solve
+from coset.alignment.matching import feature_moments
+from coset.alignment.matching.activations import match_activations
+from coset.alignment.matching.feature_assignment import assign, objective
+from coset.alignment.matching.feature_hidden_signs import settle_signs
+from coset.alignment.matching.feature_moments import STATISTICS, Moments, merged, moments
+from coset.alignment.matching.feature_signs import solve
 from coset.distribution import Delta, MeanField
 from coset.errors import InputError
 from coset.models import MLP, build

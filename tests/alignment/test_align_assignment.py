@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from coset.alignment.ascent import ROUNDING
 from coset.alignment.assignment import WARM_FROM, WarmAssignment, assign
+from coset.alignment.matching.ascent import ROUNDING
 
 N = WARM_FROM + 16
 

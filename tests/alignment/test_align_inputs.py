@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from architectures import made, randomized
+from coset._values import Frozen
 from coset.alignment import align
-from coset.alignment.inputs import check_network, check_pair
+from coset.alignment._inputs import check_network, check_pair
 from coset.distribution import Delta, MeanField
 from coset.errors import InputError
 from coset.models import MLP
 from coset.symmetry import discover
-from coset.values import Frozen
 
 
 @pytest.fixture(scope="module")

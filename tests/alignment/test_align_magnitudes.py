@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from coset.alignment import align, align_many, align_samples, mean, merge, spherical
-from coset.alignment.agreement import agreement
-from coset.alignment.feature_moments import moments as feature_moments
-from coset.alignment.layer_statistics import moments as channel_moments
+from coset.alignment._agreement import agreement
+from coset.alignment.matching.feature_moments import moments as feature_moments
+from coset.alignment.merging.layer_statistics import moments as channel_moments
 from coset.distribution import LowRank, MeanField, Samples
 from coset.errors import InputError
 from coset.models import MLP

@@ -10,12 +10,12 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from architectures import CASES, made, randomized
-from coset.alignment.averages import mean
-from coset.alignment.layer_statistics import moments
-from coset.alignment.renormalize import RENORMALIZATIONS, renormalize
+from coset._show.progress import SILENT
+from coset.alignment.merging._renormalize import RENORMALIZATIONS, renormalize
+from coset.alignment.merging.averages import mean
+from coset.alignment.merging.layer_statistics import moments
 from coset.errors import InputError
 from coset.models import MLP
-from coset.progress import SILENT
 from coset.symmetry import Symmetry, discover
 
 
@@ -263,7 +263,7 @@ def test_progress_counts_the_batches_of_a_pair(monkeypatch):
         totals.append(total)
         return nullcontext(SILENT)
 
-    monkeypatch.setattr("coset.alignment.renormalize_measured.progress", spied)
+    monkeypatch.setattr("coset.alignment.merging.measured.progress", spied)
     renormalize(sym, model, merged, [a, b], data=(x, x[:, 0]), batch_size=15, passes=2)
     assert totals == [6]
 

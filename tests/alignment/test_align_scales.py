@@ -8,7 +8,7 @@ from torch import nn
 
 from architectures import made, randomized
 from coset.alignment import align
-from coset.alignment.scale_fit import LARGEST, fit_scales
+from coset.alignment.matching.scale_fit import LARGEST, fit_scales
 from coset.distribution import normalize_scales
 from coset.models import MLP
 from coset.symmetry import Element, Symmetry, discover

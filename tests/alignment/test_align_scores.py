@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tiny_groups import LINEAR, TINY, inner_product, inner_products, numbered, tiny, weights
 
 from architectures import CASES, made, randomized
-from coset.alignment import scores as scores_module
-from coset.alignment.places import layout_of
-from coset.alignment.scores import Scoring
-from coset.alignment.terms import Term, build_terms
+from coset.alignment.matching import scores as scores_module
+from coset.alignment.matching.places import layout_of
+from coset.alignment.matching.scores import Scoring
+from coset.alignment.matching.terms import Term, build_terms
 from coset.symmetry.axes import Units, units_of
 
 SEEDS = st.integers(0, 2**31)

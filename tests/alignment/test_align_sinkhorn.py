@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from architectures import made, randomized
-from coset.alignment.losses import BatchStatistics, Setting, between, objective_of
-from coset.alignment.sinkhorn import match_sinkhorn
+from coset.alignment.matching.losses import BatchStatistics, Setting, between, objective_of
+from coset.alignment.matching.sinkhorn import match_sinkhorn
 from coset.distribution import Delta, MeanField
 from coset.errors import InputError
 from coset.models import MLP, ResidualMLP

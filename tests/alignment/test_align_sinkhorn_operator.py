@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from coset.alignment.sinkhorn_operator import matrix_of, permutation_of, sinkhorn
+from coset.alignment.matching.sinkhorn_operator import matrix_of, permutation_of, sinkhorn
 from coset.errors import InputError
 
 

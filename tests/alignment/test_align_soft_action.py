@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from architectures import CASES, made, randomized
-from coset.alignment.sinkhorn_operator import matrix_of
-from coset.alignment.soft_action import soft_act
+from coset.alignment.matching.sinkhorn_operator import matrix_of
+from coset.alignment.matching.soft_action import soft_act
 from coset.errors import InputError
 from coset.symmetry import Symmetry
 from coset.symmetry.axes import units_of

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tiny_groups import LINEAR, inner_product, inner_products, numbered, tiny, weights
 
 from architectures import made, randomized
-from coset.alignment.places import Move, layout_of
-from coset.alignment.scores import Scoring
-from coset.alignment.step import TreeStep, move_scores
-from coset.alignment.terms import build_terms
+from coset.alignment.matching.places import Move, layout_of
+from coset.alignment.matching.scores import Scoring
+from coset.alignment.matching.step import TreeStep, move_scores
+from coset.alignment.matching.terms import build_terms
 from coset.distribution import MeanField
 
 SEEDS = st.integers(0, 2**31)

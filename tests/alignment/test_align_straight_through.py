@@ -10,9 +10,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from architectures import made, randomized
 from coset.alignment import align
-from coset.alignment.losses import Setting, objective_of
-from coset.alignment.sinkhorn_operator import matrix_of
-from coset.alignment.straight_through import _straight_through, match_straight_through
+from coset.alignment.matching.losses import Setting, objective_of
+from coset.alignment.matching.sinkhorn_operator import matrix_of
+from coset.alignment.matching.straight_through import _straight_through, match_straight_through
 from coset.errors import InputError
 from coset.models import MLP, build
 from coset.symmetry import discover

@@ -10,12 +10,12 @@ from tiny_groups import TINY, inner_product, inner_products, tiny, weights
 
 from architectures import Attention, attention_symmetry, randomized
 from coset.alignment import align
-from coset.alignment.ascent import ascend
-from coset.alignment.places import layout_of
-from coset.alignment.relaxation import relax
-from coset.alignment.scores import Scoring
-from coset.alignment.terms import build_terms
-from coset.alignment.weights import ascend_classes
+from coset.alignment.matching.ascent import ascend
+from coset.alignment.matching.places import layout_of
+from coset.alignment.matching.relaxation import relax
+from coset.alignment.matching.scores import Scoring
+from coset.alignment.matching.terms import build_terms
+from coset.alignment.matching.weights import ascend_classes
 from coset.models import MLP
 from coset.symmetry import Symmetry, discover
 

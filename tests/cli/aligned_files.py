@@ -4,7 +4,7 @@ import torch
 from safetensors import safe_open
 
 from coset.alignment import Alignment
-from coset.alignment.agreement import agreement
+from coset.alignment._agreement import agreement
 from coset.models import MLP
 
 MLP_OPTIONS = ["--model", "mlp", "--option", "in_features=6", "--option", "widths=[5,4]", "--option", "out_features=3"]

@@ -117,7 +117,7 @@ def test_what_is_refused_is_refused_before_the_symmetry_is_sought(here, ab, meth
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, MemoryError])
 def test_an_interruption_leaves_nothing(here, ab, methods, monkeypatch, stop):
-    import coset.tensor_files as writing
+    import coset._files.tensors as writing
 
     def half(tensors, target, texts):
         Path(target).write_bytes(b"half")

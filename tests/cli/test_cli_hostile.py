@@ -194,7 +194,7 @@ def test_results_of_a_study_that_were_changed(here, change, message):
 
 
 def test_the_files_of_a_dataset_that_unpack_to_far_more(here, monkeypatch):
-    monkeypatch.setattr("coset.data.plain.LARGEST", 1 << 20)
+    monkeypatch.setattr("coset.data._plain.LARGEST", 1 << 20)
     folder = Path("data/mnist")
     folder.mkdir(parents=True)
     for name in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte"):

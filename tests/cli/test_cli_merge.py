@@ -134,7 +134,7 @@ def test_networks_of_other_shapes_are_refused(here, three, tmp_path):
 @pytest.mark.parametrize("renormalize", ["repair", "data-free"])
 def test_renormalisation_and_alignment_get_model_and_data(here, tmp_path, renormalize):
     """What is written is what the library finds with the same data."""
-    from coset.alignment.merge import merge as merge_networks
+    from coset.alignment.merging._merge import merge as merge_networks
 
     net = MLP(64, [8], 10).eval()
     networks = []

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from small_datasets import ONE, TWO, register, sha256
 
+from coset.data._content import Part, checksum
+from coset.data._raw import Raw
+from coset.data._sources import Download, Source
 from coset.data.catalog import CATALOG, Entry
 from coset.data.cifar import write_slice
-from coset.data.content import Part, checksum
-from coset.data.raw import Raw
-from coset.data.sources import Download, Source
 
 IDX_CODES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}
 

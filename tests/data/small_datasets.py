@@ -6,9 +6,9 @@ import io
 import tarfile
 from pathlib import Path
 
+from coset.data._content import Part
+from coset.data._sources import Download, Source
 from coset.data.catalog import CATALOG
-from coset.data.content import Part
-from coset.data.sources import Download, Source
 
 ONE, TWO = b"the first file" * 1000, b"the second file" * 1000
 

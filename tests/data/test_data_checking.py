@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from coset.data import NAMES, available, check
+from coset.data._content import Part, checksum
 from coset.data.catalog import CATALOG
-from coset.data.content import Part, checksum
 from coset.errors import InputError
 
 

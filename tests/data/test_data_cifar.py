@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coset.data._raw import Raw
 from coset.data.cifar import (
     SLICE_ARRAYS,
     read_arrays,
@@ -18,7 +19,6 @@ from coset.data.cifar import (
     read_slice,
     write_slice,
 )
-from coset.data.raw import Raw
 from coset.errors import InputError
 
 

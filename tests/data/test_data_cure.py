@@ -9,11 +9,11 @@ from small_datasets import listing
 
 from coset.cli import main
 from coset.data import available, check, fetch, load
+from coset.data._content import Part, checksum
+from coset.data._folders import fetch_command
+from coset.data._sources import Download, Source
 from coset.data.catalog import CATALOG
 from coset.data.cifar import read_cifar10
-from coset.data.content import Part, checksum
-from coset.data.folders import fetch_command
-from coset.data.sources import Download, Source
 from coset.errors import InputError
 
 NAMES = ("train_inputs", "train_outputs", "test_inputs")

@@ -8,9 +8,9 @@ import pytest
 from small_datasets import ONE, TWO, listing, register, sha256, tar
 
 from coset.data import check, fetch, load
+from coset.data._content import Part, checksum
+from coset.data._sources import Download
 from coset.data.catalog import CATALOG
-from coset.data.content import Part, checksum
-from coset.data.sources import Download
 from coset.errors import InputError
 
 
@@ -213,7 +213,7 @@ def test_progress_reaches_its_end(tiny, tmp_path, monkeypatch):
         def __exit__(self, *_: object) -> None:
             return None
 
-    monkeypatch.setattr("coset.data.fetching.progress", lambda *_, **__: Context())
+    monkeypatch.setattr("coset.data._fetching.progress", lambda *_, **__: Context())
     fetch("tiny", root=tmp_path, source=tiny.address)
     assert sum(steps) == 2000
     assert min(steps) >= 0

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from coset.data.idx import read_idx, read_mnist
+from coset.data._idx import read_idx, read_mnist
 from coset.errors import InputError
 
 TYPES = ["u1", "i1", "i2", "i4", "f4", "f8"]

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from small_datasets import ONE, TWO, listing, register, sha256, tar
 
-from coset.data import fetch, unpack
-from coset.data.content import Part
-from coset.data.sources import Download
+from coset.data import _unpack as unpack
+from coset.data import fetch
+from coset.data._content import Part
+from coset.data._sources import Download
 from coset.errors import InputError
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coset.data import plain
-from coset.data.idx import read_idx
+from coset.data import _plain as plain
+from coset.data._idx import read_idx
+from coset.data._plain import read_plain
 from coset.data.numpy_files import read_npy, read_npz
-from coset.data.plain import read_plain
 from coset.errors import InputError
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from coset._files.atomic import cache_folder
 from coset.data import NAMES, Normalization, load, search_folders, split
 from coset.errors import InputError
-from coset.files import cache_folder
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import pytest
 from small_datasets import ONE, TWO, listing
 
 from coset.data import available, check, fetch, load
+from coset.data._idx import read_mnist
+from coset.data._plain import find_file, require_file
+from coset.data._tables import read_snelson, read_uci
 from coset.data.catalog import CATALOG
 from coset.data.cifar import read_cifar10, read_cifar100, write_slice
-from coset.data.idx import read_mnist
-from coset.data.plain import find_file, require_file
-from coset.data.tables import read_snelson, read_uci
 from coset.errors import InputError
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coset.data.tables import read_column, read_indices, read_numbers, read_snelson, read_uci
+from coset.data._tables import read_column, read_indices, read_numbers, read_snelson, read_uci
 from coset.errors import InputError
 
 

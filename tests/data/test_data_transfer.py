@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from coset.data import transfer as transferring
-from coset.data.transfer import file_sha256, transfer
+from coset.data import _transfer as transferring
+from coset.data._transfer import file_sha256, transfer
 from coset.errors import InputError
 
 CONTENT = bytes(range(256)) * 400

@@ -9,9 +9,9 @@ from torch import nn
 from torch.fx import GraphModule, graph_module
 
 from coset.symmetry import discover
+from coset.symmetry._graph_sources import sources_forgotten
 from coset.symmetry.discovery.relations import Value
 from coset.symmetry.discovery.terms import Atom
-from coset.symmetry.graph_sources import sources_forgotten
 
 
 def discovered(seed):

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coset.symmetry._linear import complement, integral, null_space, parity, rational
 from coset.symmetry.discovery.relations import regroupings
 from coset.symmetry.discovery.terms import Atom, Plus, atoms, fresh, plus, resolve, split, times, unify
-from coset.symmetry.linear import complement, integral, null_space, parity, rational
 
 
 def _labels(term):

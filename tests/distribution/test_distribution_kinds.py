@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from architectures import CASES, evaluate, made, randomized
 from coset.distribution import Delta, Gaussian, LowRank, MeanField, Mixture, Samples, act_each
+from coset.distribution._monomial import monomial
 from coset.distribution.density import vector
-from coset.distribution.monomial import monomial
 from coset.distribution.ties import map_tied, ties
 from coset.errors import InputError
 from coset.symmetry import Symmetry

@@ -5,8 +5,8 @@ import torch
 
 import coset
 from architectures import made, randomized
+from coset.distribution._monomial import monomial
 from coset.distribution.low_rank import LowRank
-from coset.distribution.monomial import monomial
 from coset.errors import InputError
 from coset.models import MLP
 from coset.running import owners

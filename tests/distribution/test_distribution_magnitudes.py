@@ -20,7 +20,7 @@ from coset.distribution import (
 from coset.distribution.rescaling import common_exponent, rescaled
 from coset.errors import InputError
 from coset.models import MLP
-from coset.symmetry.defect import homogeneity_defect
+from coset.symmetry.intertwiners.homogeneity import homogeneity_defect
 from declared import declared
 
 SCALES = [

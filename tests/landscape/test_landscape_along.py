@@ -8,7 +8,7 @@ from torch.func import functional_call, vmap
 from coset.distribution import MeanField
 from coset.errors import InputError
 from coset.landscape import along, geodesic, linear, mixture
-from coset.posterior.predictive_draws import draws_of
+from coset.posterior.prediction.draws import draws_of
 
 TAUS = (0.0, 0.3, 0.5, 1.0)
 

@@ -10,9 +10,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from architectures import made, randomized
 from coset.errors import InputError
 from coset.landscape import Bezier, PolygonalChain, barrier, fit_curve, linear, loss, on
-from coset.landscape.criterion import mean_loss
-from coset.landscape.curves import KINDS
-from coset.landscape.fitting import _Fit
+from coset.landscape._criterion import mean_loss
+from coset.landscape._curves import KINDS
+from coset.landscape._fitting import _Fit
 from coset.symmetry import Symmetry
 from coset.train import DivergenceError
 

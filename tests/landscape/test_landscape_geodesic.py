@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from coset.distribution import Delta, Gaussian, LowRank, MeanField, Mixture, Samples, wasserstein2
 from coset.errors import InputError
-from coset.landscape.geodesic import geodesic, mixture
+from coset.landscape._geodesic import geodesic, mixture
 
 SEEDS = st.integers(0, 2**32)
 DTYPE = torch.float64

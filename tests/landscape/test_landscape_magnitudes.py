@@ -8,8 +8,8 @@ import torch
 from coset.distribution import Gaussian, MeanField, Samples, normalize_scales
 from coset.errors import InputError
 from coset.landscape import geodesic, great_circle
-from coset.landscape.collapse import activation_variances
-from coset.landscape.plane import _basis
+from coset.landscape._collapse import activation_variances
+from coset.landscape._plane import _basis
 from coset.models import MLP
 from declared import declared
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from coset.distribution import Delta
 from coset.errors import InputError
 from coset.landscape import Bezier, PolygonalChain, linear
-from coset.landscape.curves import KINDS
+from coset.landscape._curves import KINDS
 
 
 def points(count, seed=0):

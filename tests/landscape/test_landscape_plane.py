@@ -110,7 +110,7 @@ def test_a_linear_model_has_a_quadratic_log_likelihood():
 
 def test_large_networks_are_run_one_by_one_to_the_same_values(small, monkeypatch):
     model, three, together = small
-    monkeypatch.setattr("coset.posterior.predictive_chunks.OVERHEAD_WORK", 0)
+    monkeypatch.setattr("coset.posterior.prediction.chunks.OVERHEAD_WORK", 0)
     alone = plane(model, three, classified(), prior=0.7, points=(5, 4), show=False)
     torch.testing.assert_close(alone.log_likelihood, together.log_likelihood, rtol=1e-13, atol=0)
     assert torch.equal(alone.log_prior, together.log_prior)

@@ -23,10 +23,10 @@ from coset.landscape import (
     predictive_likelihood,
     predictive_on,
 )
-from coset.landscape.evaluation import read
+from coset.landscape._evaluation import read
 from coset.posterior import fit_mean_field, predictive_log_likelihood
-from coset.posterior.elbo import elbo
-from coset.posterior.predictive_draws import draws_of
+from coset.posterior.inference._elbo import elbo
+from coset.posterior.prediction.draws import draws_of
 from coset.symmetry import discover
 
 

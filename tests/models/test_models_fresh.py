@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from coset.models import MODELS, build, example_input
+from coset.posterior.inference.starting import fresh_weights
 from coset.posterior.problem import Problem, pose
-from coset.posterior.starting import fresh_weights
 
 CASES: dict[str, tuple[str, dict[str, object]]] = {
     "mlp": ("mlp", {"in_features": 12, "widths": (8, 6), "norm": "batch", "activation": "prelu:0.1"}),

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from coset.errors import InputError
 from coset.models import ChannelLayerNorm, FilterResponseNorm, ThresholdedLinear
-from coset.models.normalization import feature_norm, image_activation, image_norm
+from coset.models._normalization import feature_norm, image_activation, image_norm
 
 
 @pytest.fixture

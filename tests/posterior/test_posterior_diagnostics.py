@@ -12,7 +12,7 @@ from torch import nn
 from coset.distribution import Samples, act_each
 from coset.errors import InputError
 from coset.models import MLP
-from coset.posterior.diagnostics import diagnose
+from coset.posterior._diagnostics import diagnose
 from coset.posterior.fit import Fit, Trace
 from coset.posterior.likelihoods import Categorical, GaussianNoise
 from coset.symmetry import discover

@@ -8,13 +8,11 @@ import torch
 from torch import nn
 
 from coset.errors import InputError
-from coset.posterior.chains import Plan, joint_density
-from coset.posterior.hamiltonian import Hamiltonian, Trajectories
-from coset.posterior.hmc import fit_hmc, sample_hmc
-from coset.posterior.leapfrog import Phase, energy, leapfrog
-from coset.posterior.likelihoods import GaussianNoise
-from coset.posterior.problem import pose
-from coset.posterior.step_size import (
+from coset.posterior.inference.chains import Plan, joint_density
+from coset.posterior.inference.hamiltonian import Hamiltonian, Trajectories
+from coset.posterior.inference.hmc import fit_hmc, sample_hmc
+from coset.posterior.inference.leapfrog import Phase, energy, leapfrog
+from coset.posterior.inference.step_size import (
     average_step,
     current_step,
     fresh_averaging,
@@ -24,6 +22,8 @@ from coset.posterior.step_size import (
     update_averaging,
     update_moments,
 )
+from coset.posterior.likelihoods import GaussianNoise
+from coset.posterior.problem import pose
 
 VARIANCES = torch.logspace(-2, 0, 5, dtype=torch.float64)
 """Of a Gaussian with condition number 100."""

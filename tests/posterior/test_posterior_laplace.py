@@ -14,9 +14,9 @@ from coset.distribution.mean_field import MeanField
 from coset.distribution.samples import Samples
 from coset.errors import InputError
 from coset.models import MLP
-from coset.posterior import laplace as laplace_module
-from coset.posterior.ggn import dense_ggn, diagonal_ggn, output_root
-from coset.posterior.laplace import fit_laplace
+from coset.posterior.inference import laplace as laplace_module
+from coset.posterior.inference.ggn import dense_ggn, diagonal_ggn, output_root
+from coset.posterior.inference.laplace import fit_laplace
 from coset.posterior.likelihoods import Bernoulli, Categorical, GaussianNoise, LearnedNoise, NoiseParameter
 from coset.posterior.priors import FanIn, Named
 from coset.posterior.problem import pose

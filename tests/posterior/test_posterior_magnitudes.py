@@ -7,7 +7,7 @@ import torch
 
 from coset.distribution import MeanField
 from coset.models import MLP
-from coset.posterior.svgd import stein_direction
+from coset.posterior.inference.svgd import stein_direction
 from coset.posterior.symmetrized import nearest_mode
 from coset.posterior.symmetrized.pairs import compared
 from declared import declared

@@ -8,12 +8,12 @@ from torch.func import functional_call
 from coset.distribution.samples import Samples
 from coset.errors import InputError
 from coset.models import MLP
-from coset.posterior.ensemble import fit_ensemble, member_seed
+from coset.posterior.inference.ensemble import fit_ensemble, member_seed
+from coset.posterior.inference.point import NegativeLogJoint, fit_map
+from coset.posterior.inference.starting import fresh_weights, initial_weights
 from coset.posterior.likelihoods import GaussianNoise, LearnedNoise, NoiseParameter
-from coset.posterior.point import NegativeLogJoint, fit_map
 from coset.posterior.priors import FanIn
 from coset.posterior.problem import pose
-from coset.posterior.starting import fresh_weights, initial_weights
 from coset.train import DivergenceError
 
 DOUBLE = {"dtype": torch.float64}

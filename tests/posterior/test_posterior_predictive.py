@@ -9,7 +9,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import coset.posterior.predictive_chunks as chunks
+import coset.posterior.prediction.chunks as chunks
 from architectures import CASES, made, randomized
 from coset.distribution.delta import Delta
 from coset.distribution.gaussian import Gaussian
@@ -21,8 +21,8 @@ from coset.errors import InputError
 from coset.models import MLP
 from coset.posterior.fit import Fit, Trace
 from coset.posterior.likelihoods import Bernoulli, Categorical, GaussianNoise, LearnedNoise, NoiseParameter
-from coset.posterior.predictive import predictive, predictive_log_likelihood
-from coset.posterior.predictive_draws import draws_of
+from coset.posterior.prediction._predictive import predictive, predictive_log_likelihood
+from coset.posterior.prediction.draws import draws_of
 from coset.running import whole_weights
 
 POINTS, CLASSES = 23, 3

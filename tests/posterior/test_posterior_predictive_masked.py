@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-import coset.posterior.predictive_chunks as chunks
+import coset.posterior.prediction.chunks as chunks
 from coset.distribution import MeanField
 from coset.models import MLP
-from coset.posterior.predictive import predictive
-from coset.posterior.predictive_draws import draws_of
+from coset.posterior.prediction._predictive import predictive
+from coset.posterior.prediction.draws import draws_of
 
 CLASSES = 3
 

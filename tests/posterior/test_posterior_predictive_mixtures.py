@@ -7,8 +7,8 @@ import torch
 
 from coset.distribution import Delta, Gaussian, LowRank, MeanField, Mixture, Samples
 from coset.models import MLP
-from coset.posterior.predictive import predictive_log_likelihood
-from coset.posterior.predictive_draws import draws_of
+from coset.posterior.prediction._predictive import predictive_log_likelihood
+from coset.posterior.prediction.draws import draws_of
 
 
 def network(seed):

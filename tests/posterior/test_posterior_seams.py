@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from architectures import made
+from coset._files.sealed import read_sealed, write_sealed
 from coset.errors import InputError
 from coset.posterior import FITS, Density, Named, elbo, fit_ensemble, fit_hmc, fit_laplace, fit_map, fit_mean_field
 from coset.posterior.fit import FORMAT, KEY
-from coset.sealed import read_sealed, write_sealed
 from coset.train import DivergenceError
 
 DESCENT = {"epochs": 3, "batch_size": 8, "learning_rate": 0.01, "show": False}

@@ -11,12 +11,12 @@ from torch import nn
 
 from architectures import made
 from coset.errors import InputError
-from coset.posterior.chains import Plan, starts
 from coset.posterior.fit import device_stream
-from coset.posterior.langevin import METHODS, PRECONDITIONERS, Dynamics, Langevin
+from coset.posterior.inference.chains import Plan, starts
+from coset.posterior.inference.langevin import METHODS, PRECONDITIONERS, Dynamics, Langevin
+from coset.posterior.inference.sgmcmc import batch_gradient, fit_sgmcmc, sample_sgmcmc
 from coset.posterior.likelihoods import GaussianNoise
 from coset.posterior.problem import pose
-from coset.posterior.sgmcmc import batch_gradient, fit_sgmcmc, sample_sgmcmc
 from coset.train import DivergenceError
 
 CURVATURE = torch.tensor([1.0, 2.0, 5.0], dtype=torch.float64)

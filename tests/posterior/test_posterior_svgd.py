@@ -8,9 +8,9 @@ from torch import nn
 
 from coset.errors import InputError
 from coset.models import MLP
+from coset.posterior.inference.point import fit_map
+from coset.posterior.inference.svgd import fit_svgd, median_bandwidth, stein_direction
 from coset.posterior.likelihoods import GaussianNoise
-from coset.posterior.point import fit_map
-from coset.posterior.svgd import fit_svgd, median_bandwidth, stein_direction
 
 DOUBLE = {"dtype": torch.float64}
 

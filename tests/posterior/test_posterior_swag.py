@@ -7,10 +7,10 @@ from torch import nn
 from coset.errors import InputError
 from coset.models import MLP
 from coset.posterior.fit import epoch_batches
+from coset.posterior.inference.point import fit_map
+from coset.posterior.inference.swag import Moments, fit_swag
 from coset.posterior.likelihoods import GaussianNoise
-from coset.posterior.point import fit_map
 from coset.posterior.problem import pose
-from coset.posterior.swag import Moments, fit_swag
 
 DOUBLE = {"dtype": torch.float64}
 

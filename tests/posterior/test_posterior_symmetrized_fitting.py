@@ -21,7 +21,7 @@ from coset.posterior import (
     NoiseParameter,
     fit_mean_field,
 )
-from coset.posterior.negative_elbo import NegativeELBO
+from coset.posterior.inference.negative_elbo import NegativeELBO
 from coset.posterior.problem import pose
 from coset.posterior.symmetrized import SymmetrizedELBO, fit_symmetrized, log_prob_symmetrized, mutual_information
 from coset.posterior.symmetrized.drawn import Drawn

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from coset.represent.stitching import StitchTraining
+from coset.represent.stitching._stitch import StitchTraining
 from declared import declared
 
 AT_ONCE = StitchTraining(epochs=0, batch_statistics=False)

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coset.errors import InputError
-from coset.represent import GROUPS, Part, UnitGroup, advice, cka, invariant, procrustes, random_element
+from coset.represent import GROUPS, Part, UnitGroup, advice, cka, procrustes, random_element
+from coset.represent.similarity import invariant
 from coset.represent.unit_groups import orthogonal
 
 ACTING = {

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coset.errors import InputError
-from coset.represent import KERNELS, cka, cka_of_batches, hsic
-from coset.represent import kernels as kernels_module
+from coset.represent import cka, cka_of_batches, hsic
 from coset.represent.channels import channel_statistics, normalization
-from coset.represent.kernels import UnitFeatures, kernel_matrix
+from coset.represent.similarity import KERNELS
+from coset.represent.similarity import kernels as kernels_module
+from coset.represent.similarity.kernels import UnitFeatures, kernel_matrix
 from coset.represent.unit_groups import permutation
 
 SEEDS = st.integers(0, 2**31)

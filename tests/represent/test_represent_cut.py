@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from architectures import CASES, made, randomized
 from coset.errors import InputError
-from coset.represent.anatomy import part_below
-from coset.represent.cut import cut
+from coset.represent._anatomy import part_below
+from coset.represent._cut import cut
 
 
 def twin(model: nn.Module, seed: int) -> nn.Module:

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coset.errors import InputError
-from coset.represent.dissection import dissect
-from coset.represent.dissection_bases import rotation_powers, special_rotation
-from coset.represent.dissection_images import AnnotatedImages, Concept, joined_images
-from coset.represent.dissection_placement import Placement, interpolation, receptive_placement
-from coset.represent.dissection_plot import plot_concepts, plot_dissections
-from coset.represent.dissection_result import Dissection
-from coset.represent.dissection_rotations import dissect_rotations
+from coset.represent.dissection._dissect import dissect
+from coset.represent.dissection.bases import rotation_powers, special_rotation
+from coset.represent.dissection.images import AnnotatedImages, Concept, joined_images
+from coset.represent.dissection.placement import Placement, interpolation, receptive_placement
+from coset.represent.dissection.plot import plot_concepts, plot_dissections
+from coset.represent.dissection.result import Dissection
+from coset.represent.dissection.rotations_of_bases import dissect_rotations
 
 LETTERS = tuple(Concept(name, category) for name, category in zip("abcde", "xxyyy", strict=True))
 

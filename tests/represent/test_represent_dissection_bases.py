@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from coset.errors import InputError
-from coset.represent.dissection_bases import rotation_powers, special_rotation
+from coset.represent.dissection.bases import rotation_powers, special_rotation
 
 
 def generator(seed: int) -> torch.Generator:

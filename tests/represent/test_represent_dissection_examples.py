@@ -5,9 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from coset.errors import InputError
-from coset.represent.dissection import dissect
-from coset.represent.dissection_examples import _outline, plot_examples, top_examples
-from coset.represent.dissection_images import AnnotatedImages, Concept
+from coset.represent.dissection._dissect import dissect
+from coset.represent.dissection.examples import _outline, plot_examples, top_examples
+from coset.represent.dissection.images import AnnotatedImages, Concept
 
 
 def planted() -> tuple[nn.Module, AnnotatedImages, Tensor]:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from coset.errors import InputError
-from coset.represent.dissection_colours import COLOURS, colour_labels, to_lab, with_colours
-from coset.represent.dissection_images import (
+from coset.represent.dissection.colours import COLOURS, colour_labels, to_lab, with_colours
+from coset.represent.dissection.images import (
     AnnotatedImages,
     Concept,
     census,
@@ -20,7 +20,7 @@ from coset.represent.dissection_images import (
     transformed_images,
     with_masks,
 )
-from coset.represent.dissection_shapes import CONCEPTS, SHAPES, TEXTURES, shape_images
+from coset.represent.dissection.shapes import CONCEPTS, SHAPES, TEXTURES, shape_images
 
 RED, ROUND = Concept("red", "colour"), Concept("round", "shape")
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from coset.errors import InputError
-from coset.represent.dissection_quantiles import TailThreshold
+from coset.represent.dissection.quantiles import TailThreshold
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

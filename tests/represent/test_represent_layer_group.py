@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from architectures import made, randomized
-from coset.alignment.feature_calls import fitted
+from coset.alignment.matching.feature_calls import fitted
 from coset.errors import InputError
 from coset.models import MLP
 from coset.represent import (
@@ -19,7 +19,7 @@ from coset.represent import (
     named_group,
     procrustes,
 )
-from coset.represent.layer_layout import parts_of
+from coset.represent._layer_layout import parts_of
 from coset.symmetry import discover
 from coset.symmetry.axes import Concat, Fixed, Product, Units
 from coset.symmetry.structure import UnitClass

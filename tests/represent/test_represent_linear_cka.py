@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from coset.represent import cka
-from coset.represent import kernels as kernels_module
-from coset.represent.kernels import linear_sums
+from coset.represent.similarity import kernels as kernels_module
+from coset.represent.similarity.kernels import linear_sums
 
 
 def features(n, channels, seed=0):

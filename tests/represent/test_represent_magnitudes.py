@@ -7,19 +7,10 @@ import torch
 
 from coset.errors import InputError
 from coset.models import MLP
-from coset.represent import (
-    GROUPS,
-    KERNELS,
-    cka,
-    cka_interval,
-    cka_of_batches,
-    cka_test,
-    compare_layers,
-    procrustes,
-    procrustes_interval,
-)
-from coset.represent.least_squares import full_map, low_rank_map, monomial_map, orthogonal_map, products
-from coset.represent.procrustes import cross_moments, procrustes_of_moments
+from coset.represent import GROUPS, cka, cka_interval, cka_of_batches, compare_layers, procrustes, procrustes_interval
+from coset.represent.similarity import KERNELS, cka_test
+from coset.represent.similarity._procrustes import cross_moments, procrustes_of_moments
+from coset.represent.stitching.least_squares import full_map, low_rank_map, monomial_map, orthogonal_map, products
 
 SCALES = [
     *((torch.float32, c) for c in (1e-30, 1e-22, 1e22, 1e30)),

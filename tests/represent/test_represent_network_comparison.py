@@ -25,9 +25,9 @@ from coset.represent import (
     procrustes,
     procrustes_interval,
 )
-from coset.represent import network_comparison as comparison_module
-from coset.represent.cka import shared_kernel, side_of
-from coset.represent.layer_choice import groups_of_comparable, matching_layers
+from coset.represent._layer_choice import groups_of_comparable, matching_layers
+from coset.represent.similarity import network_comparison as comparison_module
+from coset.represent.similarity._cka import shared_kernel, side_of
 from coset.represent.unit_groups import orthogonal, permutation, trivial
 from coset.symmetry import discover
 

@@ -8,9 +8,9 @@ from stitched_networks import AT_ONCE, labelled, moved, normal, seeded
 
 from coset.errors import InputError
 from coset.models import MLP, Tiny10
-from coset.represent.penalties import bootstrap_mean, correct, penalty_between, stitching_penalty
-from coset.represent.stitching import StitchTraining, stitch
-from coset.represent.stitching_pairs import ALPHAS, CROSS_VALIDATION, cross_validate, sample_pairs, stitch_pairs
+from coset.represent.stitching._stitch import StitchTraining, stitch
+from coset.represent.stitching.pairs import ALPHAS, CROSS_VALIDATION, cross_validate, sample_pairs, stitch_pairs
+from coset.represent.stitching.penalties import bootstrap_mean, correct, penalty_between, stitching_penalty
 
 
 def test_the_penalty_is_the_mean_accuracy_less_that_of_the_stitched_network():

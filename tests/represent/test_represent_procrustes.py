@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from coset.errors import InputError
 from coset.represent import GROUPS, Part, UnitGroup, cka, procrustes
-from coset.represent.procrustes import cross_moments, procrustes_of_moments
-from coset.represent.unit_matching import best_match
+from coset.represent.similarity._procrustes import cross_moments, procrustes_of_moments
+from coset.represent.similarity.unit_matching import best_match
 
 SEEDS = st.integers(0, 2**31)
 

@@ -7,20 +7,16 @@ import torch
 from feature_pairs import pair
 
 from coset.errors import InputError
-from coset.represent import (
-    Part,
-    UnitGroup,
-    cka,
-    cka_interval,
-    cka_test,
-    hsic,
-    procrustes,
-    procrustes_interval,
-    procrustes_test,
+from coset.represent import Part, UnitGroup, cka, cka_interval, hsic, procrustes, procrustes_interval
+from coset.represent.similarity import cka_test, procrustes_test
+from coset.represent.similarity._procrustes import CrossMoments, cross_moments, procrustes_of_moments
+from coset.represent.similarity.procrustes_resampling import (
+    MatchedSums,
+    resampled_distances,
+    sums_by_batch,
+    sums_by_example,
 )
-from coset.represent.procrustes import CrossMoments, cross_moments, procrustes_of_moments
-from coset.represent.procrustes_resampling import MatchedSums, resampled_distances, sums_by_batch, sums_by_example
-from coset.represent.resampling import _kernels, _weights, u_centred
+from coset.represent.similarity.resampling import _kernels, _weights, u_centred
 
 
 def test_u_centred_kernels_give_the_unbiased_hsic_as_a_sum():

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from coset.errors import InputError
 from coset.models import MLP, MyrtleCNN, ResNet
-from coset.represent.cut import cut
-from coset.represent.penalties import stitching_penalty
-from coset.represent.stitching import StitchTraining, stitch
-from coset.represent.stitching_maps import make_family, sparsity
+from coset.represent._cut import cut
+from coset.represent.stitching._stitch import StitchTraining, stitch
+from coset.represent.stitching.maps import make_family, sparsity
+from coset.represent.stitching.penalties import stitching_penalty
 from coset.symmetry import activation_function, intertwiner
 
 NETWORKS = {

@@ -10,10 +10,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from coset.errors import InputError
-from coset.represent.birkhoff import nearest_permutation, to_birkhoff
-from coset.represent.channel_maps import as_rows, on_channels
-from coset.represent.least_squares import full_map, low_rank_map, monomial_map, orthogonal_map, polar, products
-from coset.represent.stitching_maps import FAMILIES, make_family, sparsity
+from coset.represent._channel_maps import as_rows, on_channels
+from coset.represent.stitching.birkhoff import nearest_permutation, to_birkhoff
+from coset.represent.stitching.least_squares import (
+    full_map,
+    low_rank_map,
+    monomial_map,
+    orthogonal_map,
+    polar,
+    products,
+)
+from coset.represent.stitching.maps import FAMILIES, make_family, sparsity
 
 OPTIONS = {"rank": {"rank": 2}}
 

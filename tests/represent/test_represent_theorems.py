@@ -13,9 +13,7 @@ from stitched_networks import AT_ONCE, balanced, labelled, moved, normal, seeded
 from coset.errors import InputError
 from coset.models import MLP
 from coset.represent import (
-    ESTIMATORS,
     GROUPS,
-    KERNELS,
     Interval,
     cka,
     cka_interval,
@@ -25,6 +23,7 @@ from coset.represent import (
     stitch,
     stitching_penalty,
 )
+from coset.represent.similarity import ESTIMATORS, KERNELS
 from coset.symmetry import intertwiner
 
 SEEDS = st.integers(0, 2**31)

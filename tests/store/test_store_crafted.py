@@ -11,8 +11,8 @@ import torch
 
 from coset.errors import InputError
 from coset.store import DamagedEntryError, Store
-from coset.store.address import key_of_json
-from coset.store.entry import _digest
+from coset.store._address import key_of_json
+from coset.store._entry import _digest
 
 CONFIG = '{"kind":"mlp"}'
 GOOD = {

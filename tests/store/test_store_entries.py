@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 
+from coset._files.locks import locked
 from coset.errors import InputError
-from coset.locks import locked
 from coset.store import DamagedEntryError, Row, Store
 
 CONFIG = {"kind": "mlp", "seed": 3, "widths": [2, 4]}

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from coset import locks
+from coset._files import locks
+from coset._files.locks import locked
 from coset.errors import InputError
-from coset.locks import locked
 from coset.store import Store
 
 CONFIG = {"kind": "slow", "seed": 0}

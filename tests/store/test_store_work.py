@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from coset.store import Store
-from coset.store.entry import read_header
+from coset.store._entry import read_header
 
 
 def burn(seconds: float) -> None:

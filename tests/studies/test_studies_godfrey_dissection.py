@@ -10,8 +10,9 @@ from scipy import stats
 from torch import Tensor
 
 from coset.data import Split
-from coset.represent import Concept, dissect
-from coset.represent.dissection_images import checked_batches
+from coset.represent import dissect
+from coset.represent.dissection import Concept
+from coset.represent.dissection.images import checked_batches
 from coset.store import Store
 from coset.studies import Context
 from coset.studies._godfrey_dissection_report import Curve, Estimate, concepts_table, curve, difference, estimate

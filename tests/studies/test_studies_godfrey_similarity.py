@@ -7,8 +7,8 @@ from torch import nn
 from coset.data import Split
 from coset.errors import InputError
 from coset.represent import Part, UnitGroup, cka, features, procrustes
-from coset.represent.cka import mean_terms, side_of
-from coset.represent.hsic import hsic_terms, sums_of_matrices
+from coset.represent.similarity._cka import mean_terms, side_of
+from coset.represent.similarity._hsic import hsic_terms, sums_of_matrices
 from coset.store import Store
 from coset.studies import Context
 from coset.studies import _godfrey_similarity as module

@@ -8,7 +8,7 @@ from coset.data import Split
 from coset.errors import InputError
 from coset.models import MLP
 from coset.represent import stitching_penalty
-from coset.represent.stitching import stitch
+from coset.represent.stitching._stitch import stitch
 from coset.store import Store
 from coset.studies import Context
 from coset.studies import _godfrey_stitching as module

@@ -13,7 +13,7 @@ from coset.distribution import MeanField
 from coset.errors import InputError
 from coset.landscape import Profile, Profiles
 from coset.posterior import Fit, Trace, predictive_log_likelihood
-from coset.posterior.negative_elbo import NegativeELBO
+from coset.posterior.inference.negative_elbo import NegativeELBO
 from coset.posterior.problem import pose
 from coset.store import Store
 from coset.studies import Context, run_study

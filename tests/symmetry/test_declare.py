@@ -11,8 +11,8 @@ from torch import nn
 from architectures import CASES, made, randomized
 from coset.errors import InputError
 from coset.symmetry import Element, Parameter, Symmetry, Variance, intertwiner
+from coset.symmetry._grammar import parse_axis, render_axis
 from coset.symmetry.axes import Charge, Concat, Fixed, Product, Units
-from coset.symmetry.grammar import parse_axis, render_axis
 from coset.symmetry.structure import UnitClass
 
 NAMES = st.sampled_from(["h", "layer1.conv", "heads", "_x9"])

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from coset.alignment import align
-from coset.alignment.orbit_means import unit_orbits
-from coset.alignment.soft_action import soft_act
+from coset.alignment.matching.orbit_means import unit_orbits
+from coset.alignment.matching.soft_action import soft_act
 from coset.errors import InputError
 from coset.symmetry import Symmetry
 from shuffle_networks import ShuffleUnitInside, ShuffleUnitWithShortcut

@@ -166,7 +166,7 @@ def test_every_name_of_the_models_is_known():
 
 def test_functions_of_the_table_agree_with_inference():
     """Every torch function that is looked up rather than inferred has the group that inference finds."""
-    from coset.symmetry.activations import _FUNCTIONS
+    from coset.symmetry.intertwiners.activations import _FUNCTIONS
 
     for function in _FUNCTIONS:
         assert law(intertwiner(function)) == law(infer_intertwiner(lambda x, f=function: f(x))), function

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from coset.train import Moment, Recipe, evaluate, fit
+from coset.train._mix import draw_mixes, mix_inputs
 from coset.train.augment import AUGMENTATIONS, move
-from coset.train.mix import draw_mixes, mix_inputs
 from coset.train.randomness import stream, stream_seed
 from coset.train.schedule import learning_rate
 
@@ -376,7 +376,7 @@ def test_progress_counts_every_step_and_names_epoch_and_loss(monkeypatch: pytest
         assert (description, total, show) == ("training", 12, True)
         yield Bar()
 
-    monkeypatch.setattr("coset.train.training.progress", progress)
+    monkeypatch.setattr("coset.train._training.progress", progress)
     fit(network(), *examples(), PLAIN, seed=0, show=True)
     assert sum(steps for steps, _ in calls) == 12
     assert calls[-1][1].startswith("epoch 3/3 loss ")

@@ -1,14 +1,14 @@
 """Alignment of networks modulo their symmetries, and merging."""
 
-from coset.alignment.align import METHODS, align
-from coset.alignment.averages import mean, spherical
-from coset.alignment.many import ManyAlignment, align_many
-from coset.alignment.merge import Merged, merge
-from coset.alignment.renormalize import RENORMALIZATIONS, renormalize
-from coset.alignment.renormalize_result import Renormalized
-from coset.alignment.result import Alignment, Callback, Network, Step
-from coset.alignment.samples import SamplesAlignment, align_samples
-from coset.alignment.sinkhorn_operator import sinkhorn
+from coset.alignment._align import METHODS, align
+from coset.alignment._many import ManyAlignment, align_many
+from coset.alignment._result import Alignment, Callback, Network, Step
+from coset.alignment._samples import SamplesAlignment, align_samples
+from coset.alignment.matching.sinkhorn_operator import sinkhorn
+from coset.alignment.merging._merge import Merged, merge
+from coset.alignment.merging._renormalize import RENORMALIZATIONS, renormalize
+from coset.alignment.merging.averages import mean, spherical
+from coset.alignment.merging.renormalized import Renormalized
 
 __all__ = [
     "METHODS",

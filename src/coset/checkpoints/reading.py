@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coset._files.tensors import read_tensors
+from coset._values import Frozen
 from coset.errors import InputError
-from coset.tensor_files import read_tensors
-from coset.values import Frozen
 
 USUAL_KEYS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "params", "weights")
 """Under one of these people put a state dict beside what else they save."""

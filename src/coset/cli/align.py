@@ -53,9 +53,9 @@ def align(
     coset align a.pt b.pt --model mlp --option widths=[64,64] --method activations --data mnist -o aligned.safetensors
     coset align a.pt b.pt --model nets.py:make --input 2,3,32,32 --strip-prefix module. -o aligned.safetensors
     """
+    from coset._files.atomic import atomic_path
     from coset.alignment import align as align_networks
     from coset.checkpoints import as_stored, output_file, write_checkpoint
-    from coset.files import atomic_path
 
     choice = choose(data, split, limit, mean, std, seed)
     settings = gathered(setting, gauge=gauge, scales=scales, objective=objective)

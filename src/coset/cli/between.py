@@ -45,8 +45,8 @@ class Found:
 
 def check_asked(asked: Asked, choice: Choice) -> set[str]:
     """Refuse what is not there, before anything is read; give the options that the alignment has."""
-    from coset.alignment.renormalize import RENORMALIZATIONS
-    from coset.landscape.geodesic import PATHS
+    from coset.alignment.merging._renormalize import RENORMALIZATIONS
+    from coset.landscape._geodesic import PATHS
 
     if asked.path not in PATHS:
         raise InputError(f"--path is '{asked.path}', expected one of {', '.join(PATHS)}")
@@ -64,7 +64,7 @@ def check_asked(asked: Asked, choice: Choice) -> set[str]:
 def joinable(asked: Asked) -> Callable[[Any, Any], object]:
     """A check that two networks can be joined, and aligned and averaged where that is asked for."""
     from coset.distribution import Gaussian, LowRank, MeanField
-    from coset.landscape.geodesic import PATHS
+    from coset.landscape._geodesic import PATHS
 
     def check(a: Any, b: Any) -> None:
         if asked.aligned and not isinstance(a, Mapping | MeanField | Gaussian | LowRank):
@@ -81,7 +81,7 @@ def measure(ends: Ends, asked: Asked, choice: Choice, known: set[str]) -> Found:
     from coset.alignment import align
     from coset.landscape import barrier as follow
     from coset.landscape import predictive_on
-    from coset.landscape.geodesic import PATHS
+    from coset.landscape._geodesic import PATHS
 
     a, b = ends.networks
     pairs = {} if asked.align is True else {"naive": (a, b)}
@@ -109,8 +109,8 @@ def measure(ends: Ends, asked: Asked, choice: Choice, known: set[str]) -> Found:
 
 def _renormalized(ends: Ends, pair: tuple[Any, Any], asked: Asked, notes: list[str]) -> Callable[[Any, float], Any]:
     """At τ, the average of the two ends again, renormalised: of mean-field posteriors, too, it is on the geodesic."""
-    from coset.alignment.merge import merge
-    from coset.alignment.renormalize import options_of
+    from coset.alignment.merging._merge import merge
+    from coset.alignment.merging._renormalize import options_of
 
     assert ends.symmetry is not None
     sym = ends.symmetry

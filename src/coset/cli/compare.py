@@ -22,7 +22,8 @@ from coset.errors import InputError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from coset.represent import Interval, LayerPair, NetworkComparison
+    from coset.represent import Interval, NetworkComparison
+    from coset.represent.similarity import LayerPair
 
 
 def compare(
@@ -195,7 +196,7 @@ def _show(found: "NetworkComparison", told: dict[str, Any]) -> None:
 
 def _kernels(pairs: "Sequence[LayerPair]") -> str:
     """The kernel of most pairs, and where there is another."""
-    from coset.represent.kernels import spoken
+    from coset.represent.similarity.kernels import spoken
 
     usual, *others = [kernel for kernel, _ in Counter(pair.kernel for pair in pairs).most_common()]
     where = {kernel: [_both(p.layer_x, p.layer_y) for p in pairs if p.kernel == kernel] for kernel in others}

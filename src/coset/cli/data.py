@@ -68,8 +68,8 @@ def data_check(
     as_json: Json = False,
 ) -> None:
     """Verify that datasets are whole: presence, checksums and a full parse of every file."""
+    from coset._show.progress import progress
     from coset.data import available, check
-    from coset.progress import progress
 
     chosen = names or [row.name for row in available(root) if row.found or row.incomplete]
     reports = []

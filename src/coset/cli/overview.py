@@ -31,8 +31,8 @@ def demo(
 
     Ends in the barriers between two networks and between two posteriors, before and after alignment.
     """
+    from coset._show.text_plots import text_plot
     from coset.demo import run_demo
-    from coset.text_plots import text_plot
 
     result = run_demo(out, seed=seed)
     if as_json:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Collection
 from typing import Any
 
-from coset.tables import text_table
+from coset._show.tables import text_table
 
 
 def print_json(content: Any) -> None:

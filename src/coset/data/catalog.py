@@ -4,16 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from coset.data import labels, sources
+from coset.data import _sources as sources
+from coset.data import labels
+from coset.data._content import Part
+from coset.data._dataset import Task
+from coset.data._embedded import read_breast_cancer, read_digits
+from coset.data._idx import read_mnist
+from coset.data._plain import Read, require_file
+from coset.data._raw import Raw
+from coset.data._sources import Source
+from coset.data._tables import SPLITS, read_snelson, read_uci
 from coset.data.cifar import read_cifar10, read_cifar100, read_slice
-from coset.data.content import Part
-from coset.data.dataset import Task
-from coset.data.embedded import read_breast_cancer, read_digits
-from coset.data.idx import read_mnist
-from coset.data.plain import Read, require_file
-from coset.data.raw import Raw
-from coset.data.sources import Source
-from coset.data.tables import SPLITS, read_snelson, read_uci
 from coset.errors import InputError
 
 Reader = Callable[[Path, int, Read], Raw]

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coset._files.atomic import atomic_path
+from coset.data._plain import LARGEST, Read, read_plain, require_file
+from coset.data._raw import Raw, check_labels
 from coset.data.numpy_files import MAGIC, read_npz
-from coset.data.plain import LARGEST, Read, read_plain, require_file
-from coset.data.raw import Raw, check_labels
 from coset.errors import InputError
-from coset.files import atomic_path
 
 IMAGE = (3, 32, 32)
 PIXELS = 3 * 32 * 32

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from coset.data.dataset import Split
+from coset.data._dataset import Split
 from coset.errors import InputError
 
 

@@ -7,11 +7,11 @@ from typing import NoReturn, Self
 import torch
 from torch import Tensor
 
+from coset._values import Frozen
 from coset.distribution.draws import check_count, repeated
 from coset.distribution.ties import map_tied, ties
 from coset.errors import InputError
 from coset.symmetry.action import Action
-from coset.values import Frozen
 
 
 @dataclass(frozen=True, eq=False)

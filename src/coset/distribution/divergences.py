@@ -9,6 +9,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from coset._magnitudes import scaled
 from coset.distribution.delta import Delta
 from coset.distribution.density import vector
 from coset.distribution.gaussian import Gaussian
@@ -19,7 +20,6 @@ from coset.distribution.rescaling import common_exponent, rescaled
 from coset.distribution.samples import Samples
 from coset.distribution.ties import ties
 from coset.errors import InputError
-from coset.magnitudes import scaled
 
 _Divergence = Callable[[Any, Any], Tensor]
 _Normal = MeanField | Gaussian | LowRank

@@ -4,7 +4,7 @@ Tensors: ``<part>/<name>`` such as ``mean/layers.0.weight``, each tied tensor on
 behind ``0/``, ``1/``, …. Of draws, a tensor that is one point repeated over chains and draws is stored once, without
 these axes. Metadata: under ``coset.distribution``, as JSON, in ``content`` the ``kind``, the names in their order with
 the tensor that each stands for, of draws those that are ``repeated``, and for a mixture the same of its components; in
-``symmetry`` the fingerprint of the group that they are for, if it was given; and what ``coset.sealed`` adds, checksums
+``symmetry`` the fingerprint of the group that they are for, if it was given; and what ``_files.sealed`` adds, checksums
 of everything. Whatever the user adds stands beside it. Schema 1 had neither checksums nor fingerprints.
 """
 
@@ -16,6 +16,8 @@ from typing import Any
 
 from torch import Tensor
 
+from coset._files.atomic import parse_json
+from coset._files.sealed import TEXTS, checksum_key, unsealed, write_sealed
 from coset.checkpoints import Checkpoint, read_checkpoint
 from coset.checkpoints.reading import require_finite
 from coset.distribution.delta import Delta
@@ -26,8 +28,6 @@ from coset.distribution.mixture import Distribution, Mixture
 from coset.distribution.samples import Samples
 from coset.distribution.ties import ties
 from coset.errors import InputError
-from coset.files import parse_json
-from coset.sealed import TEXTS, checksum_key, unsealed, write_sealed
 from coset.symmetry import Symmetry
 from coset.symmetry.storage import require_fingerprint
 

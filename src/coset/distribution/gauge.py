@@ -7,13 +7,13 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from coset._magnitudes import magnitude, scaled_by
 from coset.distribution.delta import Delta
 from coset.distribution.gaussian import Gaussian
 from coset.distribution.low_rank import LowRank
 from coset.distribution.mean_field import MeanField
 from coset.distribution.ties import ties
 from coset.errors import InputError
-from coset.magnitudes import magnitude, scaled_by
 from coset.symmetry.action import Action
 from coset.symmetry.axes import Charge, Concat, Node, Product, Units, units_of
 from coset.symmetry.element import Element

@@ -9,17 +9,17 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from coset._magnitudes import exponents, scaled_by
+from coset._values import Frozen
+from coset.distribution._monomial import monomial
 from coset.distribution.density import pieces, vector
 from coset.distribution.draws import check_count, check_generator, repeated, standard_normal
 from coset.distribution.gaussian import Gaussian
 from coset.distribution.mean_field import MeanField
-from coset.distribution.monomial import monomial
 from coset.distribution.ties import map_tied, once, ties
 from coset.errors import InputError
-from coset.magnitudes import exponents, scaled_by
 from coset.symmetry.action import Action
 from coset.symmetry.gather import transformed_by_functorch
-from coset.values import Frozen
 
 _LOG_2PI = math.log(2 * math.pi)
 

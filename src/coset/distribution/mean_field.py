@@ -9,13 +9,13 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from coset._values import Frozen
 from coset.distribution.density import rows
 from coset.distribution.draws import check_count, check_generator, repeated, standard_normal
 from coset.distribution.ties import map_tied, once, ties
 from coset.errors import InputError
 from coset.symmetry.action import Action
 from coset.symmetry.gather import transformed_by_functorch
-from coset.values import Frozen
 
 _LOG_2PI = math.log(2 * math.pi)
 

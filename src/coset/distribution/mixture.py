@@ -9,6 +9,8 @@ from typing import NamedTuple, Self, Union
 import torch
 from torch import Tensor
 
+from coset._magnitudes import exponents, scaled_by
+from coset._values import Frozen
 from coset.distribution.delta import Delta
 from coset.distribution.draws import check_count, check_generator
 from coset.distribution.gaussian import Gaussian
@@ -17,9 +19,7 @@ from coset.distribution.mean_field import MeanField
 from coset.distribution.samples import Samples
 from coset.distribution.ties import map_tied, ties
 from coset.errors import InputError
-from coset.magnitudes import exponents, scaled_by
 from coset.symmetry.action import Action
-from coset.values import Frozen
 
 Distribution = Union[Delta, MeanField, Gaussian, LowRank, Samples, "Mixture"]
 """Any distribution over weights."""

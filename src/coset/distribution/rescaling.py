@@ -5,6 +5,7 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
+from coset._magnitudes import exponent, magnitude, scaled
 from coset.distribution.delta import Delta
 from coset.distribution.gaussian import Gaussian
 from coset.distribution.low_rank import LowRank
@@ -12,7 +13,6 @@ from coset.distribution.mean_field import MeanField
 from coset.distribution.mixture import Distribution, Mixture
 from coset.distribution.samples import Samples
 from coset.distribution.ties import map_tied, ties
-from coset.magnitudes import exponent, magnitude, scaled
 
 Params = Mapping[str, Tensor]
 T = TypeVar("T", bound=Params | Distribution)

@@ -8,14 +8,14 @@ from typing import NoReturn, Self
 import torch
 from torch import Tensor
 
+from coset._magnitudes import exponents, scaled_by
+from coset._values import Frozen
 from coset.distribution.draws import check_count, check_generator
 from coset.distribution.ties import map_tied, once, ties
 from coset.errors import InputError
-from coset.magnitudes import exponents, scaled_by
 from coset.symmetry.action import Action
 from coset.symmetry.element import Element
 from coset.symmetry.symmetry import Symmetry
-from coset.values import Frozen
 
 
 @dataclass(frozen=True, eq=False)

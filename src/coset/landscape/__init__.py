@@ -1,21 +1,21 @@
 """Landscapes: paths between networks, functionals along them, barriers."""
 
-from coset.landscape.along import along
-from coset.landscape.barrier import barrier
-from coset.landscape.collapse import VarianceProfile, activation_variances
-from coset.landscape.criterion import Criterion
-from coset.landscape.curves import Bezier, PolygonalChain
-from coset.landscape.evaluation import evaluate
-from coset.landscape.fitting import Callback, CurveStep, FittedCurve, fit_curve
-from coset.landscape.functionals import DataFunctional, Functional, accuracy, error, loss, on
-from coset.landscape.geodesic import geodesic, mixture
-from coset.landscape.great_circle import GreatCircle, great_circle
-from coset.landscape.path import Linear, Path, Point, linear
-from coset.landscape.plane import Plane, plane
-from coset.landscape.plot import plot_barriers
-from coset.landscape.plot_collapse import plot_collapse
-from coset.landscape.plot_plane import plot_plane
-from coset.landscape.posteriors import (
+from coset.landscape._along import along
+from coset.landscape._barrier import barrier
+from coset.landscape._collapse import VarianceProfile, activation_variances
+from coset.landscape._criterion import Criterion
+from coset.landscape._curves import Bezier, PolygonalChain
+from coset.landscape._evaluation import evaluate
+from coset.landscape._fitting import Callback, CurveStep, FittedCurve, fit_curve
+from coset.landscape._functionals import DataFunctional, Functional, accuracy, error, loss, on
+from coset.landscape._geodesic import geodesic, mixture
+from coset.landscape._great_circle import GreatCircle, great_circle
+from coset.landscape._path import Linear, Path, Point, linear
+from coset.landscape._plane import Plane, plane
+from coset.landscape._plot import plot_barriers
+from coset.landscape._plot_collapse import plot_collapse
+from coset.landscape._plot_plane import plot_plane
+from coset.landscape._posteriors import (
     PosteriorFunctional,
     evidence_bound,
     expected_loss,
@@ -24,7 +24,7 @@ from coset.landscape.posteriors import (
     predictive_likelihood,
     predictive_on,
 )
-from coset.landscape.profile import Midpoint, Profile, Profiles
+from coset.landscape._profile import Midpoint, Profile, Profiles
 
 __all__ = [
     "Bezier",

@@ -3,24 +3,24 @@
 from collections.abc import Callable
 from typing import Any
 
-from coset.posterior.calibration import ReliabilityCurve, ece, plot_reliability, reliability
-from coset.posterior.diagnostics import Diagnostics, Mixing, diagnose
-from coset.posterior.elbo import elbo
-from coset.posterior.ensemble import fit_ensemble
+from coset.posterior._calibration import ReliabilityCurve, ece, plot_reliability, reliability
+from coset.posterior._diagnostics import Diagnostics, Mixing, diagnose
 from coset.posterior.fit import Fit, Trace
-from coset.posterior.hmc import fit_hmc
-from coset.posterior.laplace import fit_laplace
+from coset.posterior.inference._elbo import elbo
+from coset.posterior.inference.ensemble import fit_ensemble
+from coset.posterior.inference.hmc import fit_hmc
+from coset.posterior.inference.laplace import fit_laplace
+from coset.posterior.inference.mean_field import fit_mean_field
+from coset.posterior.inference.point import fit_map
+from coset.posterior.inference.sgmcmc import fit_sgmcmc
+from coset.posterior.inference.svgd import fit_svgd
+from coset.posterior.inference.swag import fit_swag
 from coset.posterior.likelihoods import Bernoulli, Categorical, GaussianNoise, LearnedNoise, NoiseParameter
-from coset.posterior.linearized import linearized
-from coset.posterior.mean_field import fit_mean_field
-from coset.posterior.point import fit_map
-from coset.posterior.predictive import predictive, predictive_log_likelihood
-from coset.posterior.predictive_results import ClassPredictive, Predictive, RealPredictive, TargetLikelihood
+from coset.posterior.prediction._linearized import linearized
+from coset.posterior.prediction._predictive import predictive, predictive_log_likelihood
+from coset.posterior.prediction.results import ClassPredictive, Predictive, RealPredictive, TargetLikelihood
 from coset.posterior.priors import Density, FanIn, Isotropic, Named
 from coset.posterior.scores import Scores, score
-from coset.posterior.sgmcmc import fit_sgmcmc
-from coset.posterior.svgd import fit_svgd
-from coset.posterior.swag import fit_swag
 from coset.posterior.symmetrized import SymmetrizedELBO, fit_symmetrized
 
 FITS: dict[str, Callable[..., Fit[Any]]] = {

@@ -12,14 +12,14 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from coset._files.sealed import check_writable, checksum, kind, read_sealed, write_sealed
+from coset._show.progress import Ticker, progress
+from coset._values import Frozen
 from coset.errors import InputError
 from coset.posterior.priors import GaussianPrior
 from coset.posterior.problem import Problem
-from coset.progress import Ticker, progress
-from coset.sealed import check_writable, checksum, kind, read_sealed, write_sealed
 from coset.train import DivergenceError
 from coset.train.randomness import own_global_state, stream, stream_seed
-from coset.values import Frozen
 
 KEY = "coset.posterior"
 FORMAT = 1

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Size, Tensor, nn
 
+from coset._values import Frozen
 from coset.errors import InputError
 from coset.running import owners
-from coset.values import Frozen
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,8 +8,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Size, Tensor
 
+from coset._values import Frozen
 from coset.errors import InputError
-from coset.values import Frozen
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from coset.batches import is_pair
+from coset._batches import is_pair
 from coset.data import Split
 from coset.errors import InputError
 from coset.posterior.layout import Layout, layout_of

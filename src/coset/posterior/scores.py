@@ -8,12 +8,12 @@ import math
 import torch
 from torch import Tensor
 
+from coset._show.tables import text_table
+from coset._values import Frozen
 from coset.errors import InputError
-from coset.posterior.calibration import BINS, check_labels, ece
-from coset.posterior.crps import crps_values
-from coset.posterior.predictive_results import ClassPredictive, Predictive, RealPredictive, TargetLikelihood
-from coset.tables import text_table
-from coset.values import Frozen
+from coset.posterior._calibration import BINS, check_labels, ece
+from coset.posterior._crps import crps_values
+from coset.posterior.prediction.results import ClassPredictive, Predictive, RealPredictive, TargetLikelihood
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 

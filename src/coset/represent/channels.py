@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coset._magnitudes import exponents, scaled_by, squares_hold
 from coset.errors import InputError
-from coset.magnitudes import exponents, scaled_by, squares_hold
 from coset.represent.unit_groups import UnitGroup
 
 DEAD = 1e-12

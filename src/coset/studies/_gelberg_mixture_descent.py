@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coset._show.progress import SILENT, Ticker
 from coset.errors import InputError
-from coset.progress import SILENT, Ticker
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
 COVARIANCES = ("full", "diagonal")

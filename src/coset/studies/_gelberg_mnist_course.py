@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from coset.distribution import MeanField
 from coset.posterior.fit import Control, device_stream
-from coset.posterior.flat_optimizer import optimization
-from coset.posterior.mean_field import Descent, descend, mean_field_of
+from coset.posterior.inference.flat_optimizer import optimization
+from coset.posterior.inference.mean_field import Descent, descend, mean_field_of
 from coset.posterior.priors import Isotropic
 from coset.posterior.problem import Data, Problem, pose
 from coset.posterior.symmetrized import SymmetrizedELBO, log_permanent, pair_matrix

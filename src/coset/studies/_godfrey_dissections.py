@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 from coset.data import Split
-from coset.represent import (
-    AnnotatedImages,
+from coset.represent import AnnotatedImages
+from coset.represent.dissection import (
     Concept,
     dissect_rotations,
     joined_images,
@@ -23,8 +23,8 @@ from coset.represent import (
     transformed_images,
     with_colours,
 )
-from coset.represent.dissection import LEAST_IOU
-from coset.represent.dissection_images import checked_batches
+from coset.represent.dissection._dissect import LEAST_IOU
+from coset.represent.dissection.images import checked_batches
 from coset.store import Entry
 from coset.studies import Context
 from coset.studies._godfrey_zoo import Networks, Zoo, drawn, load_networks

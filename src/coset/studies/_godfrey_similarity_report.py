@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from coset.represent import Interval
-from coset.represent.kernels import spoken
+from coset.represent.similarity.kernels import spoken
 from coset.studies import Scalar, Table
 from coset.studies._godfrey_similarity import (
     CKA,

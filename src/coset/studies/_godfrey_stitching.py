@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coset.represent import Interval, Stitching, StitchTraining, make_family, sparsity, stitch
-from coset.represent.penalties import correct
+from coset.represent import Interval, Stitching, StitchTraining, stitch
+from coset.represent.stitching import make_family, sparsity
+from coset.represent.stitching.penalties import correct
 from coset.store import Entry
 from coset.studies import Context
 from coset.studies._godfrey_similarity import percentiles

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from coset.data import Dataset, Split, subset
 from coset.errors import InputError
 from coset.models import build
-from coset.represent import sample_pairs
-from coset.represent.penalties import correct
+from coset.represent.stitching import sample_pairs
+from coset.represent.stitching.penalties import correct
 from coset.studies import Context
 from coset.studies._published import PIXELS, published_weights
 from coset.studies._rossi_images import Images, load_images

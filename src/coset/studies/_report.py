@@ -10,10 +10,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from coset._files.atomic import parse_json
+from coset._show.tables import text_table
 from coset.errors import InputError
-from coset.files import parse_json
 from coset.studies._study import Scalar, Table, is_name, scalar
-from coset.tables import text_table
 
 SCHEMA = 1
 """Version of results.json."""

@@ -11,7 +11,7 @@ from coset.alignment import align
 from coset.data import Dataset, Split
 from coset.distribution import Delta, MeanField
 from coset.landscape import Profile, Profiles, barrier, predictive_on
-from coset.landscape.geodesic import PATHS
+from coset.landscape._geodesic import PATHS
 from coset.posterior import Fit, Isotropic
 from coset.studies import Context
 from coset.studies._inferred import inferred, network_of

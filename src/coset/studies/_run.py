@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
+from coset._files.atomic import atomic_path, output_folder
 from coset.errors import InputError
-from coset.files import atomic_path, output_folder
 from coset.store import Store
 from coset.studies._report import StudyRun, command, page, read_results, results_json, table_csv
 from coset.studies._study import Context, Findings, Study, find_study, is_name

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from coset._show.progress import Ticker, progress
 from coset.errors import InputError
-from coset.progress import Ticker, progress
 from coset.store import Entry, Store
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Context:
         )
 
     def progress(self, description: str, total: int) -> AbstractContextManager[Ticker]:
-        """A bar with the time left; see ``coset.progress``."""
+        """A bar with the time left; see ``coset._show.progress``."""
         return progress(description, total, show=self.show)
 
 

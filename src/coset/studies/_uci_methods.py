@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from coset._files.sealed import checksum
+from coset._values import Frozen
 from coset.data import Dataset, Normalization, Split
 from coset.distribution import Delta, Gaussian, Samples
 from coset.posterior import FITS, FanIn, Fit, Named, fit_laplace, predictive, score
-from coset.posterior.linearized import linearized
-from coset.posterior.predictive_results import RealPredictive
-from coset.sealed import checksum
+from coset.posterior.prediction._linearized import linearized
+from coset.posterior.prediction.results import RealPredictive
 from coset.studies._inferred import inferred, network_of
-from coset.values import Frozen
 
 if TYPE_CHECKING:
     from coset.studies import Context

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from coset.represent import ALPHAS, StitchTraining, cross_validate
+from coset.represent import StitchTraining
+from coset.represent.stitching import ALPHAS, cross_validate
 from coset.studies import Context, Findings, Scalar, Table, study
 from coset.studies._godfrey_contrasts import key_of, sign, told
 from coset.studies._godfrey_plain import LAYERS, STITCHED, TRAINING, ZOOS, maps_sentence, networks_sentence

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from coset.represent import features, fine_tuned_above, random_element
-from coset.represent.penalties import correct
+from coset.represent import features, random_element
+from coset.represent.stitching import fine_tuned_above
+from coset.represent.stitching.penalties import correct
 from coset.represent.unit_groups import group_on
 from coset.studies import Context, Findings, Scalar, study
 from coset.studies._godfrey_contrasts import key_of, listed, points, told

@@ -14,7 +14,7 @@ from coset.distribution import Samples
 from coset.distribution.files import pack, unpack
 from coset.models import build
 from coset.posterior import GaussianNoise, fit_hmc
-from coset.posterior.diagnostics import Diagnostics, diagnose
+from coset.posterior._diagnostics import Diagnostics, diagnose
 from coset.studies import Context, Findings, Scalar, Table, study
 from coset.symmetry import Symmetry, discover
 

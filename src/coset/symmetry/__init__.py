@@ -1,12 +1,12 @@
 """Symmetry groups of architectures: intertwiner groups of activations, ``Symmetry`` and ``Element``."""
 
-from coset.symmetry.activations import activation_function, activation_names, intertwiner
-from coset.symmetry.declare import Variance
-from coset.symmetry.defect import homogeneity_defect, homogeneity_slope
+from coset.symmetry._declare import Variance
 from coset.symmetry.discovery.discover import discover
 from coset.symmetry.element import Element
-from coset.symmetry.infer import infer_intertwiner
-from coset.symmetry.intertwiner import Intertwiner
+from coset.symmetry.intertwiners._intertwiner import Intertwiner
+from coset.symmetry.intertwiners.activations import activation_function, activation_names, intertwiner
+from coset.symmetry.intertwiners.homogeneity import homogeneity_defect, homogeneity_slope
+from coset.symmetry.intertwiners.inferring import infer_intertwiner
 from coset.symmetry.preserving import check_preserves
 from coset.symmetry.symmetry import Family, Parameter, Symmetry
 

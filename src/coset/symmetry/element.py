@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from coset._files.sealed import unsealed, write_sealed
+from coset._files.tensors import read_tensors
+from coset._values import Frozen
 from coset.errors import InputError
-from coset.sealed import unsealed, write_sealed
-from coset.tensor_files import read_tensors
-from coset.values import Frozen
 
 if TYPE_CHECKING:
     from coset.symmetry.symmetry import Symmetry

@@ -6,10 +6,10 @@ import reprlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coset._files.atomic import parse_json, write_text
 from coset.errors import InputError
-from coset.files import parse_json, write_text
+from coset.symmetry._grammar import parse_axis, render_axis
 from coset.symmetry.axes import Fixed, Node
-from coset.symmetry.grammar import parse_axis, render_axis
 from coset.symmetry.structure import UnitClass
 
 if TYPE_CHECKING:

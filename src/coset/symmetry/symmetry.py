@@ -12,16 +12,18 @@ from typing import Any, TypeVar, overload
 import torch
 from torch import Tensor, nn
 
+from coset._values import Frozen
 from coset.errors import InputError
-from coset.symmetry import action, declare, group, storage, table
+from coset.symmetry import _declare as declare
+from coset.symmetry import _table as table
+from coset.symmetry import action, group, storage
+from coset.symmetry._grammar import is_name
+from coset.symmetry._rank import scale_rank
 from coset.symmetry.action import Transformable
 from coset.symmetry.axes import Node, size_of, turns_of, units_of
 from coset.symmetry.element import Element
-from coset.symmetry.grammar import is_name
-from coset.symmetry.intertwiner import Diagonal, Intertwiner
-from coset.symmetry.rank import scale_rank
+from coset.symmetry.intertwiners._intertwiner import Diagonal, Intertwiner
 from coset.symmetry.structure import Structure, UnitClass, build_structure, shape_of
-from coset.values import Frozen
 
 _T = TypeVar("_T", bound=Transformable)
 
@@ -105,7 +107,7 @@ class Symmetry:
         ordered: Collection[str] = (),
         follows: Mapping[str, str] | None = None,
     ) -> "Symmetry":
-        """Declare a symmetry by hand: for each parameter, its axes in the language of ``coset.symmetry.grammar``.
+        """Declare a symmetry by hand: for each parameter, its axes in the language of ``_grammar``.
 
         ``like``: a model or its state dict, for names, shapes and tied weights; parameters not in ``axes`` are fixed.
         ``scales``: which diagonal each family has ("one", "sign", "positive", "nonzero" or an ``Intertwiner``), one for

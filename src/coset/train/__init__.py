@@ -1,11 +1,11 @@
 """Training of single networks: one fast, exact and resumable loop on tensors in memory."""
 
+from coset.train._recipe import Recipe
+from coset.train._recipes import RECIPES
+from coset.train._result import Callback, Epoch, Moment, TrainResult
+from coset.train._training import fit
 from coset.train.loop import DivergenceError
 from coset.train.metrics import Metrics, evaluate
-from coset.train.recipe import Recipe
-from coset.train.recipes import RECIPES
-from coset.train.result import Callback, Epoch, Moment, TrainResult
-from coset.train.training import fit
 
 __all__ = [
     "RECIPES",

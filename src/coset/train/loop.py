@@ -8,17 +8,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
+from coset._show.progress import Ticker
 from coset.errors import InputError
-from coset.progress import Ticker
+from coset.train._checkpoint import State
+from coset.train._mix import Mix, draw_mixes, mix_inputs, mix_values
+from coset.train._recipe import Recipe
+from coset.train._result import Callback, Moment
 from coset.train.augment import AUGMENTATIONS, Motions, move
-from coset.train.checkpoint import State
 from coset.train.loss import LOSSES, Loss
 from coset.train.metrics import Metrics, evaluate_batches
-from coset.train.mix import Mix, draw_mixes, mix_inputs, mix_values
 from coset.train.modes import training_mode
 from coset.train.randomness import own_global_state, seed_global_state, stream, stream_seed
-from coset.train.recipe import Recipe
-from coset.train.result import Callback, Moment
 from coset.train.schedule import learning_rate
 
 _ADVICE = "a lower learning_rate, more warmup_epochs or a clip may help"

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 if TYPE_CHECKING:
-    from coset.train.recipe import Recipe
+    from coset.train._recipe import Recipe
 
 # Devices for which SGD, Adam and AdamW all have fused kernels.
 FUSED_DEVICES = frozenset({"cpu", "cuda"})

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from coset.train.recipe import Recipe
+    from coset.train._recipe import Recipe
 
 Schedule = Callable[[int, int, "Recipe"], float]
 

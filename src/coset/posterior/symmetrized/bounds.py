@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from coset._show.progress import progress
 from coset.distribution import Estimate, MeanField
 from coset.distribution.draws import check_count
 from coset.errors import InputError
@@ -16,7 +17,6 @@ from coset.posterior.symmetrized.orbit import Orbit, orbit
 from coset.posterior.symmetrized.proposals import Proposal, proposal_named
 from coset.posterior.symmetrized.units import unknowns
 from coset.posterior.symmetrized.weights import LogWeights
-from coset.progress import progress
 from coset.symmetry import Symmetry
 
 _ENTRIES = 2**22

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from coset._show.progress import progress
 from coset.distribution import Estimate, MeanField, Samples
 from coset.distribution.draws import check_count, check_generator
 from coset.errors import InputError
@@ -17,7 +18,6 @@ from coset.posterior.symmetrized.enumeration import enumerated
 from coset.posterior.symmetrized.pairs import free_log_prob, pairs
 from coset.posterior.symmetrized.permanent import log_permanent
 from coset.posterior.symmetrized.units import permuting_class, unit_entries, unknowns
-from coset.progress import progress
 from coset.symmetry import Symmetry
 
 Density = Callable[[Symmetry, MeanField, Mapping[str, Tensor]], tuple[Tensor, Tensor]]

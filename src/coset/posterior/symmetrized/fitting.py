@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from coset.distribution import MeanField
 from coset.errors import InputError
 from coset.posterior.fit import Callback, Control, Fit, device_stream
-from coset.posterior.flat_optimizer import optimization
+from coset.posterior.inference.flat_optimizer import optimization
+from coset.posterior.inference.mean_field import Descent, KLWeight, descend
+from coset.posterior.inference.starting import Start, points_of
 from coset.posterior.likelihoods import Likelihood
-from coset.posterior.mean_field import Descent, KLWeight, descend
 from coset.posterior.problem import Data, PriorLike, Problem, pose
-from coset.posterior.starting import Start, points_of
 from coset.posterior.symmetrized.bounds import side_of
 from coset.posterior.symmetrized.drawn import Drawn
 from coset.posterior.symmetrized.invariance import check_invariant

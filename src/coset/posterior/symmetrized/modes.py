@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coset._magnitudes import exponent, scaled, unscaled
 from coset.distribution import MeanField
 from coset.distribution.density import vector
 from coset.distribution.ties import once, ties
 from coset.errors import InputError
-from coset.magnitudes import exponent, scaled, unscaled
 from coset.posterior.symmetrized.units import is_separable, unit_entries
 from coset.symmetry import Element, Symmetry
 

@@ -13,8 +13,8 @@ from coset.distribution.density import pieces
 from coset.distribution.draws import check_generator
 from coset.distribution.ties import ties
 from coset.errors import InputError
-from coset.posterior.elbo import elbo
 from coset.posterior.fit import Fit, check_count, device_stream
+from coset.posterior.inference._elbo import elbo
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike, pose
 from coset.posterior.symmetrized.bounds import draws_at_once, side_of

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from coset._magnitudes import exponent, scaled
 from coset.distribution.mean_field import MeanField
-from coset.magnitudes import exponent, scaled
 from coset.posterior.symmetrized.units import UnitEntries, Unknowns, permuting_class, unit_entries, unknowns
 from coset.symmetry import Symmetry
 

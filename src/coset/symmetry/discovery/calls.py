@@ -11,8 +11,8 @@ from torch import Tensor
 
 from coset.errors import InputError
 from coset.symmetry.discovery.relations import Value
-from coset.symmetry.infer import infer_intertwiner
-from coset.symmetry.intertwiner import Intertwiner
+from coset.symmetry.intertwiners._intertwiner import Intertwiner
+from coset.symmetry.intertwiners.inferring import infer_intertwiner
 
 
 @dataclass

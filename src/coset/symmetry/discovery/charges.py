@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
+from coset.symmetry._linear import Row
 from coset.symmetry.discovery.relations import Book, Joined, Multiplied, Neutral, Regrouped, Value
 from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, Woven, free_atoms, parts_of, resolve
-from coset.symmetry.linear import Row
 
 
 class Place(NamedTuple):

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from coset.errors import InputError
+from coset.symmetry._graph_sources import sources_forgotten
 from coset.symmetry.discovery.assembly import assemble
 from coset.symmetry.discovery.evaluation import evaluate
 from coset.symmetry.discovery.examples import called_with, longer_examples
@@ -18,7 +19,6 @@ from coset.symmetry.discovery.terms import leave_unread
 from coset.symmetry.discovery.tracing import Tracing, trace
 from coset.symmetry.discovery.verification import generic_influence
 from coset.symmetry.discovery.verification import verify as verified
-from coset.symmetry.graph_sources import sources_forgotten
 from coset.symmetry.incidence import block_count
 from coset.symmetry.preserving import remember
 from coset.symmetry.symmetry import Symmetry

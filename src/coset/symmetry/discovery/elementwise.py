@@ -3,10 +3,10 @@
 from fractions import Fraction
 from typing import Any
 
+from coset.symmetry._linear import quotient
 from coset.symmetry.discovery.calls import Call
 from coset.symmetry.discovery.relations import Book, Power, Value, broadcast
 from coset.symmetry.discovery.rules import output, passed, rule, straight
-from coset.symmetry.linear import quotient
 
 
 @rule(

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from coset.symmetry._linear import Number, Reduce, Row, complement, integral, null_space, parity, rational
 from coset.symmetry.discovery.charges import Charges, Place, path_places, whole
 from coset.symmetry.discovery.nesting import Nest
 from coset.symmetry.discovery.relations import Value
 from coset.symmetry.discovery.terms import Atom
-from coset.symmetry.linear import Number, Reduce, Row, complement, integral, null_space, parity, rational
 
 Cell = tuple[int, tuple[int, ...]]
 """A part of a parameter whose entries are scaled alike: the parameter and a segment on each axis."""

@@ -1,0 +1,1 @@
+"""Files: written atomically, sealed with checksums, locked between processes."""

@@ -1,0 +1,131 @@
+"""What an alignment may be given: two networks of one architecture, finite, whole, and known to the symmetry."""
+
+from collections.abc import Mapping, Sequence, Sized
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from coset._batches import input_batches
+from coset.alignment._result import Network, points
+from coset.distribution import Delta, Gaussian, LowRank, MeanField
+from coset.errors import InputError
+from coset.symmetry import Element, Symmetry, check_preserves
+from coset.symmetry.preserving import is_proven
+
+_POSTERIORS = (MeanField, Gaussian, LowRank)
+
+
+def check_network(sym: Symmetry, network: Network, what: str) -> None:
+    """Raise unless ``network`` has every parameter of ``sym``, each of its shape and finite."""
+    if not isinstance(network, Mapping | Delta | MeanField | Gaussian | LowRank):
+        raise InputError(
+            f"{what} is a {type(network).__name__}; expected a dict of parameters, a Delta, a MeanField, a "
+            f"Gaussian or a LowRank"
+        )
+    weights = points(network)
+    for name in weights:
+        if name not in sym.parameters:
+            raise InputError(
+                f"{what} has '{name}', which this symmetry does not know: it is the symmetry of another model "
+                f"(it has {_some(sym.parameters)})"
+            )
+    for name, parameter in sym.parameters.items():
+        if name not in weights:
+            # What does not move may be left out: buffers that count batches, frozen parts.
+            if parameter.moves:
+                raise InputError(f"{what} lacks '{name}', which moves under this symmetry (it has {_some(weights)})")
+            continue
+        tensor = weights[name]
+        if not isinstance(tensor, Tensor):
+            raise InputError(f"{what} has a {type(tensor).__name__} under '{name}'; expected a tensor")
+        if tuple(tensor.shape) != parameter.shape:
+            raise InputError(
+                f"'{name}' of {what} has shape {tuple(tensor.shape)}; this symmetry expects {parameter.shape}"
+            )
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            count = int((~torch.isfinite(tensor)).sum())
+            raise InputError(f"'{name}' of {what} has {count} entries that are NaN or infinite")
+
+
+def check_on(sym: Symmetry, model: nn.Module, data: Any) -> None:
+    """Check a symmetry from elsewhere on a few of the data before it is used with the model; raises if it is none.
+
+    Of data other than tensors, lists and ordinary loaders nothing is read, for that might change what comes next.
+    """
+    if not isinstance(model, nn.Module) or is_proven(sym, model):
+        return
+    if isinstance(data, DataLoader) and isinstance(data.dataset, Sized) and data.collate_fn is not None:
+        # Not by its iterator: a loader that shuffles would do so differently afterwards.
+        data = [data.collate_fn([data.dataset[number] for number in range(min(2, len(data.dataset)))])]
+    if not isinstance(data, Tensor | Sequence):
+        return
+    batch = next(input_batches(data), None)
+    if batch is None:
+        return
+    device = next((tensor.device for tensor in model.parameters()), batch.device)
+    try:
+        check_preserves(sym, model, batch[:2].to(device))
+    except InputError as error:
+        raise InputError(f"the symmetry does not fit the model: {error}") from error
+
+
+def check_pair(sym: Symmetry, reference: Network, other: Network) -> None:
+    """Raise unless both are networks of ``sym`` with the same names, and both points or both posteriors."""
+    check_networks(sym, [reference, other], ["the reference", "the other network"], correlated=True)
+
+
+def check_networks(
+    sym: Symmetry, networks: Sequence[Network], names: Sequence[str] | None = None, *, correlated: bool = False
+) -> None:
+    """Raise unless all are networks of ``sym`` with the same names and the same deviations.
+
+    ``correlated``: a Gaussian or LowRank may be among them; what averages networks has no closed form for them.
+    """
+    labels = names or [f"network {number}" for number in range(len(networks))]
+    for network, label in zip(networks, labels, strict=True):
+        check_network(sym, network, label)
+        if isinstance(network, Gaussian | LowRank) and not correlated:
+            raise InputError(
+                f"{label} is a {type(network).__name__}, which is not averaged here; expected a MeanField: "
+                f"its marginals"
+            )
+    first = networks[0]
+    for network, label in zip(networks[1:], labels[1:], strict=True):
+        if isinstance(network, _POSTERIORS) != isinstance(first, _POSTERIORS):
+            raise InputError(
+                f"{labels[0]} is a {_kind(first)} and {label} a {_kind(network)}; expected both points or both "
+                f"posteriors"
+            )
+        _same_names(points(first), points(network), labels[0], label, "")
+        if isinstance(first, _POSTERIORS) and isinstance(network, _POSTERIORS):
+            _same_names(first.std, network.std, labels[0], label, " a deviation of")
+
+
+def check_start(sym: Symmetry, start: object) -> None:
+    """Raise unless ``start`` is an element of ``sym``."""
+    if not isinstance(start, Element):
+        raise InputError(f"start is a {type(start).__name__}; expected an Element of the symmetry")
+    sym.check(start)
+
+
+def check_seed(seed: object) -> None:
+    """Raise unless ``seed`` is a seed."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise InputError(f"seed is {seed!r}; expected a whole number from 0 to 2^63 - 1")
+
+
+def _same_names(a: Mapping[str, Tensor], b: Mapping[str, Tensor], first: str, second: str, what: str) -> None:
+    if odd := sorted(a.keys() ^ b.keys()):
+        has, lacks = (first, second) if odd[0] in a else (second, first)
+        raise InputError(f"{has} has{what} '{odd[0]}' and {lacks} has not")
+
+
+def _kind(network: Network) -> str:
+    return "point" if not isinstance(network, _POSTERIORS) else "posterior"
+
+
+def _some(names: Mapping[str, object]) -> str:
+    shown = ", ".join(list(names)[:4])
+    return f"{shown}, … ({len(names)} in all)" if len(names) > 4 else shown or "none"

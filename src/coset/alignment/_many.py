@@ -1,0 +1,212 @@
+"""Many networks at once: every one brought to a common frame, so that all pairs agree with each other."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic
+
+import torch
+
+from coset._magnitudes import unscaled
+from coset._show.progress import Ticker, progress
+from coset._values import Frozen
+from coset.alignment._agreement import agreement
+from coset.alignment._inputs import check_networks, check_seed
+from coset.alignment._result import Callback, Step, T, carried, marginals, points
+from coset.alignment.matching.ascent import Clock, ascend
+from coset.alignment.matching.places import Layout, layout_of
+from coset.alignment.matching.relaxation import relax
+from coset.alignment.matching.scores import Scoring
+from coset.alignment.matching.terms import build_terms
+from coset.alignment.merging.averages import mean
+from coset.distribution.rescaling import common_exponent, rescaled
+from coset.errors import InputError
+from coset.symmetry import Element, Symmetry
+
+STRATEGIES = {"mean": False, "universe": True}
+"""Whether networks that have joined are matched again by ascent only, or with the relaxation each time."""
+
+
+@dataclass(frozen=True, eq=False)
+class ManyAlignment(Generic[T]):
+    """Elements g_i that bring network i to a common frame, that of the first network: g_0 is the identity.
+
+    ``aligned``: the networks g_i·θ_i. ``objective``: Σ_{i<j} ⟨g_i·θ_i | g_j·θ_j⟩ and its course in ``history``.
+    ``agreement``: for every class the mean cosine between a network and the mean of all.
+    """
+
+    symmetry: Symmetry
+    method: str
+    elements: tuple[Element, ...]
+    aligned: tuple[T, ...]
+    objective: float
+    history: tuple[float, ...]
+    agreement: Mapping[str, float]
+    seconds: Mapping[str, float]
+    stopped: bool = False
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for part in ("agreement", "seconds"):
+            object.__setattr__(self, part, Frozen(getattr(self, part)))
+
+    def between(self, i: int, j: int) -> Element:
+        """g_ij = g_i⁻¹ g_j, which brings network j to network i; g_ij g_jk = g_ik exactly."""
+        return self.symmetry.compose(self.symmetry.inverse(self.elements[i]), self.elements[j])
+
+    @property
+    def mean(self) -> T:
+        """The mean of the aligned networks."""
+        return mean(self.aligned)
+
+    def __repr__(self) -> str:
+        took = sum(self.seconds.values())
+        return (
+            f"ManyAlignment({len(self.elements)} networks, {self.method}: objective {self.history[0]:.6g} → "
+            f"{self.objective:.6g}, {took:.2f} s)"
+        )
+
+
+def align_many(
+    sym: Symmetry,
+    networks: Sequence[T],
+    *,
+    method: str = "universe",
+    rounds: int = 20,
+    seed: int = 0,
+    callback: Callback | None = None,
+    show: bool | None = None,
+) -> ManyAlignment[T]:
+    """max over g_1…g_N of Σ_{i<j} ⟨g_i·θ_i | g_j·θ_j⟩ over permutations and signs, network by network in random order.
+
+    Each network in turn is matched to the sum of the others as they stand, which is exact coordinate ascent on the
+    objective: it never falls. First each joins those before it, by ascent and by the relaxation. Then, "mean": by
+    ascent from where it is (Ainsworth et al. 2023, MergeMany); "universe": also by the relaxation, with no regard
+    to where it is (the cycle-consistent objective of Crisostomi et al. 2024). All pairs go through one frame, so
+    they are consistent by construction. Scales stay as given; remove them first where they differ. ``rounds``: at
+    most so many times through all networks.
+    """
+    networks = list(networks)
+    if method not in STRATEGIES:
+        raise InputError(f"method is {method!r}; expected one of {', '.join(STRATEGIES)}")
+    if len(networks) < 2:
+        raise InputError(f"{len(networks)} networks are given; expected two or more to align")
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise InputError(f"rounds is {rounds!r}; expected a whole number ≥ 1")
+    check_seed(seed)
+    check_networks(sym, networks, correlated=True)
+    matched = [marginals(network) for network in networks]
+    # Of which products are numbers; pairs are then worth 4⁻ᵉ of what they are.
+    by = common_exponent(*matched)
+    matched = [rescaled(network, by) for network in matched]
+    session = _Session(sym.restrict(scales=False), matched, STRATEGIES[method], seed, callback, unit=2 * by)
+    with progress(f"aligning {len(networks)} networks", 1 + rounds, show=show) as bar:
+        session.run(rounds, bar)
+    home = sym.inverse(session.full(0, sym))
+    elements = tuple(
+        sym.identity() if i == 0 else sym.compose(home, session.full(i, sym)) for i in range(len(networks))
+    )
+    aligned = tuple(carried(sym, g, network) for g, network in zip(elements, networks, strict=True))
+    middle = mean([points(network) for network in aligned])
+    agreements = [agreement(sym, middle, points(network)) for network in aligned]
+    return ManyAlignment(
+        sym,
+        method,
+        elements,
+        aligned,
+        unscaled(session.objective, 2 * by),
+        tuple(unscaled(value, 2 * by) for value in session.history),
+        {name: sum(row[name] for row in agreements) / len(networks) for name in agreements[0]},
+        session.clock.seconds,
+        session.stopped,
+    )
+
+
+class _Session(Generic[T]):
+    """The networks as they stand, and the objective of all pairs, in units of 2 to ``unit``."""
+
+    def __init__(
+        self,
+        finite: Symmetry,
+        networks: Sequence[T],
+        thorough: bool,
+        seed: int,
+        callback: Callback | None,
+        unit: int = 0,
+    ) -> None:
+        self.finite = finite
+        self.layout: Layout = layout_of(finite)
+        self.networks = networks
+        self.thorough = thorough
+        self.generator = torch.Generator().manual_seed(seed)
+        self.callback = callback
+        self.unit = unit
+        self.elements = [finite.identity() for _ in networks]
+        self.moved = list(networks)
+        self.clock = Clock()
+        self.steps = 0
+        self.stopped = False
+        self.objective = sum(self._agreement(i) for i in range(len(networks))) / 2
+        self.history = [self.objective]
+
+    def run(self, rounds: int, bar: Ticker) -> None:
+        """First every network joins those before it, then all are matched again until none moves."""
+        for i in range(1, len(self.networks)):
+            self._rematch(i, self.moved[:i], thorough=True)
+            if self.stopped:
+                return
+        bar.advance(note=f"objective {unscaled(self.objective, self.unit):.6g}")
+        for _ in range(rounds):
+            improved = False
+            for i in torch.randperm(len(self.networks), generator=self.generator).tolist():
+                others = [network for j, network in enumerate(self.moved) if j != i]
+                improved |= self._rematch(i, others, self.thorough)
+                if self.stopped:
+                    return
+            bar.advance(note=f"objective {unscaled(self.objective, self.unit):.6g}")
+            if not improved:
+                return
+
+    def full(self, i: int, sym: Symmetry) -> Element:
+        """The element of network i in the whole group."""
+        return sym.element(self.elements[i].permutations, signs=self.elements[i].signs)
+
+    def _rematch(self, i: int, others: Sequence[T], thorough: bool) -> bool:
+        """Match network i to the mean of ``others``; keep it if the objective of all pairs rises."""
+        scoring = Scoring(self.layout, build_terms(self.finite, mean(others), self.networks[i]))
+        tell = partial(self._report, i)
+        climb = ascend(scoring, self.elements[i], self.generator, report=tell, clock=self.clock)
+        if thorough and not self.stopped:
+            relaxed = relax(scoring, report=tell, clock=self.clock)
+            if not self.stopped:
+                scoring.changed(list(self.finite.classes))
+                other = ascend(scoring, relaxed.element, self.generator, report=tell, clock=self.clock)
+                climb = other if other.objective > climb.objective else climb
+        if climb.element == self.elements[i]:
+            return False
+        since = time.perf_counter()
+        before, element, moved = self._agreement(i), self.elements[i], self.moved[i]
+        self.elements[i], self.moved[i] = climb.element, carried(self.finite, climb.element, self.networks[i])
+        gain = self._agreement(i) - before
+        self.clock.add("action", since)
+        if gain <= 1e-9 * abs(self.objective):
+            self.elements[i], self.moved[i] = element, moved
+            return False
+        self.objective += gain
+        self.history.append(self.objective)
+        return True
+
+    def _report(self, i: int, _objective: float, what: str) -> bool:
+        """Tell the callback of a step within the matching of network i; the objective of all pairs as it stood."""
+        self.steps += 1
+        told = Step(self.steps, unscaled(self.objective, self.unit), f"network {i}: {what}")
+        if self.callback is not None and self.callback(told):
+            self.stopped = True
+        return self.stopped
+
+    def _agreement(self, i: int) -> float:
+        """Σ_{j≠i} ⟨g_i·θ_i | g_j·θ_j⟩."""
+        others: list[Any] = [network for j, network in enumerate(self.moved) if j != i]
+        scoring = Scoring(self.layout, build_terms(self.finite, mean(others), self.moved[i]))
+        return len(others) * scoring.objective(self.finite.identity())

@@ -1,0 +1,85 @@
+"""What an alignment returns, and what it reports while it runs."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar, cast
+
+from torch import Tensor
+
+from coset._values import Frozen
+from coset.distribution import Delta, Gaussian, LowRank, MeanField
+from coset.symmetry import Element, Symmetry
+
+Network = Mapping[str, Tensor] | Delta | MeanField | Gaussian | LowRank
+"""A point of weight space, as a dict or a ``Delta``, or a posterior."""
+
+T = TypeVar("T", bound=Network)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A moment of an alignment: the ``number`` of the step, the ``objective`` after it, and what was done."""
+
+    number: int
+    objective: float
+    what: str
+
+
+Callback = Callable[[Step], bool | None]
+"""Called after every step; returning True stops the alignment there, with the best element so far."""
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment(Generic[T]):
+    """An element g of ``symmetry`` that brings the other network to the reference, and how it was found.
+
+    ``aligned`` is g·other, of the type the other network had. ``objective`` is what the method maximised, in the gauge
+    it matched in, and ``history`` its course from the start, every time it rose. ``agreement``: for every class
+    that moves, the cosine between what it carries in the reference and in the aligned network (1: equal up to a
+    factor); ``before``: the same before alignment. ``seconds``: where the time went. ``notes``: what the user
+    should know of this run.
+    """
+
+    symmetry: Symmetry
+    method: str
+    element: Element
+    aligned: T
+    objective: float
+    history: tuple[float, ...]
+    agreement: Mapping[str, float]
+    before: Mapping[str, float]
+    seconds: Mapping[str, float]
+    stopped: bool = False
+    notes: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        for part in ("agreement", "before", "seconds"):
+            object.__setattr__(self, part, Frozen(getattr(self, part)))
+
+    @property
+    def params(self) -> Mapping[str, Tensor]:
+        """The aligned weights; of a posterior, its means."""
+        return points(self.aligned)
+
+    def __repr__(self) -> str:
+        took = sum(self.seconds.values())
+        return (
+            f"Alignment({self.method}: objective {self.history[0]:.6g} → {self.objective:.6g}, rising "
+            f"{len(self.history) - 1} times, {took:.2f} s)"
+        )
+
+
+def points(network: Network) -> Mapping[str, Tensor]:
+    """The weights themselves; of a posterior, its means."""
+    return network if isinstance(network, Mapping) else network.mean
+
+
+def marginals(network: Network) -> Mapping[str, Tensor] | Delta | MeanField:
+    """What is matched of a network: all of it, but of correlated Gaussians their means and marginal deviations."""
+    return network.marginals if isinstance(network, Gaussian | LowRank) else network
+
+
+def carried(sym: Symmetry, g: Element, network: T) -> T:
+    """g·network, of the network's own type."""
+    moved: Any = network
+    return cast(T, sym.act(g, moved))

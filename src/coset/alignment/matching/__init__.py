@@ -1,0 +1,1 @@
+"""Matching: on weights, on activations, on losses."""

@@ -1,0 +1,238 @@
+"""``"activations"``: match units by what they compute on data (Li et al. 2016; Ainsworth et al. 2023, section 3.1)."""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+
+from coset._batches import BATCH_SIZE, Inputs, count_batches, input_batches
+from coset._show.progress import Ticker, progress
+from coset.alignment._agreement import agreement
+from coset.alignment._inputs import check_pair
+from coset.alignment._result import Alignment, Callback, Step, T, carried, points
+from coset.alignment.matching.feature_assignment import Scores, assign, objective
+from coset.alignment.matching.feature_calls import Watch, fitted, run
+from coset.alignment.matching.feature_hidden_signs import settle_signs
+from coset.alignment.matching.feature_moments import STATISTICS, Moments, merged, moments
+from coset.alignment.matching.features import Key, Placement, find_features, units_by_samples, unseen
+from coset.alignment.matching.weights import ascend_classes
+from coset.errors import InputError
+from coset.symmetry import Element, Symmetry
+
+Params = Mapping[str, Tensor]
+
+
+def match_activations(
+    sym: Symmetry,
+    reference: T,
+    other: T,
+    *,
+    model: nn.Module,
+    data: Inputs,
+    statistic: str = "correlation",
+    batch_size: int = BATCH_SIZE,
+    seed: int = 0,
+    callback: Callback | None = None,
+    show: bool | None = None,
+) -> Alignment[T]:
+    """Permutations (and signs, where the group has them) under which units are most alike on ``data``.
+
+    max Σ_i s_i·stat(x_i, y_p(i)) for every class, x_i and y_j the activations of unit i of the reference and j of the
+    other network wherever a contraction reads them (see ``features``), every position and token a sample.
+    ``statistic``: "correlation", taken at each place a class is seen and summed, or "covariance" over all of them; unit
+    j counts with either sign where a family of signs shows. Blocks (heads, groups) are matched with the best matching
+    of what is nested in them. Of posteriors the means are run.
+
+    One pass over ``data``: a tensor, cut into batches of ``batch_size``, or a loader. Memory: the features of a batch,
+    and (units)² a place. What no contraction shows (classes, families of signs) is then matched on the weights, and
+    ``notes`` say so. ``callback`` is called after every batch, with the objective of leaving all units where they are,
+    and after every class; stopped among the batches, units are matched by what was seen till then. ``seed`` is that of
+    the experiments that find where classes are seen, and of matching on the weights.
+    """
+    check_pair(sym, reference, other)
+    if statistic not in STATISTICS:
+        raise InputError(f"statistic is {statistic!r}; expected one of {', '.join(STATISTICS)}")
+    if not any(sym.classes[name].size > 1 for name in sym.permuting):
+        raise InputError("no units of this symmetry permute; there is nothing to match")
+    networks = (points(reference), points(other))
+    batches = input_batches(data, batch_size)
+    first = _checked(next(batches), 0)
+    begun = time.perf_counter()
+    rest = (_checked(batch, number) for number, batch in enumerate(batches, start=1))
+    with progress("matching activations", total=1 + (count_batches(data, batch_size) or 0), show=show) as bar:
+        places = find_features(sym, model, networks[0], first, seed=seed)
+        bar.advance(note="classes found")
+        found = time.perf_counter()
+        session = _Session(sym, model, networks, places, statistic, callback)
+        session.watch(chain([first], rest), bar)
+    watched = time.perf_counter()
+    scores = session.scores()
+    _check_variation(scores)
+    history = [objective(sym, scores, sym.identity())]
+    g = session.matched(scores, history)
+    matched = time.perf_counter()
+    seconds = {"sites": found - begun, "features": watched - found, "assignment": matched - watched}
+    notes: tuple[str, ...] = ()
+    if not session.stopped_at_class:
+        g, notes = _on_weights(sym, networks, g, places, seed)
+        seconds["weights"] = time.perf_counter() - matched
+    aligned = carried(sym, g, other)
+    return Alignment(
+        sym, "activations", g, aligned, history[-1], tuple(history),
+        agreement(sym, networks[0], points(aligned)), agreement(sym, *networks),
+        seconds, session.stopped, notes,
+    )  # fmt: skip
+
+
+@dataclass
+class _Session:
+    """One run: what has been seen so far, and whether somebody asked to stop."""
+
+    sym: Symmetry
+    model: nn.Module
+    networks: tuple[Params, Params]
+    places: Mapping[str, tuple[Placement, ...]]
+    statistic: str
+    callback: Callback | None
+    gathered: dict[tuple[object, ...], Moments] = field(default_factory=dict)
+    steps: int = 0
+    stopped: bool = False
+    stopped_at_class: bool = False
+
+    def watch(self, batches: Iterator[Tensor], bar: Ticker) -> None:
+        """Run both networks on every batch and gather the moments of what they compute."""
+        fit = tuple(fitted(self.model, params) for params in self.networks)
+        for number, batch in enumerate(batches):
+            x, y = (self._features(params, batch) for params in fit)
+            for place in list(x):
+                mine = x.pop(place)
+                found = moments(mine, y.pop(place).to(mine.device))
+                _check_finite(found, place, number)
+                key = self._key(place)
+                self.gathered[key] = merged(self.gathered[key], found) if key in self.gathered else found
+            bar.advance(note=f"batch {number + 1}")
+            if self.callback is not None:
+                here = objective(self.sym, self.scores(), self.sym.identity())
+                self.stopped = self._asked_to_stop(here, f"batch {number + 1}")
+                if self.stopped:
+                    return
+
+    def _features(self, params: Params, batch: Tensor) -> dict[Placement, Tensor]:
+        """What one network computes on a batch, at every place: (units, samples)."""
+        wanted: dict[Key, list[Placement]] = {}
+        for place in chain(*self.places.values()):
+            wanted.setdefault(place.site.key, []).append(place)
+        features: dict[Placement, Tensor] = {}
+
+        def see(call: int, argument: int, _name: str, tensor: Tensor) -> None:
+            for place in wanted.get((call, argument), ()):
+                features[place] = units_by_samples(self.sym, place, tensor)
+
+        like = next(tensor for tensor in params.values() if tensor.is_floating_point())
+        batch = batch.to(like.device, like.dtype) if batch.is_floating_point() else batch.to(like.device)
+        run(self.model, params, batch, Watch(see))
+        for place in chain(*self.places.values()):
+            if place not in features:
+                raise InputError(
+                    f"call {place.site.call} ({place.site.operation}) of {type(self.model).__name__} is not made on "
+                    f"inputs of shape {tuple(batch.shape)}: the model's control flow follows its data"
+                )
+        return features
+
+    def _key(self, place: Placement) -> tuple[object, ...]:
+        """Which features are pooled: places are normalised one by one for correlations, and are samples of one
+        population for covariances, as far as they show the same signs.
+        """
+        return (place,) if self.statistic == "correlation" else (place.owner, place.flips)
+
+    def scores(self) -> Scores:
+        """How alike units are by what was seen so far."""
+        result: dict[str, dict[frozenset[str], Tensor]] = {name: {} for name in self.places}
+        done: set[tuple[object, ...]] = set()
+        for place in chain(*self.places.values()):
+            key = self._key(place)
+            if key not in done:
+                done.add(key)
+                score = STATISTICS[self.statistic](self.gathered[key]).cpu()
+                parts = result[place.owner]
+                parts[place.flips] = parts[place.flips] + score if place.flips in parts else score
+        return result
+
+    def matched(self, scores: Scores, history: list[float]) -> Element:
+        """The best element, class by class; its objective after each class is added to ``history``."""
+        g = self.sym.identity()
+        asks = self.callback is not None and not self.stopped
+        for name, g in assign(self.sym, scores):
+            history.append(objective(self.sym, scores, g))
+            if asks and self._asked_to_stop(history[-1], f"class {name}"):
+                self.stopped = self.stopped_at_class = True
+                break
+        return g
+
+    def _asked_to_stop(self, value: float, what: str) -> bool:
+        self.steps += 1
+        return self.callback is not None and bool(self.callback(Step(self.steps, value, what)))
+
+
+def _check_variation(scores: Scores) -> None:
+    """Raise where nothing varies: among units that are all constant there is no more and less alike."""
+    for name, parts in scores.items():
+        if parts and len(next(iter(parts.values()))) > 1 and not any(bool(part.any()) for part in parts.values()):
+            raise InputError(
+                f"the statistics of '{name}' are singular: on these data none of its units varies in both networks; "
+                f"expected several inputs that differ"
+            )
+    if not any(parts for parts in scores.values()):
+        raise InputError("no contraction shows the units of any class on these data; expected inputs that differ")
+
+
+def _on_weights(
+    sym: Symmetry,
+    networks: tuple[Params, Params],
+    g: Element,
+    places: Mapping[str, tuple[Placement, ...]],
+    seed: int,
+) -> tuple[Element, tuple[str, ...]]:
+    """Match what features do not show on the weights, given all the rest; and what to tell the user of it."""
+    unread = unseen(sym, places)
+    shown = {key for place in chain(*places.values()) for key in place.flips}
+    hidden = [key for key in sym.flipping if key not in shown]
+    notes = [f"no contraction shows the units of '{name}': they were matched on the weights" for name in unread]
+    if unread:
+        g = sym.compose(_matched_on_weights(sym, networks[0], sym.act(g, networks[1]), unread, seed), g)
+    if hidden:
+        listed = ", ".join(f"'{key}'" for key in hidden)
+        notes.append(f"features do not show the signs of {listed}: they were chosen on the weights")
+    products = {name: {place.flips for place in found} for name, found in places.items() if found}
+    h = settle_signs(sym, networks[0], sym.act(g, networks[1]), products)
+    return sym.compose(h, g), tuple(notes)
+
+
+def _matched_on_weights(sym: Symmetry, reference: Params, other: Params, names: tuple[str, ...], seed: int) -> Element:
+    """The permutations and signs of some classes that bring the weights closest, all others left as they are."""
+    classes = {name: replace(item, permutes=name in names) for name, item in sym.classes.items()}
+    families = {key: replace(sym.families[key], scales=False) for key in sym.flipping}
+    part = replace(sym, classes=classes, families={k: item for k, item in families.items() if item.owner in names})
+    h = ascend_classes(part, reference, other, part.identity(), names, seed)
+    return sym.element(h.permutations, signs=h.signs)
+
+
+def _checked(batch: Tensor, number: int) -> Tensor:
+    if batch.ndim == 0 or len(batch) == 0:
+        raise InputError(f"batch {number} of data has shape {tuple(batch.shape)}; expected at least one input")
+    if batch.is_floating_point() and not bool(torch.isfinite(batch).all()):
+        raise InputError(f"batch {number} of data has entries that are NaN or infinite")
+    return batch
+
+
+def _check_finite(found: Moments, place: Placement, number: int) -> None:
+    fine = torch.isfinite(found.squares).all(1).tolist()
+    if not all(fine):
+        whose = "the other network" if fine[0] else "the reference"
+        raise InputError(
+            f"activations of '{place.owner}' in {whose}, as call {place.site.call} ({place.site.operation}) reads them "
+            f"on batch {number} of data, are NaN, infinite, too small or too large to be squared"
+        )

@@ -1,0 +1,146 @@
+"""Signs that features do not show, chosen on the weights: those that bring a network closest to another.
+
+Of the signs a group has, features show some products; every other combination can be flipped and no feature notices.
+"""
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coset.alignment.matching.feature_signs import solve
+from coset.distribution.rescaling import common_exponent, rescaled
+from coset.symmetry import Element, Symmetry
+from coset.symmetry.action import Action
+from coset.symmetry.axes import Charge
+from coset.symmetry.structure import ancestors
+
+Shown = Mapping[str, Collection[frozenset[str]]]
+"""For each class, the products of families of signs that its features carry."""
+
+
+@dataclass(frozen=True)
+class _Flip:
+    """A sign of the family ``key`` that may be flipped if, in the units it stands for, others are flipped with it.
+
+    ``beside``: class → families of it that are flipped with ``key`` so that its features keep their signs.
+    """
+
+    key: str
+    beside: Mapping[str, frozenset[str]]
+
+
+def settle_signs(sym: Symmetry, reference: Mapping[str, Tensor], other: Mapping[str, Tensor], shown: Shown) -> Element:
+    """Signs h, none of which features notice, with ⟨reference, h·other⟩ as large as flips of single signs make it.
+
+    Over trained weights; flips that do not raise it are not made, so the identity stays where nothing is gained.
+    """
+    names = [name for name in sym.structures if name in other and _is_trained(sym, name, other)]
+    theta, current = (
+        rescaled(part, common_exponent(part))
+        for part in ({name: network[name].detach().double().cpu() for name in names} for network in (reference, other))
+    )
+    flips = list(_flips(sym, shown))
+    h, improved = sym.identity(), True
+    while improved:
+        improved = False
+        for flip in flips:
+            touched = {name for owner in (sym.families[flip.key].owner, *flip.beside) for name in sym.carriers(owner)}
+            part = {name: tensor for name, tensor in current.items() if name in touched}
+            before = _product(theta, part)
+            for step in _steps(sym, flip, theta, part):
+                moved = Action(sym, step)(part, partial=True)
+                after = _product(theta, moved)
+                if after > before + 1e-12 * abs(before):
+                    current |= moved
+                    h, improved = sym.compose(step, h), True
+                    break
+    return h
+
+
+def _flips(sym: Symmetry, shown: Shown) -> Iterator[_Flip]:
+    """Every family with what must be flipped beside it; none where features would notice all the same."""
+    for key in sym.flipping:
+        beside: dict[str, frozenset[str]] = {}
+        for name, products in shown.items():
+            if not any(key in one for one in products):
+                continue
+            elsewhere = {k for other, ones in shown.items() if other != name for one in ones for k in one}
+            own = [k for k in sym.flipping if sym.families[k].owner == name and k != key and k not in elsewhere]
+            rows = list(products)
+            matrix = np.array([[k in one for k in own] for one in rows], dtype=bool).reshape(len(rows), len(own))
+            bits = solve(matrix, np.array([key in one for one in rows], dtype=bool))
+            if bits is None:
+                break
+            beside[name] = frozenset(k for k, bit in zip(own, bits, strict=True) if bit)
+        else:
+            yield _Flip(key, beside)
+
+
+def _steps(
+    sym: Symmetry, flip: _Flip, reference: Mapping[str, Tensor], other: Mapping[str, Tensor]
+) -> Iterator[Element]:
+    """Elements worth trying: all units at once that gain, each as if it were alone, and the one that gains most."""
+    owner = sym.families[flip.key].owner
+    count = math.prod(sym.shape(owner))
+    if flip.beside.keys() <= {owner}:
+        keys = {flip.key, *flip.beside.get(owner, ())}
+        losses = torch.zeros(count, dtype=torch.float64)
+        for name in other:
+            losses += _odd_sums(sym, name, owner, keys, reference[name] * other[name])
+        if bool((losses < 0).any()):
+            yield _flipped(sym, flip, losses < 0)
+            yield _flipped(sym, flip, losses == losses.min())
+        return
+    for unit in range(count):
+        yield _flipped(sym, flip, torch.arange(count) == unit)
+
+
+def _flipped(sym: Symmetry, flip: _Flip, units: Tensor) -> Element:
+    """The element that flips ``key`` in these units of its class, with what stands beside it."""
+    owner = sym.families[flip.key].owner
+    signs = {flip.key: _signs(sym, owner, units)}
+    for name, keys in flip.beside.items():
+        inside = owner == name or owner in ancestors(name, sym.classes)
+        count = math.prod(sym.shape(name))
+        own = units.repeat_interleave(count // len(units)) if inside else units.any().expand(count)
+        signs |= {key: _signs(sym, name, own) for key in keys}
+    return sym.element(signs=signs)
+
+
+def _signs(sym: Symmetry, name: str, units: Tensor) -> Tensor:
+    return torch.where(units, -1, 1).to(torch.int8).reshape(sym.shape(name))
+
+
+def _odd_sums(sym: Symmetry, name: str, owner: str, keys: Collection[str], products: Tensor) -> Tensor:
+    """For each unit of a class, Σ of the entries that change sign when it is flipped in the families ``keys``."""
+    structure = sym.structures[name]
+    total = torch.zeros(math.prod(sym.shape(owner)), dtype=torch.float64)
+    apart = products.reshape(structure.sizes)
+    for stretch in structure.stretches:
+        along = apart.movedim(stretch.dims, tuple(range(len(stretch.dims)))).reshape(stretch.size, -1).sum(1)
+        if stretch.plain is not None:
+            if _is_odd(stretch.plain.name, stretch.plain.charges, owner, keys):
+                total += along
+            continue
+        for member in stretch.members:
+            if _is_odd(member.name, member.charges, owner, keys):
+                here = member.unit >= 0
+                total.index_add_(0, member.unit[here], along[here])
+    return total
+
+
+def _is_odd(name: str, charges: tuple[Charge, ...], owner: str, keys: Collection[str]) -> bool:
+    carried = [f"{name}:{charge.family}" if charge.family else name for charge in charges if charge.sign]
+    return name == owner and sum(key in keys for key in carried) % 2 == 1
+
+
+def _is_trained(sym: Symmetry, name: str, params: Mapping[str, Tensor]) -> bool:
+    return not sym.parameters[name].buffer and params[name].is_floating_point()
+
+
+def _product(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+    return sum(float((a[name] * tensor).sum()) for name, tensor in b.items())

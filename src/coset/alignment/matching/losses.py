@@ -1,0 +1,207 @@
+"""What a differentiable alignment minimises: functions of the reference and of the permuted network."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from coset._magnitudes import exponent, scaled
+from coset.errors import InputError
+from coset.symmetry import Symmetry
+from coset.symmetry.action import memory_of
+from coset.train.loss import LOSSES
+from coset.train.metrics import evaluation_mode
+
+Params = Mapping[str, Tensor]
+Batch = tuple[Tensor, Tensor]
+
+Loss = Callable[[Params, Params, Batch | None], Tensor]
+"""A loss of (reference, permuted parameters, batch of inputs and targets or None where no data are given)."""
+
+Criterion = Callable[[Tensor, Tensor], Tensor]
+"""A loss of (outputs, targets), averaged over the batch."""
+
+# Where the loss of random points is looked at when elements are compared: the same points for all.
+_FIXED_POINTS = (0.1, 0.3, 0.5, 0.7, 0.9)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A loss to descend and the same loss as a yardstick.
+
+    ``step(reference, permuted, batch, generator)`` may draw random numbers; ``value(reference, permuted, batch)`` draws
+    none, so that values can be compared. ``needs_data``: whether the batch may not be None. ``least``: a value below
+    which there is none.
+    """
+
+    name: str
+    step: Callable[[Params, Params, Batch | None, torch.Generator], Tensor]
+    value: Loss
+    needs_data: bool
+    least: float = -math.inf
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What objectives are made from: the two networks, and for losses on data the model and what its outputs cost."""
+
+    sym: Symmetry
+    reference: Params
+    other: Params
+    model: nn.Module | None
+    criterion: str | Criterion
+
+
+def objective_of(objective: str | Loss, setting: Setting) -> Objective:
+    """The objective by its name in ``OBJECTIVES``, or any function loss(reference, permuted, batch) as one."""
+    if callable(objective):
+        given = objective
+        return Objective("given", lambda a, b, batch, generator: given(a, b, batch), given, needs_data=False)
+    if objective not in OBJECTIVES:
+        raise InputError(f"objective is {objective!r}; expected one of {', '.join(OBJECTIVES)}, or a function")
+    return OBJECTIVES[objective](setting)
+
+
+# Between parameters -------------------------------------------------------------------------------------------------
+
+
+def _distance(setting: Setting) -> Objective:
+    """‖a − Xb‖²/(‖a‖² + ‖b‖²) over the trained parameters, tied ones counted once (Peña et al. 2023, eq. 9)."""
+    counted = {
+        memory_of(tensor): name
+        for name, tensor in setting.other.items()
+        if tensor.is_floating_point() and not setting.sym.parameters[name].buffer
+    }
+    names = list(counted.values())
+    both = (setting.reference, setting.other)
+    # A ratio: both may be multiplied by what makes their squares numbers.
+    by = exponent(*(params[name] for params in both for name in names)) if names else 0
+    size = sum(float(scaled(params[name].detach(), by).double().square().sum()) for params in both for name in names)
+
+    def loss(a: Params, b: Params, batch: Batch | None) -> Tensor:
+        gaps = [scaled(a[name] - b[name], by).square().sum() for name in names]
+        return torch.stack(gaps).sum() / (size or 1.0)
+
+    return Objective("l2", lambda a, b, batch, generator: loss(a, b, batch), loss, needs_data=False, least=0.0)
+
+
+# On data ------------------------------------------------------------------------------------------------------------
+
+
+def _midpoint(setting: Setting) -> Objective:
+    """The task loss of (a + Xb)/2."""
+    task = _task("midpoint", setting)
+
+    def loss(a: Params, b: Params, batch: Batch | None) -> Tensor:
+        return task(between(a, b, 0.5), batch)
+
+    return Objective("midpoint", lambda a, b, batch, generator: loss(a, b, batch), loss, needs_data=True)
+
+
+def _random_point(setting: Setting) -> Objective:
+    """The task loss of (1 − τ)a + τXb, τ uniform on (0, 1); as a yardstick its mean over evenly spread τ."""
+    task = _task("random", setting)
+
+    def step(a: Params, b: Params, batch: Batch | None, generator: torch.Generator) -> Tensor:
+        tau = float(torch.rand((), generator=generator, dtype=torch.float64))
+        return task(between(a, b, tau), batch)
+
+    def value(a: Params, b: Params, batch: Batch | None) -> Tensor:
+        return torch.stack([task(between(a, b, tau), batch) for tau in _FIXED_POINTS]).mean()
+
+    return Objective("random", step, value, needs_data=True)
+
+
+OBJECTIVES: dict[str, Callable[[Setting], Objective]] = {
+    "l2": _distance,
+    "midpoint": _midpoint,
+    "random": _random_point,
+}
+
+
+def _task(name: str, setting: Setting) -> Callable[[Params, Batch | None], Tensor]:
+    """The loss of a network on a batch."""
+    model, criterion = setting.model, setting.criterion
+    if not isinstance(model, nn.Module):
+        raise InputError(
+            f"model is {'not given' if model is None else f'a {type(model).__name__}'}; the objective '{name}' is a "
+            f"loss on data and needs the torch.nn.Module of these networks"
+        )
+    chosen = criterion if callable(criterion) else _named(criterion)
+
+    def loss(params: Params, batch: Batch | None) -> Tensor:
+        if batch is None:
+            raise InputError(f"data are not given; the objective '{name}' is a loss on data")
+        inputs, targets = batch
+        try:
+            with evaluation_mode(model), BatchStatistics():
+                outputs = torch.func.functional_call(model, dict(_untied(model, params)), (inputs,))
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            if isinstance(error, InputError):
+                raise
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise InputError(
+                f"the model does not run on data of shape {tuple(inputs.shape)} and type {inputs.dtype}: {reason}"
+            ) from error
+        value = chosen(outputs, targets)
+        if not isinstance(value, Tensor):
+            raise InputError(f"criterion gives a {type(value).__name__}; expected a tensor")
+        return value.mean()
+
+    return loss
+
+
+def _named(criterion: str) -> Criterion:
+    """A loss of ``coset.train`` as a mean over a batch."""
+    if criterion not in LOSSES:
+        raise InputError(f"criterion is {criterion!r}; expected one of {', '.join(LOSSES)}, or a function")
+    loss = LOSSES[criterion]
+    return lambda outputs, targets: loss.mean(outputs, loss.fit_targets(targets, outputs, "targets"), 0.0)
+
+
+def between(a: Params, b: Params, tau: float) -> dict[str, Tensor]:
+    """(1 − τ)a + τb; what is not a floating number, such as a count of batches, is a's."""
+    return {
+        name: torch.lerp(tensor, b[name], tau) if tensor.is_floating_point() else tensor for name, tensor in a.items()
+    }
+
+
+def _untied(model: nn.Module, params: Params) -> Iterator[tuple[str, Tensor]]:
+    """Of parameters that the model ties, the first given one: merging makes several tensors of one."""
+    owners: dict[int, str] = {}
+    tied = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    first = {name: owners.setdefault(id(tensor), name) for name, tensor in tied if name in params}
+    return ((name, tensor) for name, tensor in params.items() if first.get(name, name) == name)
+
+
+class BatchStatistics(TorchFunctionMode):
+    """Batch and instance norms use the statistics of the batch at hand, and keep none.
+
+    The running statistics of two networks, averaged, are not those of the averaged network: where it is to be measured
+    or trained, the batch's own are the ones it would have after its statistics are refreshed (Jordan et al. 2023).
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Calls as they are, but norms without running statistics."""
+        kwargs = dict(kwargs or {})
+        if func not in (functional.batch_norm, functional.instance_norm):
+            return func(*args, **kwargs)
+        names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+        if func is functional.instance_norm:
+            names = (*names[:5], "use_input_stats", *names[6:])
+        call = dict(zip(names, args, strict=False)) | kwargs
+        x = call["input"]
+        values = x.numel() // x.shape[1] if func is functional.batch_norm else x[0, 0].numel()
+        if values < 2:
+            raise InputError(
+                f"a norm met an input of shape {tuple(x.shape)}, with {values} values per channel; the statistics of a "
+                f"batch need at least 2: give larger batches in data, or a larger batch_size"
+            )
+        return func(**call | {"running_mean": None, "running_var": None, names[5]: True})

@@ -1,0 +1,100 @@
+"""Averages over the whole group: where a unit comes from when every arrangement is as likely as any other."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from coset.alignment.matching.places import Place
+from coset.symmetry import Symmetry
+from coset.symmetry.axes import Charge
+from coset.symmetry.structure import Member, Stretch, ancestors
+
+
+def over_group(sym: Symmetry, tensor: Tensor, stretches: Sequence[Stretch], signed: bool) -> Tensor:
+    """The mean of g·tensor along ``stretches``, each averaged by itself: orbit means, 0 where a sign is free."""
+    for stretch in stretches:
+        dims = stretch.dims
+        moved = tensor.movedim(dims, tuple(range(len(dims))))
+        rows = moved.reshape(stretch.size, -1)
+        labels, odd = _orbits(sym, stretch)
+        rows = _mean_by(rows, labels)
+        if signed and bool(odd.any()):
+            rows = torch.where(
+                odd.to(rows.device)[:, None], torch.zeros((), dtype=rows.dtype, device=rows.device), rows
+            )
+        tensor = rows.reshape(moved.shape).movedim(tuple(range(len(dims))), dims)
+    return tensor
+
+
+def beside(sym: Symmetry, place: Place, rows: Tensor, signed: bool) -> Tensor:
+    """Rows of a stretch at the positions of a place (N, R, rest), averaged over the members beside the class."""
+    assert place.positions is not None
+    positions = place.positions
+    labels = positions.clone()
+    odd = torch.zeros(positions.shape, dtype=torch.bool)
+    for member in place.beside:
+        odd |= _odd(sym, member.name, member.charges)
+        if sym.classes[member.name].permutes:
+            labels -= member.stride[positions] * (member.unit[positions] % sym.classes[member.name].size)
+    picked = rows[positions.to(rows.device)]
+    flat = _mean_by(picked.reshape(positions.numel(), -1), labels.reshape(-1)).reshape(picked.shape)
+    if signed:
+        flat = flat * (~odd).to(flat)[..., None]
+    return flat
+
+
+def _orbits(sym: Symmetry, stretch: Stretch) -> tuple[Tensor, Tensor]:
+    """For each position the number of its orbit, and whether a free sign flips it. (n,) both."""
+    if stretch.plain is not None:
+        name = stretch.plain.name
+        moves = sym.classes[name].permutes
+        labels = torch.zeros(stretch.size, dtype=torch.long) if moves else torch.arange(stretch.size)
+        return labels, torch.full((stretch.size,), _odd(sym, name, stretch.plain.charges))
+    labels = torch.arange(stretch.size)
+    odd = torch.zeros(stretch.size, dtype=torch.bool)
+    for member in stretch.members:
+        here = member.unit >= 0
+        if sym.classes[member.name].permutes:
+            labels = labels - torch.where(here, member.stride * _local(sym, member), 0)
+        # Two free signs at one entry do not cancel: each is as likely as its opposite.
+        odd |= here & _odd(sym, member.name, member.charges)
+    return labels, odd
+
+
+def _local(sym: Symmetry, member: Member) -> Tensor:
+    return member.unit % sym.classes[member.name].size
+
+
+def _odd(sym: Symmetry, name: str, charges: tuple[Charge, ...]) -> bool:
+    keys = [f"{name}:{charge.family}" if charge.family else name for charge in charges if charge.sign]
+    return any(key in sym.flipping for key in keys)
+
+
+def _mean_by(rows: Tensor, labels: Tensor) -> Tensor:
+    """Every row replaced by the mean over the rows of its label."""
+    _, label = torch.unique(labels, return_inverse=True)
+    label = label.to(rows.device)
+    count = int(label.max()) + 1
+    sums = torch.zeros(count, rows.shape[1], dtype=rows.dtype, device=rows.device).index_add_(0, label, rows)
+    sizes = torch.bincount(label, minlength=count).to(rows)
+    return (sums / sizes[:, None])[label]
+
+
+def unit_orbits(sym: Symmetry, name: str) -> Tensor:
+    """For each unit of a class over all blocks, the number of the set of units it may be exchanged with. (N,)."""
+    label = torch.zeros(1, dtype=torch.long)
+    local: dict[str, Tensor] = {}
+    for outer in (*ancestors(name, sym.classes), name):
+        size, followed = sym.classes[outer].size, sym.classes[outer].follows
+        own = torch.arange(size).expand(len(label), size)
+        if followed in local:
+            # Units of one class twice: all that permutations keep is whether they are the same.
+            told = (own == local[followed][:, None]).long() if sym.classes[followed].permutes else own
+        else:
+            told = own * (not sym.classes[followed or outer].permutes)
+        local = {known: index.repeat_interleave(size) for known, index in local.items()} | {outer: own.reshape(-1)}
+        label = (label[:, None] * size + told).reshape(-1)
+    _, number = torch.unique(label, return_inverse=True)
+    orbits: Tensor = number
+    return orbits

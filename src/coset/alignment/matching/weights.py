@@ -1,0 +1,158 @@
+"""Matching on the weights themselves: coordinate ascent, restarts, and a relaxation for better optima."""
+
+import time
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+
+from coset._magnitudes import unscaled
+from coset._show.progress import progress
+from coset.alignment._agreement import agreement
+from coset.alignment._inputs import check_start
+from coset.alignment._result import Alignment, Callback, Network, Step, T, carried, marginals, points
+from coset.alignment.matching.ascent import Climb, Clock, ascend
+from coset.alignment.matching.places import Move, layout_of
+from coset.alignment.matching.relaxation import relax as relax_all
+from coset.alignment.matching.scale_fit import fit_scales
+from coset.alignment.matching.scores import Scoring
+from coset.alignment.matching.terms import build_terms, ordinary_pair
+from coset.distribution import normalize_scales
+from coset.errors import InputError
+from coset.symmetry import Element, Symmetry
+
+GAUGES = ("given", "normalized")
+
+
+def match_weights(
+    sym: Symmetry,
+    reference: T,
+    other: T,
+    *,
+    divergence: str = "wasserstein",
+    gauge: Literal["given", "normalized"] = "given",
+    scales: bool = False,
+    relax: bool = True,
+    restarts: int = 0,
+    start: Element | None = None,
+    buffers: bool = False,
+    seed: int = 0,
+    callback: Callback | None = None,
+    show: bool | None = None,
+) -> Alignment[T]:
+    """max over g of Σ ⟨θ₀ | g·θ₁⟩ over permutations and signs (Rossi et al. 2023, eq. 19; Git Re-Basin for points).
+
+    ``divergence``: "wasserstein" or, for posteriors, "kl" or "kl-means", see ``DIVERGENCES``. ``gauge``: match the
+    networks as given, or "normalized", without their scales: then nothing depends on how each was scaled. ``scales``:
+    return scales too, where the group has them: those that give the other network the reference's norms (normalized),
+    or that minimise ‖θ₀ − g·θ₁‖² given the permutation (given). The objective is that of the permutations and signs, in
+    the gauge in which they are matched. ``relax``: besides the ascent from the start, one from the end of a
+    relaxation that moves all classes together; ``restarts``: further ascents from random elements; the best is
+    returned, so never less than the plain ascent. ``start``: where to begin (default: the identity); its scales are
+    kept. ``buffers``: match running statistics, too. Weights of any size are matched: products that would under- or
+    overflow are taken of the networks multiplied by powers of two; only the objective that is reported may be 0 or
+    infinite then. A Gaussian or LowRank is matched by its means and marginal
+    deviations, and its covariance carried along.
+    """
+    if gauge not in GAUGES:
+        raise InputError(f"gauge is {gauge!r}; expected one of {', '.join(GAUGES)}")
+    if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 0:
+        raise InputError(f"restarts is {restarts!r}; expected a whole number ≥ 0")
+    if start is not None:
+        check_start(sym, start)
+    clock, since = Clock(), time.perf_counter()
+    left: Any = marginals(reference)
+    right: Any = marginals(other if start is None else carried(sym, start, other))
+    undo: tuple[Element, Element] | None = None
+    if gauge == "normalized":
+        left, undo_left = normalize_scales(sym, left)
+        right, undo_right = normalize_scales(sym, right)
+        undo = (undo_left, undo_right)
+    finite = sym.restrict(scales=False)
+    left, right, unit = ordinary_pair(left, right, divergence)
+    scoring = Scoring(layout_of(finite), build_terms(finite, left, right, divergence, buffers))
+    clock.add("preparation", since)
+    search = _Search(scoring, unit, seed, callback, show)
+    climb = search.run(finite.identity(), relax, restarts, clock)
+    since = time.perf_counter()
+    element = sym.element(climb.element.permutations, signs=climb.element.signs)
+    if scales and undo is not None:
+        element = sym.compose(undo[0], sym.compose(element, sym.inverse(undo[1])))
+    elif scales:
+        begun = other if start is None else carried(sym, start, other)
+        element = fit_scales(sym, points(reference), points(begun), element)
+    element = element if start is None else sym.compose(element, start)
+    aligned = carried(sym, element, other)
+    clock.add("action", since)
+    return Alignment(
+        symmetry=sym,
+        method="weights",
+        element=element,
+        aligned=aligned,
+        objective=unscaled(climb.objective, unit),
+        history=tuple(unscaled(value, unit) for value in search.history),
+        agreement=agreement(sym, points(reference), points(aligned)),
+        before=agreement(sym, points(reference), points(other)),
+        seconds=clock.seconds,
+        stopped=climb.stopped,
+    )
+
+
+class _Search:
+    """Ascents from several starts, reported as one run; the best is kept. Objectives are in units of 2 to ``unit``."""
+
+    def __init__(self, scoring: Scoring, unit: int, seed: int, callback: Callback | None, show: bool | None) -> None:
+        self.scoring = scoring
+        self.unit = unit
+        self.generator = torch.Generator().manual_seed(seed)
+        self.callback = callback
+        self.show = show
+        self.steps = 0
+        self.history: list[float] = []
+
+    def run(self, start: Element, relax: bool, restarts: int, clock: Clock) -> Climb:
+        with progress("aligning", 1 + relax + restarts, show=self.show) as bar:
+            self.history = [self.scoring.objective(start)]
+            best = self._climb(start, clock)
+            bar.advance(note=f"objective {unscaled(best.objective, self.unit):.6g}")
+            if relax and not best.stopped:
+                relaxed = relax_all(self.scoring, report=self._report, clock=clock)
+                best = replace(best, stopped=True) if relaxed.stopped else self._better(best, relaxed.element, clock)
+                bar.advance(note=f"objective {unscaled(best.objective, self.unit):.6g}")
+            for _ in range(restarts):
+                if best.stopped:
+                    break
+                best = self._better(best, self.scoring.layout.sym.random(self.generator), clock)
+                bar.advance(note=f"objective {unscaled(best.objective, self.unit):.6g}")
+        return best
+
+    def _climb(self, start: Element, clock: Clock) -> Climb:
+        climb = ascend(self.scoring, start, self.generator, report=self._report, clock=clock)
+        # Of a course that began elsewhere, what lies above all that was reached before.
+        self.history += [value for value in climb.history if value > self.history[-1]]
+        return climb
+
+    def _better(self, best: Climb, start: Element, clock: Clock) -> Climb:
+        """The best so far, or the end of another ascent if that is higher."""
+        self.scoring.changed(list(self.scoring.layout.sym.classes))
+        found = self._climb(start, clock)
+        return replace(found if found.objective > best.objective else best, stopped=found.stopped)
+
+    def _report(self, objective: float, what: str) -> bool:
+        self.steps += 1
+        return self.callback is not None and bool(self.callback(Step(self.steps, unscaled(objective, self.unit), what)))
+
+
+def ascend_classes(
+    sym: Symmetry, reference: Network, other: Network, start: Element, names: Collection[str], seed: int = 0
+) -> Element:
+    """Match only some classes on the weights, by coordinate ascent from ``start``, all others as they are there."""
+    finite = sym.restrict(scales=False)
+    layout = layout_of(finite)
+    left, right, _ = ordinary_pair(marginals(reference), marginals(carried(sym, start, other)), "wasserstein")
+    scoring = Scoring(layout, build_terms(finite, left, right))
+    moves = dict.fromkeys(Move(move.root, move.active & set(names)) for move in layout.moves)
+    wanted = [move for move in moves if move.active]
+    climb = ascend(scoring, finite.identity(), torch.Generator().manual_seed(seed), moves=wanted)
+    return sym.compose(sym.element(climb.element.permutations, signs=climb.element.signs), start)

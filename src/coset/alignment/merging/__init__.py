@@ -1,0 +1,1 @@
+"""Merging: averages, and renormalisation of what an average lost."""

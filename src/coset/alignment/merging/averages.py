@@ -1,0 +1,228 @@
+"""Averages of networks of one architecture, as they are: linear and on the sphere."""
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coset._magnitudes import exponent, scaled, unscaled
+from coset.alignment._result import Network, T, points
+from coset.distribution import Delta, Gaussian, LowRank, MeanField
+from coset.distribution.ties import ties as tied_names
+from coset.errors import InputError
+
+_STEPS = 200
+_ANTIPODAL = 1e-7
+
+
+def mean(networks: Sequence[T], weights: Sequence[float] | None = None) -> T:
+    """Σ wᵢ θᵢ / Σ wᵢ, of the type of the first network; by default all weights are equal.
+
+    Of posteriors the means and the deviations are averaged: the Wasserstein barycentre of Gaussians with diagonal
+    covariances. Tensors that are not of numbers with a point (counted batches) are the first network's. Sums are taken
+    in float64; names, types, devices and ties are those of the first network.
+    """
+    return average(networks, weights)
+
+
+def spherical(a: T, b: T, t: float = 0.5, *, buffers: Collection[str] = ()) -> T:
+    """The point at ``t`` of the great circle from ``a`` (t = 0) to ``b`` (t = 1), its length interpolated linearly.
+
+    θ(t) = ((1−t)‖a‖ + t‖b‖)·(sin((1−t)φ)·â + sin(tφ)·b̂)/sin φ, with φ the angle between the whole vectors of trained
+    weights, tied ones counted once. ``buffers``, and the deviations of posteriors, are averaged linearly.
+    """
+    if not _is_finite(t):
+        raise InputError(f"t is {t!r}; expected a finite number")
+    return average([a, b], [1 - t, t], kind="spherical", buffers=buffers)
+
+
+def average(
+    networks: Sequence[T],
+    weights: Sequence[float] | None = None,
+    *,
+    kind: str = "mean",
+    buffers: Collection[str] = (),
+) -> T:
+    """The average of the ``kind`` named in ``AVERAGES``; ``buffers`` are not trained and averaged linearly."""
+    if not isinstance(kind, str) or kind not in AVERAGES:
+        raise InputError(f"average is {kind!r}; expected one of {', '.join(AVERAGES)}")
+    _check(networks)
+    shares = normalized_weights(weights, len(networks))
+    ties = tied_names(*(points(network) for network in networks))
+    coefficients = AVERAGES[kind](networks, shares, ties, buffers)
+    mine = _combined([points(network) for network in networks], shares, coefficients, ties, buffers)
+    first = networks[0]
+    result: Any = mine
+    if isinstance(first, Delta):
+        result = Delta(mine)
+    elif isinstance(first, MeanField):
+        deviations = [network.std for network in networks if isinstance(network, MeanField)]
+        result = MeanField(mine, _combined(deviations, shares, shares, tied_names(*deviations), ()))
+    return result  # type: ignore[no-any-return]
+
+
+def normalized_weights(weights: Sequence[float] | None, count: int) -> list[float]:
+    """One weight for each of ``count`` networks, with sum 1."""
+    if weights is None:
+        return [1 / count] * count
+    try:
+        given = [float(weight) for weight in weights]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"weights is {weights!r}; expected one number for each of the {count} networks") from error
+    if len(given) != count:
+        raise InputError(f"weights has {len(given)} entries; expected one for each of the {count} networks")
+    total = math.fsum(given)
+    if not all(map(math.isfinite, given)) or not total > 0:
+        raise InputError(f"weights are {given}; expected finite numbers with a positive sum")
+    return [weight / total for weight in given]
+
+
+def _is_finite(number: object) -> bool:
+    return not isinstance(number, bool) and isinstance(number, Real) and math.isfinite(number)
+
+
+def _check(networks: Sequence[Network]) -> None:
+    if not networks:
+        raise InputError("networks is empty; expected at least one network")
+    first = points(networks[0])
+    for number, network in enumerate(networks):
+        if isinstance(network, Gaussian | LowRank):
+            raise InputError(
+                f"network {number} is a {type(network).__name__}: the average of correlated ones has no closed form; "
+                f"expected its marginals"
+            )
+        if isinstance(network, MeanField) != isinstance(networks[0], MeanField):
+            raise InputError(f"networks 0 and {number} are a point and a posterior; expected one kind")
+        parts = [(first, points(network), "")]
+        if isinstance(network, MeanField) and isinstance(networks[0], MeanField):
+            parts.append((networks[0].std, network.std, " a deviation of"))
+        for mine, theirs, what in parts:
+            if odd := sorted(mine.keys() ^ theirs.keys()):
+                has, lacks = (0, number) if odd[0] in mine else (number, 0)
+                raise InputError(f"network {has} has{what} '{odd[0]}' and network {lacks} has not")
+            for name, tensor in mine.items():
+                if tensor.shape != theirs[name].shape:
+                    raise InputError(
+                        f"'{name}' has shape {tuple(tensor.shape)} in network 0 and {tuple(theirs[name].shape)} in "
+                        f"network {number}; expected equal shapes"
+                    )
+
+
+def _wide(tensor: Tensor, device: torch.device) -> Tensor:
+    return tensor.detach().to(device, torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def _averaged(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _combined(
+    parts: Sequence[Mapping[str, Tensor]],
+    shares: Sequence[float],
+    coefficients: Sequence[float],
+    ties: Mapping[str, str],
+    buffers: Collection[str],
+) -> dict[str, Tensor]:
+    """Σ cᵢ θᵢ, name by name, with the shares in place of c for buffers."""
+    result: dict[str, Tensor] = {}
+    for name, tensor in parts[0].items():
+        if ties[name] != name:
+            result[name] = result[ties[name]]
+        elif not _averaged(tensor):
+            result[name] = tensor.detach().clone()
+        else:
+            factors = shares if name in buffers else coefficients
+            total = torch.zeros_like(_wide(tensor, tensor.device))
+            for factor, part in zip(factors, parts, strict=True):
+                total.add_(_wide(part[name], tensor.device), alpha=factor)
+            result[name] = total.to(tensor.dtype)
+    return result
+
+
+def _linear(
+    networks: Sequence[Network], shares: Sequence[float], ties: Mapping[str, str], buffers: Collection[str]
+) -> Sequence[float]:
+    """The mean: every network with its share."""
+    return shares
+
+
+def _spherical(
+    networks: Sequence[Network], shares: Sequence[float], ties: Mapping[str, str], buffers: Collection[str]
+) -> Sequence[float]:
+    """The coefficients of the Karcher mean of the directions, times the mean length.
+
+    The mean m minimises Σ wᵢ φ(m, θ̂ᵢ)² and is found by m ← exp_m(Σ wᵢ log_m θ̂ᵢ). Every iterate is a combination of
+    the θ̂ᵢ, so that their inner products are all that is needed. Angles near 0 are inexact by that route, but enter
+    only through φ/sin φ and cos φ, which are not. For two networks the great circle is used as it is.
+    """
+    parts = [points(network) for network in networks]
+    names = [n for n, tensor in parts[0].items() if ties[n] == n and n not in buffers and _averaged(tensor)]
+    by = [exponent(*(part[name] for name in names)) if names else 0 for part in parts]
+    gram = _inner_products(parts, names, by)
+    own = gram.diagonal().sqrt()
+    if not bool((own > 0).all()):
+        raise InputError(f"network {int(own.argmin())} has only weights that are 0; it has no direction to average")
+    cosines = (gram / own[:, None] / own).clamp(-1, 1)
+    lengths = torch.tensor([unscaled(float(length), e) for length, e in zip(own, by, strict=True)], dtype=torch.float64)
+    if not bool(torch.isfinite(lengths).all()):
+        raise InputError(f"network {int(lengths.argmax())} has a norm beyond float64; expected smaller weights")
+    opposite = ((2 + 2 * cosines).sqrt() <= _ANTIPODAL).nonzero()
+    if len(opposite):
+        i, j = opposite[0].tolist()
+        raise InputError(
+            f"networks {i} and {j} are opposite to each other; between them there is no shortest great circle"
+        )
+    share = torch.tensor(shares, dtype=torch.float64)
+    direction = _great_circle(cosines, share) if len(shares) == 2 else _karcher(cosines, share)
+    return (direction / lengths * (share @ lengths)).tolist()
+
+
+def _inner_products(parts: Sequence[Mapping[str, Tensor]], names: Sequence[str], by: Sequence[int]) -> Tensor:
+    """⟨θᵢ, θⱼ⟩·2^(−eᵢ−eⱼ) over the weights of these names, (N, N) in float64."""
+    total = torch.zeros(len(parts), len(parts), dtype=torch.float64)
+    for name in names:
+        device = parts[0][name].device
+        wide = (scaled(_wide(part[name], device), e) for part, e in zip(parts, by, strict=True))
+        rows = torch.stack([tensor.reshape(-1) for tensor in wide])
+        total += (rows @ rows.mH).real.cpu()
+    return total
+
+
+def _great_circle(cosines: Tensor, share: Tensor) -> Tensor:
+    """sin((1−t)φ)/sin φ and sin(tφ)/sin φ."""
+    cosine = cosines[0, 1]
+    angle = 2 * torch.atan2((2 - 2 * cosine).sqrt(), (2 + 2 * cosine).sqrt())
+    return share if float(angle) == 0 else (share * angle).sin() / angle.sin()
+
+
+def _karcher(cosines: Tensor, share: Tensor) -> Tensor:
+    """The coefficients of the mean direction, (N,)."""
+
+    def unit(coefficients: Tensor) -> Tensor:
+        square = coefficients @ cosines @ coefficients
+        if not float(square) > _ANTIPODAL**2:
+            raise InputError("the directions of the networks cancel; they have no mean on the sphere")
+        return coefficients / square.sqrt()
+
+    current = unit(share)
+    for _ in range(_STEPS):
+        towards = (cosines @ current).clamp(-1, 1)
+        angles = 2 * torch.atan2((2 - 2 * towards).sqrt(), (2 + 2 * towards).sqrt())
+        factors = share * torch.where(angles > 0, angles / angles.sin(), torch.ones_like(angles))
+        step = factors - (factors @ towards) * current
+        size = (step @ cosines @ step).clamp(min=0).sqrt()
+        if float(size) < 1e-14:
+            return current
+        current = unit(size.cos() * current + size.sin() * step / size)
+    if float(size) < 1e-9:
+        return current
+    raise InputError(f"the mean on the sphere did not settle in {_STEPS} steps; the networks are too far apart")
+
+
+Coefficients = Callable[[Sequence[Network], Sequence[float], Mapping[str, str], Collection[str]], Sequence[float]]
+
+AVERAGES: dict[str, Coefficients] = {"mean": _linear, "spherical": _spherical}
+"""Name → the coefficients with which the networks' trained weights are summed."""

@@ -1,0 +1,196 @@
+"""Passes over data that measure the units of networks, each with the corrections of earlier layers in place."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from coset._show.progress import Ticker
+from coset.alignment.merging.layer_statistics import (
+    Anatomy,
+    ChannelMoments,
+    Layer,
+    LayerWatch,
+    moments,
+    read_anatomy,
+    run,
+)
+from coset.alignment.merging.renormalized import Correction, correction, refreshed
+from coset.errors import InputError
+from coset.symmetry import Symmetry
+from coset.symmetry.axes import units_of
+
+Params = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Task:
+    """The question: which correction ("refresh", "repair" or "rescale"), of which network, after which ends.
+
+    ``batch_ends``: whether the ends' batch norms, too, use the statistics of the batch and not their own.
+    """
+
+    kind: str
+    sym: Symmetry
+    model: nn.Module
+    merged: Params
+    ends: Sequence[Params]
+    weights: Sequence[float]
+    hidden_only: bool
+    batch_ends: bool = False
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a pass over the data has told.
+
+    ``layers``: those to be corrected. ``found``: weight or running variance → the moments of the layer's outputs before
+    correction, or of what the norm reads, in the merged network; ``ends``: the same in each end, as it is.
+    """
+
+    anatomy: Anatomy
+    layers: tuple[Layer, ...]
+    found: Mapping[str, ChannelMoments]
+    ends: Sequence[Mapping[str, ChannelMoments]]
+
+
+def first_pass(task: Task, batches: Iterable[Tensor], bar: Ticker) -> Known:
+    """Correct every batch by its own statistics, and pool these."""
+    anatomy: Anatomy | None = None
+    layers: tuple[Layer, ...] = ()
+    ends: list[dict[str, ChannelMoments]] = [{} for _ in task.ends]
+    found: dict[str, ChannelMoments] = {}
+    for number, inputs in enumerate(batches):
+        if bad := int(inputs.isfinite().logical_not().sum()):
+            raise InputError(f"batch {number} of data has {bad} entries that are NaN or infinite; expected none")
+        if anatomy is None:
+            anatomy = read_anatomy(task.model, task.merged, inputs)
+            layers = _to_correct(task, anatomy)
+        ask = list(zip(task.ends, ends, strict=True)) if layers or task.batch_ends else []
+        seen = [_as_it_is(task, end, layers, inputs, number) for end, _ in ask]
+        for (_, total), part in zip(ask, seen, strict=True):
+            _pool(total, part)
+
+        def change(
+            layer: Layer, own: ChannelMoments, seen: Sequence[Mapping[str, ChannelMoments]] = seen
+        ) -> Correction:
+            return _correction(task, layer, own, seen)
+
+        _pool(found, _watched(task.model, task.merged, layers, inputs, change, _by_batch(number)))
+        bar.advance()
+    assert anatomy is not None
+    return Known(anatomy, layers, found, ends)
+
+
+def next_pass(task: Task, known: Known, batches: Iterable[Tensor], bar: Ticker) -> Known:
+    """Correct every batch by the statistics of the pass before, and pool what it has now."""
+    found: dict[str, ChannelMoments] = {}
+    changes = corrections(task, known)
+    params = refreshed(task.merged, known.found, known.anatomy.norms)
+    statistics = {norm.variance: (params[norm.mean], params[norm.variance]) for norm in known.anatomy.norms}
+
+    def change(layer: Layer, own: ChannelMoments) -> Correction:
+        return changes[layer.weight]
+
+    def normalize(variance: str, call: Mapping[str, Any], own: ChannelMoments) -> Tensor:
+        mean, spread = statistics[variance]
+        return F.batch_norm(**{**call, "running_mean": mean, "running_var": spread, "training": False})
+
+    for inputs in batches:
+        _pool(found, _watched(task.model, task.merged, known.layers, inputs, change, normalize))
+        bar.advance()
+    return Known(known.anatomy, known.layers, found, known.ends)
+
+
+def corrections(task: Task, known: Known) -> dict[str, Correction]:
+    """Weight → the correction of its outputs, from the pooled statistics."""
+    return {layer.weight: _correction(task, layer, known.found[layer.weight], known.ends) for layer in known.layers}
+
+
+def target(ends: Sequence[Mapping[str, ChannelMoments]], weights: Sequence[float], name: str) -> tuple[Tensor, Tensor]:
+    """The weighted means of the ends' means and deviations."""
+    mean = torch.stack([share * end[name].mean for share, end in zip(weights, ends, strict=True)]).sum(0)
+    deviation = torch.stack([share * end[name].deviation for share, end in zip(weights, ends, strict=True)]).sum(0)
+    return mean, deviation
+
+
+def is_hidden(sym: Symmetry, layer: Layer) -> bool:
+    """Whether the outputs of a layer carry a class that permutes."""
+    node = sym.parameters[layer.weight].axes[layer.axis]
+    return any(sym.classes[unit.name].permutes for unit in units_of(node))
+
+
+def _to_correct(task: Task, anatomy: Anatomy) -> tuple[Layer, ...]:
+    return tuple(
+        layer
+        for layer in anatomy.layers
+        if task.kind != "refresh" and not layer.norm and (is_hidden(task.sym, layer) or not task.hidden_only)
+    )
+
+
+def _correction(
+    task: Task, layer: Layer, own: ChannelMoments, ends: Sequence[Mapping[str, ChannelMoments]]
+) -> Correction:
+    mean, deviation = target(ends, task.weights, layer.weight)
+    shifts = task.kind == "repair" and layer.bias is not None
+    return correction(own, mean if shifts else None, deviation, task.merged[layer.weight].dtype)
+
+
+_Change = Callable[[Layer, ChannelMoments], Correction | None]
+_Normalize = Callable[[str, Mapping[str, Any], ChannelMoments], Tensor]
+
+
+def _watched(
+    model: nn.Module, params: Params, layers: Sequence[Layer], inputs: Tensor, change: _Change, normalize: _Normalize
+) -> dict[str, ChannelMoments]:
+    """Run a network on a batch with changed outputs; returns the moments before the change."""
+    by_weight = {layer.weight: layer for layer in layers}
+    found: dict[str, ChannelMoments] = {}
+
+    def on_layer(weight: str, outputs: Tensor) -> Tensor:
+        layer = by_weight.get(weight)
+        if layer is None:
+            return outputs
+        own = found[weight] = moments(outputs, layer.channel, f"the outputs of '{weight}'")
+        changed = change(layer, own)
+        return outputs if changed is None else changed(outputs, layer.channel)
+
+    def on_norm(variance: str, call: Mapping[str, Any]) -> Tensor:
+        own = moments(call["input"], 1, f"the inputs of the norm of '{variance}'")
+        _pool(found, {variance: own})
+        return normalize(variance, call, own)
+
+    run(model, params, inputs, LayerWatch(on_layer, on_norm))
+    return found
+
+
+def _as_it_is(
+    task: Task, end: Params, layers: Sequence[Layer], inputs: Tensor, number: int
+) -> dict[str, ChannelMoments]:
+    """The moments of an end, whose outputs are not changed."""
+    normalize = _by_batch(number) if task.batch_ends else _by_itself
+    return _watched(task.model, end, layers, inputs, lambda layer, own: None, normalize)
+
+
+def _by_itself(variance: str, call: Mapping[str, Any], own: ChannelMoments) -> Tensor:
+    return F.batch_norm(**call)
+
+
+def _by_batch(number: int) -> _Normalize:
+    def normalize(variance: str, call: Mapping[str, Any], own: ChannelMoments) -> Tensor:
+        if own.count < 2:
+            raise InputError(
+                f"batch {number} of data gives the batch norm of '{variance}' one value per channel; its statistics "
+                f"need two: choose another batch_size"
+            )
+        return F.batch_norm(**{**call, "running_mean": None, "running_var": None, "training": True})
+
+    return normalize
+
+
+def _pool(total: dict[str, ChannelMoments], part: Mapping[str, ChannelMoments]) -> None:
+    for name, found in part.items():
+        total[name] = total[name] + found if name in total else found

@@ -1,0 +1,57 @@
+"""Weights into files: whole or not at all, and never onto what they were made from."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from coset._files.atomic import atomic_path, output_folder, require_reachable
+from coset._files.tensors import write_tensors
+from coset.checkpoints.reading import require_finite
+from coset.errors import InputError
+
+AnyPath = str | os.PathLike[str]
+
+
+def write_checkpoint(path: AnyPath, params: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file atomically; names, dtypes and values are kept, and the same content is the same bytes.
+
+    Tensors that share memory are written once under each of their names. ``metadata``: texts for the header; "format"
+    is "pt" unless it says otherwise, as other libraries expect. Entries that are NaN or infinite are refused.
+    """
+    texts = {"format": "pt", **(metadata or {})}
+    for name, text in texts.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise InputError(f"metadata {name!r} is {text!r}; expected a text")
+    copies = {}
+    for name, tensor in params.items():
+        require_finite(name, tensor, f"what is to be written to {path}")
+        # Copies, because safetensors takes neither shared memory nor other strides.
+        copies[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+    with atomic_path(path) as part:
+        write_tensors(part, copies, texts)
+
+
+@contextmanager
+def output_file(path: AnyPath, others: Sequence[AnyPath] = ()) -> Iterator[Path]:
+    """A path to write a file to, checked before any work is done: its folder is made and can be written to.
+
+    A folder, a device, or one of the ``others``, by whatever path, is refused. If the block fails, folders made for it
+    go again.
+    """
+    target = Path(path)
+    require_reachable(target)
+    if target.is_dir():
+        raise InputError(f"{target} is a folder; expected a file to write")
+    if target.exists() and not target.is_file():
+        raise InputError(f"{target} is not a regular file; expected a file to write")
+    for source in map(Path, others):
+        # Not Path.resolve: that raises where links lead in a circle, which is for the reader of ``source`` to tell.
+        same = os.path.realpath(target) == os.path.realpath(source)
+        if same or (target.exists() and source.exists() and target.samefile(source)):
+            raise InputError(f"{target} would overwrite {source}; expected another file to write")
+    with output_folder(target.parent):
+        yield target

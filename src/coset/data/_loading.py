@@ -1,0 +1,112 @@
+"""From files to tensors."""
+
+import hashlib
+import os
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coset.data._dataset import Dataset, Split
+from coset.data._folders import locate
+from coset.data._reading import read_embedded, read_published
+from coset.data.catalog import Entry, lookup
+from coset.data.normalization import Normalization, apply_in_place, fit_array, identity
+from coset.data.splitting import check_seed
+from coset.errors import InputError
+
+
+def load(
+    name: str,
+    *,
+    split: int = 0,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+    normalize: bool = True,
+    flatten: bool = False,
+    verify: bool = True,
+    root: str | os.PathLike[str] | None = None,
+) -> Dataset:
+    """A dataset as tensors in memory: images (N, C, H, W) or features (N, D); labels (N,) int64 or targets (N, 1).
+
+    - ``split``: which of the 20 canonical splits, for the UCI sets.
+    - ``seed``: of the stratified cut that holds out a fifth, for ``digits`` and ``breast-cancer``.
+    - ``normalize``: give each channel, feature and target mean 0 and standard deviation 1 over the whole train part,
+      validation examples that ``split`` cuts out of it later included. To keep those out, load with
+      ``normalize=False``, cut, and apply ``Normalization.fit(train.x)`` to each part. Without it images are in [0, 1],
+      features and targets as published.
+    - ``flatten``: inputs as (N, C·H·W).
+    - ``verify``: refuse files whose content is not the published one, by SHA-256.
+    - ``root``: look there, instead of in ``COSET_DATA`` and the cache.
+
+    The arithmetic is done on the CPU, in float64 for tables and at least in float32 for images, so that the tensors do
+    not depend on the device.
+    """
+    entry = lookup(name)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise InputError(f"dtype is {dtype!r}, expected a floating point type")
+    variant = _variant(entry, split, seed)
+    place = _device(device)
+    if entry.parts:
+        raw, content = read_published(entry, locate(entry, root), variant, compare=verify)
+    else:
+        raw, content = read_embedded(entry, variant)
+    options = f"{name} {variant} {dtype} normalize={normalize} flatten={flatten}"
+    regression = entry.task == "regression"
+    x_normalization = fit_array(raw.x_train, raw.scale) if normalize else identity(raw.x_train.shape[1])
+    y_normalization = None
+    if regression:
+        y_normalization = fit_array(raw.y_train) if normalize else identity(raw.y_train.shape[1])
+
+    def inputs(array: NDArray[Any]) -> Tensor:
+        x = _tensor(array, raw.scale, x_normalization, dtype)
+        return (x.flatten(1) if flatten else x).to(place)
+
+    def targets(array: NDArray[Any]) -> Tensor:
+        if y_normalization is None:
+            return torch.from_numpy(array.astype(np.int64)).to(place)
+        return _tensor(array, 1.0, y_normalization, dtype).to(place)
+
+    return Dataset(
+        name=name,
+        task=entry.task,
+        train=Split(inputs(raw.x_train), targets(raw.y_train)),
+        test=Split(inputs(raw.x_test), targets(raw.y_test)),
+        classes=entry.classes,
+        x_normalization=x_normalization,
+        y_normalization=y_normalization,
+        fingerprint=hashlib.sha256(f"{options}\n{content}".encode()).hexdigest(),
+        unlabelled=None if raw.unlabelled is None else inputs(raw.unlabelled),
+    )
+
+
+def _variant(entry: Entry, split: int, seed: int) -> int:
+    """The number that the reader wants; a choice that the dataset does not offer is refused, not ignored."""
+    if entry.splits == 0:
+        if split != 0:
+            raise InputError(f"split is {split}, but {entry.name} has no canonical splits: choose a seed instead")
+        return check_seed(seed)
+    if seed != 0:
+        raise InputError(f"seed is {seed}, but the test part of {entry.name} is fixed: leave seed at 0")
+    if type(split) is not int or not 0 <= split < entry.splits:
+        raise InputError(f"split is {split!r}, expected 0 to {entry.splits - 1} for {entry.name}")
+    return split
+
+
+def _device(device: str | torch.device) -> torch.device:
+    try:
+        return torch.empty(0, device=device).device
+    # Where torch was built without the device it says so with an assertion.
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"device is {str(device)!r}, expected one that torch can use here: {reason}") from error
+
+
+def _tensor(array: NDArray[Any], scale: float, normalization: Normalization, dtype: torch.dtype) -> Tensor:
+    """``array / scale``, normalized; in place, because images fill much of the memory."""
+    exact = torch.float64 if array.dtype == np.float64 or dtype == torch.float64 else torch.float32
+    x = torch.from_numpy(np.require(array, requirements=["C", "W"])).to(exact, copy=True)
+    return apply_in_place(normalization, x.div_(scale)).to(dtype)

@@ -1,0 +1,1 @@
+"""Inference: one method a file."""

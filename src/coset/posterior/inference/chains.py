@@ -1,0 +1,174 @@
+"""Many chains of weights side by side: where they begin, which of their states are kept, and the density they see."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coset.distribution.samples import Samples
+from coset.errors import InputError
+from coset.posterior.fit import Fit, device_stream
+from coset.posterior.inference.starting import Start, fresh_weights, weights_of
+from coset.posterior.problem import Problem
+from coset.train.randomness import stream_seed
+
+LogDensity = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""States of all chains (C, D) to values of an unnormalised log-density (C,) and gradients (C, D)."""
+
+ROUNDS = 50
+"""About as many records has the trace of a long run."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``cycles`` times: ``burn_in`` iterations that are thrown away, then ``draws``/``cycles`` kept every ``thin``."""
+
+    burn_in: int
+    draws: int
+    thin: int = 1
+    cycles: int = 1
+
+    @property
+    def length(self) -> int:
+        """Iterations of one cycle."""
+        return self.burn_in + self.draws // self.cycles * self.thin
+
+    def burning(self, iteration: int) -> bool:
+        """Whether an iteration belongs to the burn-in of its cycle."""
+        return iteration % self.length < self.burn_in
+
+    def kept(self, iteration: int) -> int | None:
+        """The number of the draw that the state after an iteration is, or None."""
+        cycle, within = divmod(iteration, self.length)
+        after = within - self.burn_in + 1
+        if after <= 0 or after % self.thin:
+            return None
+        return cycle * (self.draws // self.cycles) + after // self.thin - 1
+
+    def spans(self) -> list[range]:
+        """The iterations of each round: about ``ROUNDS`` rounds in all, none across the end of a burn-in or cycle."""
+        size = max(1, -(-self.length * self.cycles // ROUNDS))
+        spans = []
+        for begin in range(0, self.cycles * self.length, self.length):
+            for low, high in ((begin, begin + self.burn_in), (begin + self.burn_in, begin + self.length)):
+                spans += [range(at, min(at + size, high)) for at in range(low, high, size)]
+        return spans
+
+    def drawn(self, rounds: int) -> int:
+        """How many draws there are after that many rounds."""
+        return sum(self.kept(iteration) is not None for span in self.spans()[:rounds] for iteration in span)
+
+
+def check_states(start: Tensor) -> None:
+    """Raise unless ``start`` holds states (C, D) of chains."""
+    if start.ndim != 2 or not start.numel() or not start.is_floating_point():
+        raise InputError(f"start has shape {tuple(start.shape)} and type {start.dtype}; expected numbers (chains, D)")
+    if not bool(start.isfinite().all()):
+        raise InputError("start has values that are NaN or infinite")
+
+
+def joint_density(problem: Problem, rows: int | None = None) -> LogDensity:
+    """(log p(Y|θ) + log p(θ))/T of all chains on the whole data set, ``rows`` of it at a time to bound memory."""
+    size = problem.count if rows is None else rows
+    parts = list(zip(torch.split(problem.x, size), torch.split(problem.y, size), strict=True))
+
+    def density(flats: Tensor) -> tuple[Tensor, Tensor]:
+        values, gradients = torch.zeros_like(flats[:, 0]), torch.zeros_like(flats)
+        for x, y in parts:
+            # A part's log_joint counts its points N/M times, and the prior once: the weighted mean is the whole.
+            share = len(x) / problem.count / problem.temperature
+            for total, part in zip((values, gradients), problem.log_joints(flats, x, y), strict=True):
+                total.add_(part, alpha=share)
+        return values, gradients
+
+    return density
+
+
+def require_batching(problem: Problem) -> None:
+    """Raise unless the network runs with many weights at once."""
+    x, y = problem.x[:2], problem.y[:2]
+    # If this fails the fault is not the batching's, and the error is the network's own.
+    torch.func.grad(problem.log_joint)(problem.start, x, y)
+    try:
+        problem.log_joints(problem.start.expand(2, -1), x, y)
+    except (RuntimeError, ValueError, TypeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise InputError(
+            f"model cannot be run with the weights of many chains at once (torch.func.vmap: {reason}); expected one "
+            f"without operations in place and without control flow that depends on the data"
+        ) from error
+
+
+def _reinitialized(problem: Problem, chain: int, seed: int) -> Tensor:
+    return fresh_weights(problem, stream_seed("initial", seed, chain), "spread: 'prior' or a number")
+
+
+def _prior_draw(problem: Problem, chain: int, seed: int) -> Tensor:
+    moments = problem.prior_moments()
+    if moments is None:
+        raise InputError(
+            f"spread is 'prior' and the prior is a {type(problem.prior).__name__}; drawing from it needs a Gaussian "
+            f"prior: expected 'initial' or a number"
+        )
+    mean, std = moments
+    noise = torch.empty_like(mean).normal_(generator=device_stream("initial", seed, chain, mean))
+    return mean + std * noise
+
+
+SPREADS: dict[str, Callable[[Problem, int, int], Tensor]] = {"initial": _reinitialized, "prior": _prior_draw}
+"""Where chains other than the first begin, by name."""
+
+
+def starts(problem: Problem, start: Start | Samples | None, spread: str | float, chains: int, seed: int) -> Tensor:
+    """Where the chains begin, (chains, D).
+
+    ``start`` with a leading axis of the chains, or as many draws (an ensemble, say), says it. Else the first chain
+    begins at ``start`` (None: the model's weights), and the others as ``spread`` says: "initial": see
+    ``fresh_weights``; "prior": drawn from a Gaussian prior; a number s: from N(first, s²), 0 for all at one place.
+    """
+    given = start.posterior if isinstance(start, Fit) else start
+    if isinstance(given, Samples):
+        first = problem.layout.flatten(given.flat).to(problem.start)
+    else:
+        first = problem.start if given is None else problem.layout.flatten(weights_of(given, "start")).to(problem.start)
+    if first.ndim > 1:
+        if first.shape[:-1] != (chains,):
+            raise InputError(f"start has the leading axes {tuple(first.shape[:-1])}; expected ({chains},), the chains")
+        found = first.clone()
+    elif isinstance(spread, str):
+        if spread not in SPREADS:
+            raise InputError(f"spread is {spread!r}; expected one of {', '.join(SPREADS)}, or a number ≥ 0")
+        found = torch.stack([first, *(SPREADS[spread](problem, chain, seed) for chain in range(1, chains))])
+    else:
+        if isinstance(spread, bool) or not isinstance(spread, int | float) or not 0 <= spread < math.inf:
+            raise InputError(f"spread is {spread!r}; expected one of {', '.join(SPREADS)}, or a number ≥ 0")
+        found = first.repeat(chains, 1)
+        found[1:] += spread * torch.empty_like(found[1:]).normal_(generator=device_stream("initial", seed, 0, found))
+    check_states(found)
+    return found
+
+
+def samples_of(problem: Problem, draws: Tensor) -> Samples:
+    """States (chains, draws, D) as a distribution, with what was not inferred repeated beside them."""
+    lead = draws.shape[:2]
+    fixed = problem.layout.fixed
+    return Samples(
+        {
+            name: tensor.expand(*lead, *tensor.shape) if name in fixed else tensor
+            for name, tensor in problem.layout.whole(draws).items()
+        }
+    )
+
+
+def finished(problem: Problem, plan: Plan, rounds: int, state: Mapping[str, Tensor]) -> tuple[Samples, tuple[str, ...]]:
+    """The draws of a run that ended after ``rounds``, and what is to be said of their number."""
+    drawn = plan.drawn(rounds)
+    if drawn == plan.draws:
+        return samples_of(problem, state["draws"]), ()
+    if drawn:
+        note = f"the run was ended after {drawn} of {plan.draws} draws"
+        return samples_of(problem, state["draws"][:, :drawn]), (note,)
+    note = "the run was ended in its burn-in: the only draw is the last state of each chain"
+    return samples_of(problem, state["position"].unsqueeze(1)), (note,)

@@ -1,0 +1,197 @@
+"""Mean-field variational inference with reparametrised gradients (Rossi et al. 2023, appendix E)."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coset._files.sealed import checksum
+from coset.distribution import MeanField
+from coset.errors import InputError
+from coset.posterior.fit import (
+    Callback,
+    Control,
+    Fit,
+    check_count,
+    check_positive,
+    device_stream,
+    epoch_batches,
+    require_finite_losses,
+    run_rounds,
+)
+from coset.posterior.inference.flat_optimizer import FlatOptimizer, optimization
+from coset.posterior.inference.negative_elbo import KL, EntropyTerm, NegativeELBO
+from coset.posterior.inference.starting import Start, initial_weights, points_of
+from coset.posterior.likelihoods import Likelihood
+from coset.posterior.problem import Data, PriorLike, Problem, pose
+from coset.train import Recipe
+
+ADVICE = "a lower learning_rate, a smaller std to begin with or more samples may help"
+
+KLWeight = Callable[[int], float]
+"""The weight of the KL in each epoch, counted from 0."""
+
+
+def fit_mean_field(
+    model: nn.Module,
+    data: Data,
+    *,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    likelihood: Likelihood | str = "categorical",
+    prior: PriorLike = 1.0,
+    temperature: float = 1.0,
+    optimizer: str = "adam",
+    momentum: float = 0.0,
+    schedule: str = "constant",
+    warmup_epochs: int = 0,
+    samples: int = 1,
+    antithetic: bool = True,
+    std: float = 0.01,
+    kl: str | None = None,
+    kl_weight: KLWeight | None = None,
+    start: Start | None = None,
+    seed: int = 0,
+    checkpoint: Path | str | None = None,
+    checkpoint_seconds: float = 5.0,
+    callback: Callback | None = None,
+    show: bool | None = None,
+) -> Fit[MeanField]:
+    """Maximise the ELBO E_q[log p(Y|θ)] − KL[q‖p] over q = N(m, diag(s²)); tempered: see ``NegativeELBO``.
+
+    Begins at ``start`` (by default the model's own weights; a distribution's mean) with all deviations ``std``, or at a
+    given ``MeanField`` with its own.
+    ``samples`` weights are drawn for each step, every second the mirror image of the one before if ``antithetic``.
+    ``kl``: "closed" for Gaussian priors (their default), "monte-carlo" or "sticking" for any. ``kl_weight``: a weight
+    of the KL for each epoch; None is 1 throughout, and anything else does not maximise the ELBO. The trace has, per
+    data point, the elbo, the nll E_q[−log p(Y|θ)] as the epoch saw it while q moved, and the kl at its end
+    (−E_q[log p] − T·H if tempered).
+    """
+    problem = pose(model, data, likelihood, prior, temperature, points_of(start))
+    recipe = optimization(epochs, batch_size, learning_rate, optimizer, momentum, schedule, warmup_epochs)
+    descent = Descent(recipe, samples, antithetic, std, kl, kl_weight)
+    control = Control(seed, checkpoint, checkpoint_seconds, callback, show)
+    return descend(problem, descent, start, control)
+
+
+@dataclass(frozen=True)
+class Descent:
+    """How the ELBO is climbed: the settings of ``fit_mean_field`` that are not of the problem, checked."""
+
+    recipe: Recipe
+    samples: int = 1
+    antithetic: bool = True
+    std: float = 0.01
+    kl: str | None = None
+    kl_weight: KLWeight | None = None
+
+    def __post_init__(self) -> None:
+        check_count("samples", self.samples)
+        check_positive("std", self.std)
+        if self.kl is not None and self.kl not in KL:
+            raise InputError(f"kl is {self.kl!r}; expected one of {', '.join(KL)}")
+
+
+def descend(
+    problem: Problem,
+    how: Descent,
+    start: Start | None,
+    control: Control,
+    *,
+    method: str = "mean-field VI",
+    term: EntropyTerm | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Fit[MeanField]:
+    """Fit q to a problem that is posed; a ``term`` with the ``settings`` that tell its runs apart adds to H(q)."""
+    recipe, batch_size, seed = how.recipe, how.recipe.batch_size, control.seed
+    kl = ("closed" if problem.prior_moments() is not None else "monte-carlo") if how.kl is None else how.kl
+    weights = None if how.kl_weight is None else _kl_weights(how.kl_weight, recipe.epochs)
+    objective = NegativeELBO(problem, how.samples, kl, antithetic=how.antithetic, term=term)
+    steps = -(-problem.count // batch_size)
+    flat = FlatOptimizer(_initial_values(problem, start, how.std), recipe, steps, problem.layout.sizes)
+    losses: list[float] = []
+
+    def advance(epoch: int) -> dict[str, float]:
+        weight = 1.0 if weights is None else weights[epoch]
+        nll = _epoch(objective, flat, batch_size, seed, epoch, weight, losses[-1] if losses else None)
+        losses.append(nll)
+        share = objective.divergence(flat.state["values"], device_stream("divergence", seed, epoch, problem.start))
+        share /= problem.count
+        record = {"elbo": -nll - share, "nll": nll, "kl": share, "kl_weight": weight}
+        if term is None:
+            return record
+        gain = problem.temperature * term.mean() / problem.count
+        return record | {"gain": gain, "symmetrized_elbo": record["elbo"] + gain}
+
+    told = {
+        **{f"recipe {name}": value for name, value in recipe.to_dict().items()},
+        "samples": how.samples,
+        "antithetic": how.antithetic,
+        "std": how.std,
+        "kl": kl,
+        "kl weights": weights,
+        "start": f"checksum {checksum(flat.state['values']):08x}",
+        **(settings or {}),
+    }
+    trace, seconds = run_rounds(method, problem, told, flat.state, recipe.epochs, advance, control, ("nll", losses))
+    return Fit(mean_field_of(problem, flat.state["values"]), trace, method, seconds)
+
+
+def _kl_weights(kl_weight: KLWeight, epochs: int) -> list[float]:
+    if not callable(kl_weight):
+        raise InputError(f"kl_weight is a {type(kl_weight).__name__}; expected a function of the epoch")
+    weights = [kl_weight(epoch) for epoch in range(epochs)]
+    for epoch, weight in enumerate(weights):
+        check_positive(f"kl_weight({epoch})", weight, zero=True)
+    return [float(weight) for weight in weights]
+
+
+def mean_field_of(problem: Problem, values: Tensor) -> MeanField:
+    """The distribution whose flat means and logarithms of deviations (2, D) are given."""
+    layout = problem.layout
+    deviations = {name: tensor.clone() for name, tensor in layout.views(values[1].detach().exp()).items()}
+    return MeanField(layout.whole(values[0]), layout.with_aliases(deviations))
+
+
+def _initial_values(problem: Problem, start: Start | None, std: float) -> Tensor:
+    layout = problem.layout
+    start = start.posterior if isinstance(start, Fit) else start
+    if isinstance(start, MeanField):
+        mean, spread = layout.flatten(start.mean), layout.flatten(start.std)
+        if bool((spread <= 0).any()):
+            raise InputError("start has deviations of 0; expected a MeanField with deviations > 0")
+        log_std = spread.log()
+    else:
+        mean = initial_weights(problem, start)
+        log_std = torch.full_like(mean, math.log(std))
+    values = torch.stack([mean, log_std]).to(problem.start)
+    if not bool(values.isfinite().all()):
+        raise InputError("start has values that are NaN or infinite")
+    return values
+
+
+def _epoch(
+    objective: NegativeELBO,
+    flat: FlatOptimizer,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    weight: float,
+    before: float | None,
+) -> float:
+    """One pass over the data; the mean negative log-likelihood over it."""
+    problem = objective.problem
+    generator = device_stream("noise", seed, epoch, problem.start)
+    objective.begin(seed, epoch)
+    losses, sizes = [], []
+    for index, (x, y) in enumerate(epoch_batches(problem, batch_size, seed, epoch)):
+        losses.append(objective.step(flat, epoch * flat.steps_per_epoch + index, x, y, generator, weight))
+        sizes.append(len(x))
+    values = require_finite_losses(losses, before, epoch, ADVICE)
+    counts = torch.tensor(sizes, dtype=torch.float64)
+    return float(values @ counts / counts.sum())

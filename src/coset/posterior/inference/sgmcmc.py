@@ -1,0 +1,142 @@
+"""Stochastic gradient Markov chain Monte Carlo: SGLD, SGHMC and their cyclical forms, with batched chains."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from coset._files.sealed import checksum
+from coset.distribution.samples import Samples
+from coset.posterior.fit import Callback, Control, Fit, check_count, device_stream, run_rounds
+from coset.posterior.inference.chains import Plan, finished, require_batching, starts
+from coset.posterior.inference.langevin import Dynamics, Gradient, Langevin, check_plan
+from coset.posterior.inference.starting import Start, points_of
+from coset.posterior.likelihoods import Likelihood
+from coset.posterior.problem import Data, PriorLike, Problem, pose
+from coset.train.randomness import stream
+
+
+def fit_sgmcmc(
+    model: nn.Module,
+    data: Data,
+    *,
+    step_size: float,
+    draws: int,
+    burn_in: int,
+    batch_size: int,
+    method: str = "sghmc",
+    chains: int = 4,
+    thin: int = 1,
+    cycles: int = 1,
+    friction: float | None = None,
+    noise_estimate: float = 0.0,
+    preconditioner: str = "identity",
+    own_batches: bool = False,
+    start: Start | Samples | None = None,
+    spread: str | float = "initial",
+    likelihood: Likelihood | str = "categorical",
+    prior: PriorLike = 1.0,
+    temperature: float = 1.0,
+    seed: int = 0,
+    checkpoint: Path | str | None = None,
+    checkpoint_seconds: float = 5.0,
+    callback: Callback | None = None,
+    show: bool | None = None,
+) -> Fit[Samples]:
+    """Draws from p_T(θ|Y) ∝ (p(Y|θ)p(θ))^{1/T} by stochastic gradients; the equations are those of ``langevin``.
+
+    ``method``: "sgld", "sghmc", and "csgld", "csghmc" with step sizes that fall along a cosine in each of ``cycles``
+    cycles (Zhang et al. 2020). All chains move together: after ``burn_in`` steps ``draws`` states of each are kept,
+    every ``thin`` steps; a cyclical method takes ``burn_in`` steps without noise at the beginning of each cycle and
+    ``draws``/``cycles`` draws after them. A step sees ``batch_size`` points, the same for all chains, which is faster,
+    or with ``own_batches`` others for each; each pass over the data is in a new order and leaves out what does not
+    fill a batch. ``step_size`` is for sums over the data: a learning rate divided by N. The draws are biased by step
+    size and by the gradient's noise, of which ``noise_estimate``, its variance, is subtracted from what is added.
+    Chains begin as ``start`` and ``spread`` say (``chains.starts``). The trace has, per data point,
+    the log_joint of the batches, as mean over the chains.
+    """
+    problem = pose(model, data, likelihood, prior, temperature, points_of(start))
+    check_count("chains", chains)
+    check_count("batch_size", batch_size)
+    dynamics = Dynamics(method, step_size, friction, problem.temperature, noise_estimate, preconditioner)
+    plan = Plan(burn_in, draws, thin, cycles)
+    check_plan(plan, dynamics)
+    control = Control(seed, checkpoint, checkpoint_seconds, callback, show)
+    require_batching(problem)
+    begin = starts(problem, start, spread, chains, seed)
+    sampler = Langevin(
+        batch_gradient(problem, min(batch_size, problem.count), own_batches, seed), begin, plan, dynamics
+    )
+    spans = plan.spans()
+
+    def advance(number: int) -> Mapping[str, float]:
+        record = sampler.advance(spans[number], device_stream("noise", seed, number, begin))
+        return {**record, "log_joint": record["log_joint"] / problem.count}
+
+    settings = {
+        "dynamics": repr(dynamics),
+        "plan": repr(plan),
+        "batch_size": batch_size,
+        "own_batches": own_batches,
+        "start": f"checksum {checksum(begin):08x} of {chains} chains",
+    }
+    trace, seconds = run_rounds(method, problem, settings, sampler.state, len(spans), advance, control)
+    posterior, notes = finished(problem, plan, len(trace), sampler.state)
+    return Fit(posterior, trace, method, seconds, notes)
+
+
+def sample_sgmcmc(
+    gradient: Gradient,
+    start: Tensor,
+    *,
+    draws: int,
+    burn_in: int,
+    thin: int = 1,
+    cycles: int = 1,
+    seed: int = 0,
+    method: str = "sghmc",
+    step_size: float,
+    friction: float | None = None,
+    temperature: float = 1.0,
+    noise_estimate: float = 0.0,
+    preconditioner: str = "identity",
+) -> Tensor:
+    """The same for any log-density, by ``gradient`` of iteration and states (C, D): draws (C, draws, D)."""
+    dynamics = Dynamics(method, step_size, friction, temperature, noise_estimate, preconditioner)
+    plan = Plan(burn_in, draws, thin, cycles)
+    check_plan(plan, dynamics)
+    sampler = Langevin(gradient, start, plan, dynamics)
+    for number, span in enumerate(plan.spans()):
+        sampler.advance(span, device_stream("noise", seed, number, start))
+    return sampler.state["draws"]
+
+
+def batch_gradient(problem: Problem, batch_size: int, own: bool, seed: int) -> Gradient:
+    """The untempered log_joint of minibatches and its gradient; which points a step sees depends on its number only."""
+    per_pass = problem.count // batch_size
+    order: dict[int, Tensor] = {}
+
+    def picked(iteration: int, chains: int) -> Tensor:
+        number, within = divmod(iteration, per_pass)
+        if number not in order:
+            order.clear()
+            order[number] = _orders(problem, chains if own else 1, seed, number)
+        return order[number][:, within * batch_size : (within + 1) * batch_size]
+
+    def gradient(iteration: int, flats: Tensor) -> tuple[Tensor, Tensor]:
+        if batch_size == problem.count:
+            return problem.log_joints(flats, problem.x, problem.y)
+        rows = picked(iteration, len(flats))
+        if own:
+            return problem.log_joints(flats, problem.x[rows], problem.y[rows], own=True)
+        return problem.log_joints(flats, problem.x.index_select(0, rows[0]), problem.y.index_select(0, rows[0]))
+
+    return gradient
+
+
+def _orders(problem: Problem, count: int, seed: int, number: int) -> Tensor:
+    """``count`` random orders of the data (count, N) for one pass."""
+    generator = stream("order", seed, number)
+    rows = [torch.randperm(problem.count, generator=generator, device="cpu") for _ in range(count)]
+    return torch.stack(rows).to(problem.x.device)

@@ -1,0 +1,44 @@
+"""How alike two representations are, modulo a group: Procrustes distances, CKA, intervals, tables of layers."""
+
+from coset.represent.similarity._advice import Advice, advice, invariant
+from coset.represent.similarity._cka import cka, cka_of_batches
+from coset.represent.similarity._hsic import ESTIMATORS, hsic
+from coset.represent.similarity._procrustes import Procrustes, procrustes
+from coset.represent.similarity.heat_maps import plot_layers
+from coset.represent.similarity.kernels import KERNELS
+from coset.represent.similarity.layer_matrix import MEASURES, LayerMatrix, compare_layers
+from coset.represent.similarity.network_comparison import LayerPair, NetworkComparison, compare_networks
+from coset.represent.similarity.resampling import (
+    Interval,
+    PermutationTest,
+    cka_interval,
+    cka_test,
+    procrustes_interval,
+    procrustes_test,
+)
+
+__all__ = [
+    "ESTIMATORS",
+    "KERNELS",
+    "MEASURES",
+    "Advice",
+    "Interval",
+    "LayerMatrix",
+    "LayerPair",
+    "NetworkComparison",
+    "PermutationTest",
+    "Procrustes",
+    "advice",
+    "cka",
+    "cka_interval",
+    "cka_of_batches",
+    "cka_test",
+    "compare_layers",
+    "compare_networks",
+    "hsic",
+    "invariant",
+    "plot_layers",
+    "procrustes",
+    "procrustes_interval",
+    "procrustes_test",
+]

@@ -1,0 +1,258 @@
+"""Stitching: one network below a layer, a map on channels, another network above it; only the map is trained.
+
+S(f, f̃, l, φ) = f̃_{>l} ∘ φ ∘ f_{≤l} (Godfrey et al. 2022, section 4; D.2 for the training). Both networks stay as they
+are; what is frozen is computed once.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from coset._batches import is_pair
+from coset._show.progress import progress
+from coset.errors import InputError
+from coset.represent._channel_maps import as_rows, find_axis, on_channels
+from coset.represent._crossing_features import CHUNK, KEPT_BYTES, CrossingFeatures, index_batches
+from coset.represent._cut import Change, Cut, cut, suited_to
+from coset.represent._layers import recording
+from coset.represent.stitching.least_squares import products
+from coset.represent.stitching.maps import MapFamily, Weights, make_family
+from coset.represent.stitching.refresh import batch_statistics, refresh_norms
+from coset.represent.stitching.settings import is_number
+from coset.train.check import check_pair
+from coset.train.loss import LOSSES
+from coset.train.metrics import evaluation_mode
+
+STARTS = ("least-squares", "random")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StitchTraining:
+    """How a map is trained: plain SGD on cross-entropy (D.2.1, whose momentum 0.9 wins over the 0 that D.2 tells).
+
+    ``head_start``: epochs in which scales stay fixed; None is half of all. ``batch_statistics``: batch normalisation
+    above the cut uses the statistics of the batch in training, and those of a last pass over the data, without
+    gradients and with the map in its final form, in evaluation; otherwise the second network's own in both.
+    """
+
+    epochs: int = 20
+    batch_size: int = 32
+    learning_rate: float = 1e-3
+    momentum: float = 0.9
+    head_start: int | None = None
+    batch_statistics: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 0), ("batch_size", 2), ("head_start", 0)):
+            value = getattr(self, name)
+            if value is None and name == "head_start":
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise InputError(f"{name} is {value!r}; expected a whole number ≥ {least}")
+        if not isinstance(self.batch_statistics, bool):
+            raise InputError(f"batch_statistics is {self.batch_statistics!r}; expected True or False")
+        if not is_number(self.learning_rate) or self.learning_rate <= 0:
+            raise InputError(f"learning_rate is {self.learning_rate!r}; expected a number above 0")
+        if not is_number(self.momentum) or not 0 <= self.momentum < 1:
+            raise InputError(f"momentum is {self.momentum!r}; expected a number in [0, 1)")
+
+
+@dataclass(frozen=True)
+class Stitching:
+    """A stitched network: call it with inputs (N, …) for its outputs (N, classes).
+
+    ``above``: the second network as it was given; the copy in ``cut`` has batch statistics of its own. ``matrix``
+    (D, C) and ``bias`` (D): the map in its final form; ``relaxed``: the matrix in training, before a permutation took
+    its place. ``losses``: the mean cross-entropy of each epoch, without the penalty of the family.
+    """
+
+    cut: Cut
+    above: nn.Module
+    family: MapFamily
+    matrix: Tensor
+    bias: Tensor | None
+    relaxed: Tensor
+    losses: tuple[float, ...]
+    channel_axis: int
+
+    @torch.no_grad()
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """The outputs of the stitched network in evaluation mode."""
+        features = self.cut.features(inputs)
+        return self.cut.run(inputs, features, _changing(self.matrix, self.bias, self.channel_axis))
+
+
+def stitch(
+    below: nn.Module,
+    above: nn.Module,
+    layer: str,
+    data: tuple[Tensor, Tensor],
+    *,
+    family: str | MapFamily = "g-relu",
+    upper_layer: str | None = None,
+    start: str = "least-squares",
+    training: StitchTraining | None = None,
+    channel_axis: int | None = None,
+    kept_bytes: int = KEPT_BYTES,
+    seed: int = 0,
+    show: bool | None = None,
+    **options: object,
+) -> Stitching:
+    """Stitch ``below``, up to ``layer``, to ``above``, from ``upper_layer`` on (the same name unless told).
+
+    ``data``: inputs (N, …) and integer labels (N). ``family`` and ``options``: which maps, by name as in ``FAMILIES``
+    ("rank" takes ``rank=4``), or a ``MapFamily``. ``start``: "least-squares", the map of the family that brings the
+    features of ``below`` closest to those of ``above`` on the data, in closed form, or "random". With no epochs that
+    is the result. Features of ``below`` are kept where they fit in ``kept_bytes``, and computed again otherwise.
+    The same seed gives the same map; neither module is changed.
+    """
+    x, y = check_labelled(data, "data")
+    if len(x) < 2:
+        raise InputError(f"data holds {len(x)} example; expected two at least")
+    training = StitchTraining() if training is None else training
+    chosen = make_family(family, **options) if isinstance(family, str) else family
+    if options and not isinstance(family, str):
+        raise InputError(f"options {', '.join(options)} are given with a family that is made; expected none")
+    if start not in STARTS:
+        raise InputError(f"start is {start!r}; expected one of {', '.join(STARTS)}")
+    joined = cut(below, above, layer, x, upper_layer=upper_layer)
+    source = CrossingFeatures(joined, x, kept_bytes)
+    generator = torch.Generator().manual_seed(seed)
+    weights, axis = _begin(chosen, joined, source, x, start, channel_axis, generator)
+    outputs = _map_and_run(chosen, weights, joined, source, axis)
+    labels = LOSSES["cross-entropy"].fit_targets(y, outputs, "labels of data")
+    losses = _train(chosen, weights, joined, source, labels, axis, training, generator, show)
+    with torch.no_grad():
+        matrix, relaxed = chosen.settled(weights).clone(), chosen.matrix(weights).clone()
+        bias = weights["bias"].detach().clone() if "bias" in weights else None
+        if training.batch_statistics:
+            refresh_norms(joined, source, _changing(matrix, bias, axis), generator)
+    return Stitching(joined, above, chosen, matrix, bias, relaxed, losses, axis)
+
+
+def check_labelled(data: object, what: str) -> tuple[Tensor, Tensor]:
+    """``data`` if it is a pair of tensors, as many inputs (finite) as labels; raises otherwise."""
+    if not is_pair(data):
+        raise InputError(f"{what} is a {type(data).__name__}; expected a pair of tensors (inputs, labels)")
+    check_pair(*data, f"inputs of {what}", f"labels of {what}")
+    return data
+
+
+def _begin(
+    family: MapFamily,
+    joined: Cut,
+    source: CrossingFeatures,
+    x: Tensor,
+    start: str,
+    channel_axis: int | None,
+    generator: torch.Generator,
+) -> tuple[Weights, int]:
+    """The first weights of the map, as the features' type and on their device, and the axis of the channels."""
+    probe = source.at(torch.arange(min(2, len(x))))[1][joined.layer]
+    target = next(_own_features(joined, x[:2]))
+    axis, upper_axis = find_axis(probe, channel_axis), find_axis(target, channel_axis)
+    c, d = probe.shape[axis], target.shape[upper_axis]
+    if family.square and c != d:
+        raise InputError(
+            f"layer '{joined.layer}' has {c} channels and '{joined.upper_layer}' of the second model {d}; the family "
+            f"'{family.name}' needs as many on both sides"
+        )
+    if axis != upper_axis or probe.ndim != target.ndim:
+        raise InputError(
+            f"features of the two models have shapes {tuple(probe.shape)} and {tuple(target.shape)}; expected channels "
+            f"and positions on the same axes"
+        )
+    if start == "random":
+        weights = family.random(d, c, generator)
+    else:
+        lower = (source.at(part)[1][joined.layer] for part in index_batches(len(x), CHUNK))
+        upper = _own_features(joined, x)
+        known = products((as_rows(a, axis), as_rows(b, axis)) for a, b in zip(lower, upper, strict=True))
+        weights = family.fitted(known)
+    return {name: value.to(target).requires_grad_() for name, value in weights.items()}, axis
+
+
+@torch.no_grad()
+def _own_features(joined: Cut, x: Tensor) -> Iterator[Tensor]:
+    """The second network's own features at its layer, chunk by chunk."""
+    with evaluation_mode(joined.above):
+        for indices in index_batches(len(x), CHUNK):
+            with recording(joined.above, [joined.upper_layer]) as outputs:
+                joined.above(suited_to(joined.above, x[indices]))
+            yield outputs[joined.upper_layer]
+
+
+@torch.no_grad()
+def _map_and_run(family: MapFamily, weights: Weights, joined: Cut, source: CrossingFeatures, axis: int) -> Tensor:
+    """The outputs for two examples."""
+    inputs, features = source.at(torch.arange(2))
+    return joined.run(inputs, features, _changing(family.matrix(weights), weights.get("bias"), axis))
+
+
+def _train(
+    family: MapFamily,
+    weights: Weights,
+    joined: Cut,
+    source: CrossingFeatures,
+    labels: Tensor,
+    axis: int,
+    training: StitchTraining,
+    generator: torch.Generator,
+    show: bool | None,
+) -> tuple[float, ...]:
+    """Train the weights of the map in place; returns the mean loss of each epoch."""
+    velocity = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+    head_start = training.epochs // 2 if training.head_start is None else training.head_start
+    steps = len(training_batches(len(labels), training.batch_size, None))
+    losses: list[float] = []
+    with (
+        torch.enable_grad(),
+        batch_statistics(joined, training.batch_statistics),
+        progress(f"stitching at {joined.layer}", training.epochs * steps, show=show) as bar,
+    ):
+        for epoch in range(training.epochs):
+            for name in family.late:
+                weights[name].requires_grad_(epoch >= head_start)
+            total, count = 0.0, 0
+            for indices in training_batches(len(labels), training.batch_size, generator):
+                inputs, features = source.at(indices)
+                change = _changing(family.matrix(weights), weights.get("bias"), axis)
+                outputs = joined.run(inputs, features, change)
+                loss = F.cross_entropy(outputs, labels[indices].to(outputs.device))
+                extra = family.penalty(weights)
+                _step(weights, velocity, loss if extra is None else loss + extra, training)
+                with torch.no_grad():
+                    family.project(weights)
+                total, count = total + float(loss.detach()) * len(indices), count + len(indices)
+                bar.advance(note=f"loss {total / count:.3f}")
+            losses.append(total / count)
+            if not math.isfinite(losses[-1]):
+                raise InputError(
+                    f"the loss is {losses[-1]} in epoch {epoch + 1} of stitching; expected a learning_rate below "
+                    f"{training.learning_rate:g}"
+                )
+    return tuple(losses)
+
+
+def _step(weights: Weights, velocity: Weights, objective: Tensor, training: StitchTraining) -> None:
+    """One step of SGD with momentum, in place, of the weights that are not held fixed: v ← μv + ∇, w ← w − ηv."""
+    moving = [name for name, weight in weights.items() if weight.requires_grad]
+    slopes = torch.autograd.grad(objective, [weights[name] for name in moving])
+    with torch.no_grad():
+        for name, slope in zip(moving, slopes, strict=True):
+            velocity[name].mul_(training.momentum).add_(slope)
+            weights[name].sub_(training.learning_rate * velocity[name])
+
+
+def _changing(matrix: Tensor, bias: Tensor | None, axis: int) -> Change:
+    return lambda features: on_channels(matrix, features, bias, axis)
+
+
+def training_batches(count: int, batch_size: int, generator: torch.Generator | None) -> list[Tensor]:
+    """Indices of ``count`` examples in batches, shuffled; a last batch of one, which has no statistics, is left out."""
+    batches = index_batches(count, batch_size, generator)
+    return batches[:-1] if len(batches) > 1 and len(batches[-1]) < 2 else batches

@@ -1,0 +1,1 @@
+"""Intertwiner groups of activations: by table and by numerical inference."""
