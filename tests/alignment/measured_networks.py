@@ -7,7 +7,7 @@ from torch import nn
 from torch.func import functional_call
 
 from architectures import randomized
-from coset.alignment.merging.averages import mean
+from coset.alignment.averages import mean
 from coset.models import MLP, ResidualMLP
 from coset.symmetry import discover
 

@@ -9,7 +9,7 @@ from torch import nn
 from architectures import made, randomized
 from coset._values import Frozen
 from coset.alignment import align
-from coset.alignment._inputs import check_network, check_pair
+from coset.alignment.inputs import check_network, check_pair
 from coset.distribution import Delta, MeanField
 from coset.errors import InputError
 from coset.models import MLP

@@ -11,8 +11,8 @@ from torch import nn
 from architectures import CASES, evaluate, made, randomized
 from coset.alignment import METHODS
 from coset.alignment._result import Alignment, Step
+from coset.alignment.averages import average, mean, normalized_weights, spherical
 from coset.alignment.merging._merge import merge
-from coset.alignment.merging.averages import average, mean, normalized_weights, spherical
 from coset.distribution import Delta, MeanField
 from coset.errors import InputError
 from coset.models import MLP

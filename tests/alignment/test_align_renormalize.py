@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from architectures import CASES, made, randomized
 from coset._show.progress import SILENT
+from coset.alignment.averages import mean
 from coset.alignment.merging._renormalize import RENORMALIZATIONS, renormalize
-from coset.alignment.merging.averages import mean
 from coset.alignment.merging.layer_statistics import moments
 from coset.errors import InputError
 from coset.models import MLP

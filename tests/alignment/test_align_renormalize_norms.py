@@ -9,8 +9,8 @@ from measured_networks import NORMS, WEIGHTS, Normed, assert_repaired, generator
 from safetensors.torch import load_file
 from torch import nn
 
+from coset.alignment.averages import mean
 from coset.alignment.merging._renormalize import renormalize
-from coset.alignment.merging.averages import mean
 from coset.errors import InputError
 from coset.models import MLP, Tiny10
 from coset.symmetry import discover

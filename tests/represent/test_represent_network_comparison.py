@@ -25,7 +25,7 @@ from coset.represent import (
     procrustes,
     procrustes_interval,
 )
-from coset.represent._layer_choice import groups_of_comparable, matching_layers
+from coset.represent.layer_choice import groups_of_comparable, matching_layers
 from coset.represent.similarity import network_comparison as comparison_module
 from coset.represent.similarity._cka import shared_kernel, side_of
 from coset.represent.unit_groups import orthogonal, permutation, trivial

@@ -4,10 +4,10 @@ from coset.alignment._align import METHODS, align
 from coset.alignment._many import ManyAlignment, align_many
 from coset.alignment._result import Alignment, Callback, Network, Step
 from coset.alignment._samples import SamplesAlignment, align_samples
+from coset.alignment.averages import mean, spherical
 from coset.alignment.matching.sinkhorn_operator import sinkhorn
 from coset.alignment.merging._merge import Merged, merge
 from coset.alignment.merging._renormalize import RENORMALIZATIONS, renormalize
-from coset.alignment.merging.averages import mean, spherical
 from coset.alignment.merging.renormalized import Renormalized
 
 __all__ = [

@@ -12,14 +12,14 @@ from coset._magnitudes import unscaled
 from coset._show.progress import Ticker, progress
 from coset._values import Frozen
 from coset.alignment._agreement import agreement
-from coset.alignment._inputs import check_networks, check_seed
 from coset.alignment._result import Callback, Step, T, carried, marginals, points
+from coset.alignment.averages import mean
+from coset.alignment.inputs import check_networks, check_seed
 from coset.alignment.matching.ascent import Clock, ascend
 from coset.alignment.matching.places import Layout, layout_of
 from coset.alignment.matching.relaxation import relax
 from coset.alignment.matching.scores import Scoring
 from coset.alignment.matching.terms import build_terms
-from coset.alignment.merging.averages import mean
 from coset.distribution.rescaling import common_exponent, rescaled
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry

@@ -12,8 +12,8 @@ from coset._magnitudes import unscaled
 from coset._show.progress import Ticker, progress
 from coset._values import Frozen
 from coset.alignment._agreement import agreement
-from coset.alignment._inputs import check_network, check_seed
 from coset.alignment._result import Callback, Step
+from coset.alignment.inputs import check_network, check_seed
 from coset.alignment.matching.ascent import Clock, ascend
 from coset.alignment.matching.places import layout_of
 from coset.alignment.matching.relaxation import relax as relax_all

@@ -45,8 +45,8 @@ class Found:
 
 def check_asked(asked: Asked, choice: Choice) -> set[str]:
     """Refuse what is not there, before anything is read; give the options that the alignment has."""
-    from coset.alignment.merging._renormalize import RENORMALIZATIONS
-    from coset.landscape._geodesic import PATHS
+    from coset.alignment.merging import RENORMALIZATIONS
+    from coset.landscape import PATHS
 
     if asked.path not in PATHS:
         raise InputError(f"--path is '{asked.path}', expected one of {', '.join(PATHS)}")
@@ -64,7 +64,7 @@ def check_asked(asked: Asked, choice: Choice) -> set[str]:
 def joinable(asked: Asked) -> Callable[[Any, Any], object]:
     """A check that two networks can be joined, and aligned and averaged where that is asked for."""
     from coset.distribution import Gaussian, LowRank, MeanField
-    from coset.landscape._geodesic import PATHS
+    from coset.landscape import PATHS
 
     def check(a: Any, b: Any) -> None:
         if asked.aligned and not isinstance(a, Mapping | MeanField | Gaussian | LowRank):
@@ -79,9 +79,8 @@ def joinable(asked: Asked) -> Callable[[Any, Any], object]:
 def measure(ends: Ends, asked: Asked, choice: Choice, known: set[str]) -> Found:
     """Align where that is asked for, and follow the path each way; ``known``: the options that the alignment has."""
     from coset.alignment import align
+    from coset.landscape import PATHS, predictive_on
     from coset.landscape import barrier as follow
-    from coset.landscape import predictive_on
-    from coset.landscape._geodesic import PATHS
 
     a, b = ends.networks
     pairs = {} if asked.align is True else {"naive": (a, b)}
@@ -109,8 +108,8 @@ def measure(ends: Ends, asked: Asked, choice: Choice, known: set[str]) -> Found:
 
 def _renormalized(ends: Ends, pair: tuple[Any, Any], asked: Asked, notes: list[str]) -> Callable[[Any, float], Any]:
     """At τ, the average of the two ends again, renormalised: of mean-field posteriors, too, it is on the geodesic."""
-    from coset.alignment.merging._merge import merge
-    from coset.alignment.merging._renormalize import options_of
+    from coset.alignment import merge
+    from coset.alignment.merging import options_of
 
     assert ends.symmetry is not None
     sym = ends.symmetry

@@ -84,7 +84,7 @@ def find_layers(sides: Sides, layers: str | None, layers_b: str | None) -> Compa
     ``layers``, ``layers_b``: names separated by commas. Layers that nobody named are left out if they have no group.
     """
     from coset.represent import layer_groups
-    from coset.represent._layer_choice import groups_of_comparable
+    from coset.represent.layer_choice import groups_of_comparable
 
     ends = ((sides.first, layers, sides.inputs[0]), (sides.second, layers_b or layers, sides.inputs[1]))
     names = [_chosen(*end) for end in ends[: 1 if sides.one_model else 2]]
@@ -117,7 +117,7 @@ def find_layers(sides: Sides, layers: str | None, layers_b: str | None) -> Compa
 def _chosen(side: Weights, text: str | None, inputs: "Tensor") -> tuple[str, ...]:
     """The layers that are named, or those before weights; raises unless a pass calls each of them once."""
     from coset.represent import features, layers_before_weights
-    from coset.represent._layer_choice import matching_layers
+    from coset.represent.layer_choice import matching_layers
 
     if text is None:
         return layers_before_weights(side.model, side.inputs[0])

@@ -14,7 +14,7 @@ from coset.cli.printing import print_json, show_table
 from coset.errors import InputError
 
 if TYPE_CHECKING:
-    from coset.alignment.merging._merge import Merged
+    from coset.alignment import Merged
 
 
 def merge(
@@ -53,7 +53,7 @@ def merge(
     coset merge a.safetensors b.safetensors c.safetensors --model mlp -o merged.safetensors
     coset merge a.pt b.pt --model resnet20 --renormalize refresh --data cifar10 --limit 5000 -o merged.safetensors
     """
-    from coset.alignment.merging._merge import merge as merge_networks
+    from coset.alignment import merge as merge_networks
     from coset.checkpoints import as_stored, output_file, write_checkpoint
 
     choice = choose(data, split, limit, mean, std, seed)
@@ -98,7 +98,7 @@ def merge(
 
 def _shares(files: list[Path], weights: str | None) -> list[float]:
     """The weights of the networks with sum 1, checked before anything is read."""
-    from coset.alignment.merging.averages import normalized_weights
+    from coset.alignment.averages import normalized_weights
 
     if len(files) < 2:
         raise InputError(f"there is one network to merge, {files[0]}; expected two or more")
@@ -128,8 +128,8 @@ def _found(merged: "Merged[Any]") -> dict[str, Any]:
 
 def _check_names(average: str, renormalize: str, choice: Choice | None, aligned_on_data: bool) -> None:
     """Refuse what is not there, data that are missing, and data for nothing."""
-    from coset.alignment.merging._renormalize import RENORMALIZATIONS, options_of
-    from coset.alignment.merging.averages import AVERAGES
+    from coset.alignment.averages import AVERAGES
+    from coset.alignment.merging import RENORMALIZATIONS, options_of
 
     if average not in AVERAGES:
         raise InputError(f"--average is '{average}', expected one of {', '.join(AVERAGES)}")

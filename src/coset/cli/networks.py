@@ -100,7 +100,7 @@ def read_symmetry(source: Source) -> "Symmetry | None":
 
 def check_symmetry(known: "Symmetry | None", params: Mapping[str, "Tensor"], source: Source) -> None:
     """Raise unless weights of the model are such as the symmetry that was read expects."""
-    from coset.alignment._inputs import check_network
+    from coset.alignment.inputs import check_network
 
     if known is None:
         return
@@ -154,7 +154,7 @@ def method_options(method: str, settings: Mapping[str, Any], choice: Choice | No
         raise InputError(f"--method is '{method}', expected one of {', '.join(METHODS)}")
     function: Callable[..., Any] = METHODS[method]
     if many and method == "weights":
-        from coset.alignment._many import align_many
+        from coset.alignment import align_many
 
         function = align_many
     parameters = inspect.signature(function).parameters

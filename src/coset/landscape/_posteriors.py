@@ -14,7 +14,7 @@ from coset.landscape._reading import Reading, reading
 from coset.posterior.fit import Control, Fit, check_count, check_positive
 from coset.posterior.layout import layout_of
 from coset.posterior.likelihoods import Classification, Likelihood, as_likelihood
-from coset.posterior.prediction._predictive import BATCH_SIZE
+from coset.posterior.prediction import BATCH_SIZE
 from coset.posterior.prediction.chunks import Runner, runner
 from coset.posterior.prediction.draws import Draws, draws_of
 from coset.posterior.priors import Prior, as_prior

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from coset._show.progress import progress
 from coset._show.tables import text_table
 from coset._values import Frozen
-from coset.alignment._samples import SamplesAlignment, align_samples
+from coset.alignment import SamplesAlignment, align_samples
 from coset.distribution.samples import Samples
 from coset.errors import InputError
 from coset.posterior.fit import Fit

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from coset.represent.dissection._dissect import SHARE
+from coset.represent.dissection import SHARE
 from coset.studies import Scalar, Table
 from coset.studies._godfrey_dissections import Found
 

@@ -13,6 +13,7 @@ from torch.nn.functional import avg_pool2d
 from coset.data import Split
 from coset.represent import AnnotatedImages
 from coset.represent.dissection import (
+    LEAST_IOU,
     Concept,
     dissect_rotations,
     joined_images,
@@ -23,7 +24,6 @@ from coset.represent.dissection import (
     transformed_images,
     with_colours,
 )
-from coset.represent.dissection._dissect import LEAST_IOU
 from coset.represent.dissection.images import checked_batches
 from coset.store import Entry
 from coset.studies import Context

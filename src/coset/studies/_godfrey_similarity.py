@@ -16,8 +16,7 @@ from coset._batches import input_batches
 from coset.errors import InputError
 from coset.represent import Interval, feature_chunks
 from coset.represent.channels import ChannelStatistics, channel_statistics, check_features, merged
-from coset.represent.similarity._cka import Side, made_side
-from coset.represent.similarity._procrustes import CrossMoments, added, cross_moments, procrustes_of_moments
+from coset.represent.similarity import CrossMoments, Side, added, cross_moments, made_side, procrustes_of_moments
 from coset.represent.similarity.procrustes_resampling import resampled_distances, sums_by_batch
 from coset.represent.similarity.resampling import percentile_interval, u_centred
 from coset.represent.unit_groups import group_on

@@ -10,8 +10,7 @@ from torch import nn
 from coset.alignment import align
 from coset.data import Dataset, Split
 from coset.distribution import Delta, MeanField
-from coset.landscape import Profile, Profiles, barrier, predictive_on
-from coset.landscape._geodesic import PATHS
+from coset.landscape import PATHS, Profile, Profiles, barrier, predictive_on
 from coset.posterior import Fit, Isotropic
 from coset.studies import Context
 from coset.studies._inferred import inferred, network_of

@@ -12,8 +12,7 @@ from coset._files.sealed import checksum
 from coset._values import Frozen
 from coset.data import Dataset, Normalization, Split
 from coset.distribution import Delta, Gaussian, Samples
-from coset.posterior import FITS, FanIn, Fit, Named, fit_laplace, predictive, score
-from coset.posterior.prediction._linearized import linearized
+from coset.posterior import FITS, FanIn, Fit, Named, fit_laplace, linearized, predictive, score
 from coset.posterior.prediction.results import RealPredictive
 from coset.studies._inferred import inferred, network_of
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coset.represent.dissection._dissect import LEAST_IOU, SHARE
+from coset.represent.dissection import LEAST_IOU, SHARE
 from coset.studies import Context, Findings, Scalar, study
 from coset.studies._godfrey_dissection_report import (
     Curve,

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from coset.distribution import Samples
 from coset.distribution.files import pack, unpack
 from coset.models import build
-from coset.posterior import GaussianNoise, fit_hmc
-from coset.posterior._diagnostics import Diagnostics, diagnose
+from coset.posterior import Diagnostics, GaussianNoise, diagnose, fit_hmc
 from coset.studies import Context, Findings, Scalar, Table, study
 from coset.symmetry import Symmetry, discover
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from coset._batches import BATCH_SIZE, Inputs, count_batches, input_batches
 from coset._show.progress import Ticker, progress
 from coset.alignment._agreement import agreement
-from coset.alignment._inputs import check_pair
 from coset.alignment._result import Alignment, Callback, Step, T, carried, points
+from coset.alignment.inputs import check_pair
 from coset.alignment.matching.feature_assignment import Scores, assign, objective
 from coset.alignment.matching.feature_calls import Watch, fitted, run
 from coset.alignment.matching.feature_hidden_signs import settle_signs

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from coset._batches import Labelled, is_pair, labelled_batches
 from coset._show.progress import progress
 from coset.alignment._agreement import agreement
-from coset.alignment._inputs import check_pair, check_start
 from coset.alignment._result import Alignment, Callback, Step, T, points
+from coset.alignment.inputs import check_pair, check_start
 from coset.alignment.matching.features import check_model
 from coset.alignment.matching.losses import Batch, Criterion, Loss, Objective, Params, Setting, objective_of
 from coset.alignment.matching.random_batches import again, endless, fixed

@@ -10,8 +10,8 @@ import torch
 from coset._magnitudes import unscaled
 from coset._show.progress import progress
 from coset.alignment._agreement import agreement
-from coset.alignment._inputs import check_start
 from coset.alignment._result import Alignment, Callback, Network, Step, T, carried, marginals, points
+from coset.alignment.inputs import check_start
 from coset.alignment.matching.ascent import Climb, Clock, ascend
 from coset.alignment.matching.places import Move, layout_of
 from coset.alignment.matching.relaxation import relax as relax_all

@@ -8,14 +8,14 @@ from typing import Any, Generic, cast
 from torch import Tensor, nn
 
 from coset._batches import Inputs
+from coset.alignment import averages
 from coset.alignment._align import METHODS
 from coset.alignment._align import align as align_pair
-from coset.alignment._inputs import check_networks, check_on
 from coset.alignment._many import align_many
 from coset.alignment._result import Alignment, Callback, T, points
+from coset.alignment.inputs import check_networks, check_on
 from coset.alignment.matching.features import check_model
 from coset.alignment.merging import _renormalize as renormalization
-from coset.alignment.merging import averages
 from coset.alignment.merging.measured import BEFORE_NORM, NOT_HIDDEN
 from coset.alignment.merging.renormalized import Renormalized
 from coset.distribution import Delta, MeanField

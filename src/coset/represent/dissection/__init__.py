@@ -1,6 +1,6 @@
 """Network dissection: units that answer to concepts, in any basis."""
 
-from coset.represent.dissection._dissect import dissect
+from coset.represent.dissection._dissect import LEAST_IOU, SHARE, dissect
 from coset.represent.dissection.bases import rotation_powers, special_rotation
 from coset.represent.dissection.colours import COLOURS, with_colours
 from coset.represent.dissection.examples import Example, plot_examples, top_examples
@@ -22,6 +22,8 @@ from coset.represent.dissection.shapes import shape_images
 
 __all__ = [
     "COLOURS",
+    "LEAST_IOU",
+    "SHARE",
     "AnnotatedImages",
     "Concept",
     "Dissection",
