@@ -7,6 +7,8 @@ import importlib
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from coset._rooms import ROOMS
+
 if TYPE_CHECKING:
     from coset.alignment import align, align_many, merge
     from coset.distribution import normalize_scales
@@ -46,25 +48,8 @@ _HOME = {
 }
 
 
-_ROOMS = frozenset(
-    {
-        "alignment",
-        "checkpoints",
-        "data",
-        "distribution",
-        "landscape",
-        "models",
-        "posterior",
-        "store",
-        "studies",
-        "symmetry",
-        "train",
-    }
-)
-
-
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
+    if name in ROOMS:
         return importlib.import_module(f"coset.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'coset' has no attribute {name!r}")

@@ -9,7 +9,7 @@ from torch import nn
 from torch.fx import GraphModule, graph_module
 
 from coset.symmetry import discover
-from coset.symmetry._graph_sources import sources_forgotten
+from coset.symmetry.discovery.exporting import sources_forgotten
 from coset.symmetry.discovery.relations import Value
 from coset.symmetry.discovery.terms import Atom
 

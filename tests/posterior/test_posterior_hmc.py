@@ -9,9 +9,8 @@ from torch import nn
 
 from coset.errors import InputError
 from coset.posterior.inference.chains import Plan, joint_density
-from coset.posterior.inference.hamiltonian import Hamiltonian, Trajectories
+from coset.posterior.inference.hamiltonian import Hamiltonian, Phase, Trajectories, energy, leapfrog
 from coset.posterior.inference.hmc import fit_hmc, sample_hmc
-from coset.posterior.inference.leapfrog import Phase, energy, leapfrog
 from coset.posterior.inference.step_size import (
     average_step,
     current_step,

@@ -13,10 +13,9 @@ from coset.distribution.samples import Samples
 from coset.errors import InputError
 from coset.models import MLP
 from coset.posterior._calibration import SCHEMES, ece, plot_reliability, reliability
-from coset.posterior._crps import crps_values
 from coset.posterior.likelihoods import GaussianNoise
 from coset.posterior.prediction._predictive import predictive
-from coset.posterior.scores import Scores, accuracy, brier, crps, mixture_nll, nll, rmse, score
+from coset.posterior.scores import Scores, accuracy, brier, crps, crps_values, mixture_nll, nll, rmse, score
 
 # Confidences .9, .8, .6, .55 on labels 0, 1, 0, 1; right, right, wrong, wrong.
 PROBABILITIES = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.45, 0.55]], dtype=torch.float64)
@@ -143,7 +142,7 @@ def test_crps_does_not_depend_on_its_chunks(monkeypatch):
     means, y = torch.randn(5, 11, 2, generator=generator).double(), torch.randn(11, 2, generator=generator).double()
     stds = torch.rand(5, 11, 2, generator=generator).double()
     whole = crps_values(means, stds, y)
-    monkeypatch.setattr("coset.posterior._crps.ENTRIES", 30)
+    monkeypatch.setattr("coset.posterior.scores.ENTRIES", 30)
     torch.testing.assert_close(crps_values(means, stds, y), whole)
     assert whole.shape == y.shape
 

@@ -3,19 +3,49 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from coset.data import _sources as sources
 from coset.data import labels
 from coset.data._content import Part
 from coset.data._dataset import Task
-from coset.data._embedded import read_breast_cancer, read_digits
 from coset.data._idx import read_mnist
 from coset.data._plain import Read, require_file
 from coset.data._raw import Raw
 from coset.data._sources import Source
 from coset.data._tables import SPLITS, read_snelson, read_uci
 from coset.data.cifar import read_cifar10, read_cifar100, read_slice
+from coset.data.splitting import partition
 from coset.errors import InputError
+
+TEST_FRACTION = 0.2
+
+
+def read_digits(seed: int) -> Raw:
+    """1,797 images of handwritten digits, 8×8 with 17 grey values."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    return _cut(bunch.images.astype(np.uint8)[:, None], bunch.target, seed, scale=16.0)
+
+
+def read_breast_cancer(seed: int) -> Raw:
+    """569 tumours with 30 features each."""
+    from sklearn.datasets import load_breast_cancer
+
+    bunch = load_breast_cancer()
+    return _cut(bunch.data, bunch.target, seed, scale=1.0)
+
+
+def _cut(x: NDArray[Any], y: NDArray[np.int64], seed: int, scale: float) -> Raw:
+    kept, held_out = partition(torch.from_numpy(y), round(TEST_FRACTION * len(y)), seed=seed)
+    train, test = kept.numpy(), held_out.numpy()
+    return Raw(x[train], y[train], x[test], y[test], scale=scale)
+
 
 Reader = Callable[[Path, int, Read], Raw]
 """From the root folder, the number of the split (or the seed of the cut) and a way to read files to the arrays."""

@@ -17,8 +17,9 @@ from coset.errors import InputError
 from coset.symmetry.action import Action
 from coset.symmetry.axes import Charge, Concat, Node, Product, Units, units_of
 from coset.symmetry.element import Element
+from coset.symmetry.parameters import Family
 from coset.symmetry.structure import Stretch
-from coset.symmetry.symmetry import Family, Symmetry
+from coset.symmetry.symmetry import Symmetry
 
 _SMALL = 2.0**-100
 """Units whose norm is such a part of the largest entry: their squares need not be numbers beside its own."""

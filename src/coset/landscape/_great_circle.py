@@ -16,7 +16,8 @@ from coset.errors import InputError
 from coset.landscape._path import Point, between, check_alike, check_tau, params_of
 from coset.symmetry.action import check_names, check_tensor
 from coset.symmetry.axes import Charge
-from coset.symmetry.symmetry import Family, Symmetry
+from coset.symmetry.parameters import Family
+from coset.symmetry.symmetry import Symmetry
 
 TOLERANCE = 1e-4
 """How far from 1 the norm of a unit's incoming weights may be."""

@@ -1,8 +1,10 @@
 """Trained networks kept on disk under the hash of their configuration."""
 
 import os
+import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,7 +18,48 @@ from coset.store._address import key_of
 from coset.store._entry import DamagedEntryError, Entry, read_entry, write_entry
 from coset.store._listing import ENTRY, Row, checkpoint_file, entry_file, files, lock_file, row_of
 from coset.store._pruning import Pruned
-from coset.store._work import Work
+
+
+class Work:
+    """Adds up what entries cost to make, in seconds of all cores together, in this process without those it starts.
+
+    One block at a time: threads that use one store at once count each other's work.
+    """
+
+    def __init__(self) -> None:
+        self._told = 0.0
+        """Processor time of this process that blocks which have ended account for."""
+        self._open: list[dict[str, float | None]] = []
+        """For every block that is measured now, from the outermost: the cost of the entries asked for in it."""
+
+    def used(self, entry: Entry) -> None:
+        """Note that ``entry`` was asked for."""
+        if self._open:
+            self._open[-1][entry.key] = entry.cost
+
+    @contextmanager
+    def measured(self) -> Iterator[Callable[[], float | None]]:
+        """Measure a block; after it, the function that it gives tells the cost.
+
+        That is the processor time of the block without what its entries took now, and the cost of each entry that it
+        asked for itself, found or made, once. Where two of these were made of a third one, this is in the cost of both:
+        then it is an upper bound. None where one of them has no known cost.
+        """
+        entries: dict[str, float | None] = {}
+        start, told, own = time.process_time(), self._told, 0.0
+        self._open.append(entries)
+        try:
+            yield lambda: _sum([own, *entries.values()])
+        finally:
+            self._open.pop()
+            own = time.process_time() - start - (self._told - told)
+            self._told += own
+
+
+def _sum(costs: list[float | None]) -> float | None:
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if len(known) == len(costs) else None
+
 
 Made = Mapping[str, Tensor] | tuple[Mapping[str, Tensor], Mapping[str, object]]
 """What a maker returns: params, or params and what is to be noted beside them."""

@@ -7,8 +7,9 @@ from coset.symmetry.intertwiners._intertwiner import Intertwiner
 from coset.symmetry.intertwiners.activations import activation_function, activation_names, intertwiner
 from coset.symmetry.intertwiners.homogeneity import homogeneity_defect, homogeneity_slope
 from coset.symmetry.intertwiners.inferring import infer_intertwiner
+from coset.symmetry.parameters import Family, Parameter
 from coset.symmetry.preserving import check_preserves
-from coset.symmetry.symmetry import Family, Parameter, Symmetry
+from coset.symmetry.symmetry import Symmetry
 
 __all__ = [
     "Element",

@@ -3,7 +3,6 @@
 import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
@@ -11,10 +10,11 @@ from coset.errors import InputError
 from coset.symmetry._grammar import parse_axis
 from coset.symmetry.axes import Charge, Fixed, Node, size_of, units_of
 from coset.symmetry.intertwiners._intertwiner import DIAGONALS, Diagonal, Intertwiner
+from coset.symmetry.parameters import Family, Parameter
 from coset.symmetry.structure import UnitClass
 
-if TYPE_CHECKING:
-    from coset.symmetry.symmetry import Family, Symmetry
+Parts = tuple[dict[str, UnitClass], dict[str, Family], dict[str, Parameter]]
+"""Classes, families and parameters of a symmetry."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class _Declared:
     gain: str | None
 
 
-def from_axes(
+def parts_from_axes(
     axes: Mapping[str, "str | Variance"],
     like: nn.Module | Mapping[str, Tensor],
     *,
@@ -48,10 +48,8 @@ def from_axes(
     inside: Mapping[str, str],
     ordered: Collection[str],
     follows: Mapping[str, str],
-) -> "Symmetry":
+) -> Parts:
     """See ``Symmetry.from_axes``."""
-    from coset.symmetry.symmetry import Parameter, Symmetry
-
     tensors = dict(like.state_dict(keep_vars=True)) if isinstance(like, nn.Module) else dict(like)
     declared, parents = _read(axes, tensors)
     for child, parent in inside.items():
@@ -72,7 +70,7 @@ def from_axes(
         )
         for name, tensor in tensors.items()
     }
-    return Symmetry(classes, _families(scales, classes, declared), parameters)
+    return classes, _families(scales, classes, declared), parameters
 
 
 def _read(
@@ -229,10 +227,8 @@ def _families(
     scales: Diagonal | Intertwiner | Mapping[str, Diagonal | Intertwiner],
     classes: Mapping[str, UnitClass],
     declared: Mapping[str, _Declared],
-) -> dict[str, "Family"]:
+) -> dict[str, Family]:
     """The free families; what is freed must be carried somewhere, and as the activation lets it pass."""
-    from coset.symmetry.symmetry import Family
-
     wanted = dict(scales) if isinstance(scales, Mapping) else dict.fromkeys(classes, scales)
     families = {}
     for key, value in wanted.items():

@@ -14,6 +14,8 @@ from coset._files.sealed import unsealed, write_sealed
 from coset._files.tensors import read_tensors
 from coset._values import Frozen
 from coset.errors import InputError
+from coset.symmetry.gather import transformed_by_functorch
+from coset.symmetry.storage import require_fingerprint
 
 if TYPE_CHECKING:
     from coset.symmetry.symmetry import Symmetry
@@ -87,9 +89,6 @@ class Element:
 
         What the first version of the format holds has neither checksums nor the symmetry it belongs to.
         """
-        from coset.symmetry.group import check_values
-        from coset.symmetry.storage import require_fingerprint
-
         source = Path(path)
         if not source.is_file():
             raise InputError(f"{source} does not exist; expected an element written by Element.save")
@@ -119,6 +118,25 @@ class Element:
             what = "element" if sym is None else "element of the symmetry"
             raise InputError(f"{source} holds no {what}: {error}") from error
         return loaded
+
+
+def check_values(g: Element) -> None:
+    """Raise unless permutations are permutations, scales positive and signs ±1; values under vmap are not looked at."""
+    for name, p in g.permutations.items():
+        if p.dtype != torch.long:
+            raise InputError(f"the permutation of '{name}' is of type {p.dtype}; expected torch.int64")
+        if not transformed_by_functorch(p) and not torch.equal(
+            p.sort(-1).values, torch.arange(p.shape[-1], device=p.device).expand(p.shape)
+        ):
+            raise InputError(f"the permutation of '{name}' is not a permutation of 0…{p.shape[-1] - 1}")
+    for key, d in g.scales.items():
+        if not d.is_floating_point():
+            raise InputError(f"the scales of '{key}' are of type {d.dtype}; expected floating point")
+        if not transformed_by_functorch(d) and not bool((torch.isfinite(d) & (d > 0)).all()):
+            raise InputError(f"the scales of '{key}' are not all positive and finite")
+    for key, s in g.signs.items():
+        if s.dtype == torch.bool or (not transformed_by_functorch(s) and not bool((s.abs() == 1).all())):
+            raise InputError(f"the signs of '{key}' are not all +1 or −1")
 
 
 def unit_map(permutations: Mapping[str, Tensor], name: str, chain: tuple[str, ...], shape: tuple[int, ...]) -> Tensor:

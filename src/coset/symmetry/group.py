@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from coset.errors import InputError
-from coset.symmetry.element import Element, unit_map
-from coset.symmetry.gather import transformed_by_functorch
+from coset.symmetry.element import Element, check_values, unit_map
 from coset.symmetry.structure import ancestors, with_followers
 
 if TYPE_CHECKING:
@@ -163,22 +162,3 @@ def check(sym: "Symmetry", g: Element) -> None:
     """Raise unless ``g`` is a member: shapes, permutations that are permutations, positive scales, signs ±1."""
     check_shapes(sym, g)
     check_values(g)
-
-
-def check_values(g: Element) -> None:
-    """Raise unless permutations are permutations, scales positive and signs ±1; values under vmap are not looked at."""
-    for name, p in g.permutations.items():
-        if p.dtype != torch.long:
-            raise InputError(f"the permutation of '{name}' is of type {p.dtype}; expected torch.int64")
-        if not transformed_by_functorch(p) and not torch.equal(
-            p.sort(-1).values, torch.arange(p.shape[-1], device=p.device).expand(p.shape)
-        ):
-            raise InputError(f"the permutation of '{name}' is not a permutation of 0…{p.shape[-1] - 1}")
-    for key, d in g.scales.items():
-        if not d.is_floating_point():
-            raise InputError(f"the scales of '{key}' are of type {d.dtype}; expected floating point")
-        if not transformed_by_functorch(d) and not bool((torch.isfinite(d) & (d > 0)).all()):
-            raise InputError(f"the scales of '{key}' are not all positive and finite")
-    for key, s in g.signs.items():
-        if s.dtype == torch.bool or (not transformed_by_functorch(s) and not bool((s.abs() == 1).all())):
-            raise InputError(f"the signs of '{key}' are not all +1 or −1")

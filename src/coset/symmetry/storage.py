@@ -3,17 +3,21 @@
 import json
 import os
 import reprlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from coset._files.atomic import parse_json, write_text
 from coset.errors import InputError
 from coset.symmetry._grammar import parse_axis, render_axis
 from coset.symmetry.axes import Fixed, Node
+from coset.symmetry.parameters import Family, Parameter
 from coset.symmetry.structure import UnitClass
 
 if TYPE_CHECKING:
-    from coset.symmetry.symmetry import Parameter, Symmetry
+    from coset.symmetry.symmetry import Symmetry
+
+T = TypeVar("T")
 
 FORMAT = "coset.symmetry"
 VERSION = 1
@@ -50,7 +54,7 @@ def to_json(sym: "Symmetry") -> str:
     return "{" + ",\n ".join(f'"{name}": {text}' for name, text in parts.items()) + "}\n"
 
 
-def _parameter_row(item: "Parameter") -> dict[str, Any]:
+def _parameter_row(item: Parameter) -> dict[str, Any]:
     row: dict[str, Any] = {"shape": list(item.shape), "axes": [render_axis(node) for node in item.axes]}
     if item.shift:
         row["shift"] = item.shift
@@ -65,10 +69,8 @@ def _parameter_row(item: "Parameter") -> dict[str, Any]:
     return row
 
 
-def from_json(text: str, where: str) -> "Symmetry":
-    """Read what ``to_json`` wrote; anything else is an error that names ``where``."""
-    from coset.symmetry.symmetry import Family, Symmetry
-
+def parts_from_json(text: str, where: str) -> dict[str, Any]:
+    """The parts of a symmetry that ``to_json`` wrote; anything else is an error that names ``where``."""
     data = parse_json(text, where)
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise InputError(
@@ -80,8 +82,8 @@ def from_json(text: str, where: str) -> "Symmetry":
     inside = {
         name: _field(row, "inside", (str, type(None)), f"{where}: {name}") for name, row in rows["classes"].items()
     }
-    return Symmetry(
-        {
+    return {
+        "classes": {
             name: UnitClass(
                 name,
                 _count(row, "size", at),
@@ -92,16 +94,16 @@ def from_json(text: str, where: str) -> "Symmetry":
             for name, row in rows["classes"].items()
             for at in (f"{where}: class {name}",)
         },
-        {
+        "families": {
             key: Family(*(_field(row, part, kind, f"{where}: family {key}") for part, kind in _FAMILY.items()))
             for key, row in rows["families"].items()
         },
-        {name: _parameter(row, inside, f"{where}: {name}") for name, row in rows["parameters"].items()},
-        tuple(_field(data, "notes", list, where)),
-        tuple(_field(data, "pinned", list, where)),
-        tuple(_field(data, "unverified", list, where) if "unverified" in data else ()),
-        tuple(_field(data, "unsaved", list, where) if "unsaved" in data else ()),
-    )
+        "parameters": {name: _parameter(row, inside, f"{where}: {name}") for name, row in rows["parameters"].items()},
+        "notes": tuple(_field(data, "notes", list, where)),
+        "pinned": tuple(_field(data, "pinned", list, where)),
+        "unverified": tuple(_field(data, "unverified", list, where) if "unverified" in data else ()),
+        "unsaved": tuple(_field(data, "unsaved", list, where) if "unsaved" in data else ()),
+    }
 
 
 _FAMILY: dict[str, type] = {"class": str, "name": str, "scales": bool, "signs": bool}
@@ -121,9 +123,7 @@ def _count(row: Any, key: str, where: str) -> int:
     return number
 
 
-def _parameter(row: Any, inside: dict[str, str | None], where: str) -> "Parameter":
-    from coset.symmetry.symmetry import Parameter
-
+def _parameter(row: Any, inside: dict[str, str | None], where: str) -> Parameter:
     shape, words = _field(row, "shape", list, where), _field(row, "axes", list, where)
     if not all(isinstance(n, int) for n in shape) or not all(isinstance(word, str) for word in words):
         raise InputError(f"{where} is damaged: shape {reprlib.repr(shape)}, axes {reprlib.repr(words)}")
@@ -157,8 +157,8 @@ def save(sym: "Symmetry", path: str | os.PathLike[str]) -> None:
     write_text(path, to_json(sym))
 
 
-def load(path: str | os.PathLike[str]) -> "Symmetry":
-    """Read a JSON file written by ``save``."""
+def load(path: str | os.PathLike[str], read: Callable[[str, str], T]) -> T:
+    """What ``read`` makes of the text, and of the name, of a JSON file written by ``save``."""
     source = Path(path)
     if not source.is_file():
         raise InputError(f"{source} does not exist; expected a symmetry written by Symmetry.save")
@@ -169,7 +169,7 @@ def load(path: str | os.PathLike[str]) -> "Symmetry":
     except OSError as error:
         raise InputError(f"{source} cannot be read: {error.strerror or error}") from error
     try:
-        return from_json(text, str(source))
+        return read(text, str(source))
     except InputError as error:
         # What people wrote into the file may be in it, with ends of lines.
         told = " ".join(str(error).split())

@@ -23,52 +23,10 @@ from coset.symmetry.action import Transformable
 from coset.symmetry.axes import Node, size_of, turns_of, units_of
 from coset.symmetry.element import Element
 from coset.symmetry.intertwiners._intertwiner import Diagonal, Intertwiner
+from coset.symmetry.parameters import Family, Parameter
 from coset.symmetry.structure import Structure, UnitClass, build_structure, shape_of
 
 _T = TypeVar("_T", bound=Transformable)
-
-
-@dataclass(frozen=True)
-class Family:
-    """A vector of free scales and/or signs over the units of a class.
-
-    A class may have several: a convolution's output before its batch norm and behind it scale independently.
-    """
-
-    owner: str
-    name: str = ""
-    scales: bool = False
-    signs: bool = False
-
-    @property
-    def key(self) -> str:
-        """The name under which elements keep it: the class's own name, or class:family."""
-        return f"{self.owner}:{self.name}" if self.name else self.owner
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter or moving buffer: its shape and, axis by axis, what stands there.
-
-    ``shift``: the value that is multiplied is x + shift (a running variance moves as var + ε).
-    ``gain``: the parameter that takes up the difference where the shifted value would leave its domain.
-    ``why``: for each axis, in words, why it is what it is; known of symmetries that were discovered.
-    ``buffer``: whether it is a buffer, not trained (False where the symmetry was declared from a plain state dict).
-    ``tied``: the first name under which the same tensor stands, if that is another one.
-    """
-
-    shape: tuple[int, ...]
-    axes: tuple[Node, ...]
-    shift: float = 0.0
-    gain: str | None = None
-    why: tuple[str, ...] = field(default=(), compare=False)
-    buffer: bool = field(default=False, compare=False)
-    tied: str | None = field(default=None, compare=False)
-
-    @property
-    def moves(self) -> bool:
-        """Whether any axis carries a class."""
-        return any(True for node in self.axes for _ in units_of(node))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -115,9 +73,10 @@ class Symmetry:
         heads. ``inside``: nested class → class around it, where no brackets say so. ``ordered``: classes that do not
         permute. ``follows``: nested class → class that is not, as whose units it moves in every block.
         """
-        return declare.from_axes(
+        parts = declare.parts_from_axes(
             axes, like, scales=scales, sizes=sizes or {}, inside=inside or {}, ordered=ordered, follows=follows or {}
         )
+        return cls(*parts)
 
     # The group ------------------------------------------------------------------------------------------------------
 
@@ -242,7 +201,7 @@ class Symmetry:
     @staticmethod
     def from_json(text: str, where: str = "symmetry") -> "Symmetry":
         """Read what ``to_json`` wrote."""
-        return storage.from_json(text, where)
+        return Symmetry(**storage.parts_from_json(text, where))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the symmetry to a JSON file, atomically."""
@@ -251,7 +210,7 @@ class Symmetry:
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Symmetry":
         """Read a symmetry written by ``save``."""
-        return storage.load(path)
+        return storage.load(path, Symmetry.from_json)
 
     @cached_property
     def fingerprint(self) -> str:

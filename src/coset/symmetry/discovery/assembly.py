@@ -15,8 +15,9 @@ from coset.symmetry.discovery.remarks import remarks
 from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, Woven, atoms, parts_of, resolve
 from coset.symmetry.discovery.ties import ties
 from coset.symmetry.discovery.tracing import Tracing
+from coset.symmetry.parameters import Family, Parameter
 from coset.symmetry.structure import UnitClass
-from coset.symmetry.symmetry import Family, Parameter, Symmetry
+from coset.symmetry.symmetry import Symmetry
 
 NETWORK = "network"
 """The class of one unit that carries what is common to all entries of a tensor."""

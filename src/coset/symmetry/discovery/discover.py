@@ -8,11 +8,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from coset.errors import InputError
-from coset.symmetry._graph_sources import sources_forgotten
 from coset.symmetry.discovery.assembly import assemble
 from coset.symmetry.discovery.evaluation import evaluate
 from coset.symmetry.discovery.examples import called_with, longer_examples
-from coset.symmetry.discovery.exporting import export
+from coset.symmetry.discovery.exporting import export, sources_forgotten
 from coset.symmetry.discovery.influence import Standing, to_be_felt
 from coset.symmetry.discovery.remarks import not_read, read_one_by_one, reported, smaller
 from coset.symmetry.discovery.terms import leave_unread

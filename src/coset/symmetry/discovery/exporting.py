@@ -2,6 +2,7 @@
 
 import inspect
 import io
+import linecache
 import logging
 import sys
 import warnings
@@ -12,9 +13,26 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule, Node, graph_module
 
 from coset.errors import InputError
+
+
+@contextmanager
+def sources_forgotten() -> Iterator[None]:
+    """Forget the text of graph modules that are made within the block, or the function it decorates.
+
+    They still run; only a traceback through one that lives longer shows no lines of it.
+    """
+    # No public name clears it; where torch keeps it elsewhere, nothing is done.
+    texts: dict[str, str] = getattr(getattr(graph_module, "_loader", None), "eval_cache", {})
+    known = set(texts)
+    try:
+        yield
+    finally:
+        for name in [name for name in texts if name not in known]:
+            texts.pop(name, None)
+            linecache.cache.pop(name, None)
 
 
 @contextmanager

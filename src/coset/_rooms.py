@@ -1,0 +1,25 @@
+"""The rooms of the house, from the ground up: a room imports only from rooms before it."""
+
+INFRASTRUCTURE = ("errors", "_values", "_files", "_show", "figures", "_magnitudes", "_batches")
+"""What every room may use; none of it knows of networks."""
+
+ROOMS = (
+    "checkpoints",
+    "data",
+    "models",
+    "train",
+    "store",
+    "symmetry",
+    "running",
+    "distribution",
+    "alignment",
+    "posterior",
+    "represent",
+    "landscape",
+    "studies",
+    "demo",
+    "cli",
+)
+
+APART = frozenset({"checkpoints", "data", "models", "train", "store"})
+"""Rooms of which none imports another."""

@@ -1,0 +1,151 @@
+"""The house: the order of its rooms, what they may import of each other, and no module hidden by a function."""
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from coset._rooms import APART, INFRASTRUCTURE, ROOMS
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "coset"
+ORDER = ("_rooms", *INFRASTRUCTURE, *ROOMS)
+
+
+@dataclass(frozen=True)
+class Import:
+    """``name`` of the module ``target`` is imported by ``module``; ``typing``: only where types are checked."""
+
+    module: str
+    target: str
+    name: str
+    typing: bool
+
+
+def _modules() -> dict[str, Path]:
+    found = {}
+    for path in SOURCE.rglob("*.py"):
+        name = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)
+        found[name.removesuffix(".__init__")] = path
+    return found
+
+
+MODULES = _modules()
+TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+
+
+def _imports() -> Iterator[Import]:
+    for module, tree in TREES.items():
+        typing = {
+            id(inner)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+            for inner in ast.walk(node)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "coset":
+                assert node.module is not None
+                for alias in node.names:
+                    whole = f"{node.module}.{alias.name}"
+                    target = whole if whole in MODULES and not _is_package_name(whole) else node.module
+                    yield Import(module, target, alias.name, id(node) in typing)
+
+
+def _is_package_name(whole: str) -> bool:
+    """Whether a package makes something else of the name of one of its modules."""
+    package, _, name = whole.rpartition(".")
+    return name in _names(TREES[package])
+
+
+def _names(tree: ast.Module) -> set[str]:
+    return {
+        alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+
+
+IMPORTS = list(_imports())
+
+
+def _room(module: str) -> str:
+    return [*module.split("."), ""][1]
+
+
+def _across() -> list[Import]:
+    return [item for item in IMPORTS if _room(item.module) and _room(item.target) not in ("", _room(item.module))]
+
+
+def test_every_module_is_in_a_room():
+    assert {_room(module) for module in MODULES} - {""} == set(ORDER)
+
+
+def test_rooms_import_only_from_rooms_before_them():
+    wrong = [
+        f"{item.module} imports {item.target}"
+        for item in _across()
+        if not item.typing
+        if ORDER.index(_room(item.target)) > ORDER.index(_room(item.module))
+        or {_room(item.target), _room(item.module)} <= APART
+    ]
+    assert not wrong
+
+
+def test_rooms_import_only_public_names_of_each_other():
+    wrong = [
+        f"{item.module} imports {item.name} of {item.target}"
+        for item in _across()
+        if any(part.startswith("_") for part in (*item.target.split(".")[2:], item.name))
+    ]
+    assert not wrong
+
+
+def test_no_module_is_hidden_by_what_its_package_exports():
+    hidden = [name for name in MODULES if "." in name and _is_package_name(name)]
+    assert not hidden
+
+
+def test_no_cycles_inside_rooms():
+    """Imports inside of functions count; those for types alone do not."""
+    after: dict[str, set[str]] = {module: set() for module in MODULES}
+    for item in IMPORTS:
+        inside = _room(item.module) == _room(item.target) and not item.module.startswith(f"{item.target}.")
+        if inside and not item.typing and item.module != item.target:
+            after[item.module].add(item.target)
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, f"{' → '.join((*path[path.index(module) :], module))} is a cycle"
+        if module not in done:
+            for other in sorted(after[module]):
+                visit(other, (*path, module))
+            done.add(module)
+
+    for module in sorted(MODULES):
+        visit(module, ())
+
+
+def test_rooms_are_attributes_of_coset():
+    checks = "; ".join(f"assert coset.{room}.__name__ == 'coset.{room}'" for room in ROOMS)
+    subprocess.run([sys.executable, "-c", f"import coset; {checks}"], check=True)
+
+
+def test_public_names_are_there():
+    for module, path in MODULES.items():
+        if path.name == "__init__.py" and module != "coset" and "studies" not in module:
+            package = importlib.import_module(module)
+            for name in getattr(package, "__all__", ()):
+                assert hasattr(package, name), f"{module}.__all__ names {name}"
+
+
+def test_contributing_lists_the_rooms():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    table = text[text.index("| room in `src/coset/` |") : text.index("## Every day")]
+    named = [
+        word.rstrip("/")
+        for row in table.splitlines()[2:]
+        for word in re.findall(r"`(\w+)/?`", row.split("|")[1] if "|" in row else "")
+    ]
+    assert [name for name in named if name in ROOMS] == list(ROOMS)
