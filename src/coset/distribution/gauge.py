@@ -15,7 +15,7 @@ from coset.distribution.mean_field import MeanField
 from coset.distribution.ties import ties
 from coset.errors import InputError
 from coset.symmetry.action import Action
-from coset.symmetry.axes import Charge, Concat, Node, Product, Units, units_of
+from coset.symmetry.axes import Concat, Node, Product, Units, units_of
 from coset.symmetry.element import Element
 from coset.symmetry.parameters import Family
 from coset.symmetry.structure import Stretch
@@ -89,7 +89,7 @@ def incoming_weights(sym: Symmetry) -> Iterator[tuple[str, list[list[str]]]]:
 
 def _scales_on(sym: Symmetry, unit: Units) -> dict[str, int]:
     """The free scales that an appearance of a class carries: family → power."""
-    keys = {f"{unit.name}:{charge.family}" if charge.family else unit.name: charge.scale for charge in unit.charges}
+    keys = {charge.key(unit.name): charge.scale for charge in unit.charges}
     return {key: power for key, power in keys.items() if power and key in sym.scaling}
 
 
@@ -219,16 +219,10 @@ def _unit_rows(sym: Symmetry, family: Family, name: str, tensor: Tensor) -> Iter
     """Every appearance of a family with power +1: the numbers of its units (n,), and their entries (n, …)."""
     for stretch in sym.structures[name].stretches:
         rows = _rows_along(tensor, stretch)
-        if stretch.plain is not None and _counts(family, stretch.plain.name, stretch.plain.charges):
-            yield torch.arange(len(rows)), rows
-        for member in stretch.members:
-            if _counts(family, member.name, member.charges):
-                present = member.unit >= 0
-                yield member.unit[present], rows[present]
-
-
-def _counts(family: Family, name: str, charges: tuple[Charge, ...]) -> bool:
-    return name == family.owner and any(charge.family == family.name and charge.scale == 1 for charge in charges)
+        for item in stretch.appearances:
+            if item.scales.get(family.key) == 1:
+                present = item.unit >= 0
+                yield item.unit[present], rows[present]
 
 
 def _rows_along(tensor: Tensor, stretch: Stretch) -> Tensor:

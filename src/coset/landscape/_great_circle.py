@@ -15,8 +15,7 @@ from coset.distribution.ties import ties
 from coset.errors import InputError
 from coset.landscape._path import Point, between, check_alike, check_tau, params_of
 from coset.symmetry.action import check_names, check_tensor
-from coset.symmetry.axes import Charge
-from coset.symmetry.parameters import Family
+from coset.symmetry.incidence import unit_labels
 from coset.symmetry.symmetry import Symmetry
 
 TOLERANCE = 1e-4
@@ -98,7 +97,7 @@ class GreatCircle:
         norms = torch.zeros(2, count, dtype=torch.float64, device=device)
         units: dict[str, Tensor] = {}
         for rank in ranks:
-            labels = {name: _units(self.sym, name, family).to(device) for name in rank}
+            labels = {name: unit_labels(self.sym, name, family).to(device) for name in rank}
             lengths = torch.stack([_lengths(labels, point, count) for point in (self.start, self.end)])
             new = (norms == 0).all(0) & (lengths > 0).any(0)
             self._check_unit(key, rank, torch.where(new, lengths, torch.ones_like(lengths)))
@@ -165,27 +164,6 @@ def great_circle(a: Point, b: Point, sym: Symmetry, *, tolerance: float = TOLERA
     running statistics move on the line. Norms must be 1 within ``tolerance``, and no unit turned around.
     """
     return GreatCircle(params_of(a, "a"), params_of(b, "b"), sym, tolerance)
-
-
-def _units(sym: Symmetry, name: str, family: Family) -> Tensor:
-    """The unit whose scale each entry of a parameter carries with power +1, −1 for none; of the parameter's shape."""
-    structure = sym.structures[name]
-    found = torch.full(structure.sizes, -1)
-    for stretch in structure.stretches:
-        along = torch.full((stretch.size,), -1)
-        if stretch.plain is not None and _counts(family, stretch.plain.name, stretch.plain.charges):
-            along = torch.arange(stretch.size)
-        for member in stretch.members:
-            if _counts(family, member.name, member.charges):
-                along = torch.where(member.unit >= 0, member.unit, along)
-        sizes = [structure.sizes[dim] for dim in stretch.dims]
-        spread = along.reshape(*sizes, *[1] * (len(structure.sizes) - len(sizes)))
-        found = torch.maximum(found, spread.movedim(tuple(range(len(sizes))), stretch.dims))
-    return found.reshape(sym.parameters[name].shape)
-
-
-def _counts(family: Family, name: str, charges: tuple[Charge, ...]) -> bool:
-    return name == family.owner and any(charge.family == family.name and charge.scale == 1 for charge in charges)
 
 
 def _lengths(units: Mapping[str, Tensor], values: Mapping[str, Tensor], count: int) -> Tensor:

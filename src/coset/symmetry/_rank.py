@@ -33,7 +33,7 @@ def scale_rank(sym: "Symmetry") -> int:
     for cell, appearances in enumerate(_cells(sym)):
         for number, (_, unit) in enumerate(appearances):
             for charge in unit.charges:
-                key = f"{unit.name}:{charge.family}" if charge.family else unit.name
+                key = charge.key(unit.name)
                 if key not in free or not charge.scale:
                     continue
                 for level, at in _levels(sym, appearances, number):

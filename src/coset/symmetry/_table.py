@@ -122,7 +122,7 @@ def _told(sym: "Symmetry", unit: Units, name: str) -> str:
     shared = f", shared with {_shortened(others)}" if others else ""
     powers = []
     for charge in unit.charges:
-        key = f"{unit.name}:{charge.family}" if charge.family else unit.name
+        key = charge.key(unit.name)
         family = sym.families.get(key)
         if family is not None and ((family.scales and charge.scale) or (family.signs and charge.sign)):
             sign = " and its sign" if family.signs and charge.sign else ""

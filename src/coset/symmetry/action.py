@@ -131,24 +131,24 @@ class Action:
         """Index and factor along a stretch; computed once."""
         key = id(stretch)
         if key not in self._moves:
-            self._moves[key] = self._plain(stretch) if stretch.plain is not None else self._joint(stretch)
+            self._moves[key] = self._plain(stretch) if stretch.plain else self._joint(stretch)
         return self._moves[key]
 
     def _plain(self, stretch: Stretch) -> Move:
-        assert stretch.plain is not None
-        index = self._map(stretch.plain.name)
-        factor, magnitude = self._factor(stretch.plain.name, stretch.plain.charges, index)
+        (one,) = stretch.appearances
+        index = self._map(one.name)
+        factor, magnitude = self._factor(one.name, one.charges, index)
         return Move(_unless_in_order(index), factor, magnitude)
 
     def _joint(self, stretch: Stretch) -> Move:
         index = stretch.base.clone()
         factor: Tensor | None = None
         magnitude: Tensor | None = None
-        for member in stretch.members:
-            present = member.unit >= 0
-            source = torch.where(present, self._map(member.name).to(present.device)[member.unit], 0)
-            index = index + member.stride * (source % self.sym.classes[member.name].size) * present
-            parts = self._factor(member.name, member.charges, source)
+        for item in stretch.appearances:
+            present = item.unit >= 0
+            source = torch.where(present, self._map(item.name).to(present.device)[item.unit], 0)
+            index = index + item.stride * (source % self.sym.classes[item.name].size) * present
+            parts = self._factor(item.name, item.charges, source)
             factor = _times(factor, parts[0], present)
             magnitude = _times(magnitude, parts[1], present)
         return Move(_unless_in_order(index), factor, magnitude)
@@ -158,7 +158,7 @@ class Action:
         signed: Tensor | None = None
         magnitude: Tensor | None = None
         for charge in charges:
-            key = f"{name}:{charge.family}" if charge.family else name
+            key = charge.key(name)
             if charge.scale and key in self.g.scales and key not in self._idle:
                 d = self.g.scales[key].reshape(-1)
                 part = d[source.to(d.device)] ** charge.scale

@@ -15,6 +15,15 @@ class Charge:
     scale: int
     sign: int
 
+    def key(self, owner: str) -> str:
+        """The name under which elements keep the family of a class: the class's own name, or class:family."""
+        return family_key(owner, self.family)
+
+
+def family_key(owner: str, family: str) -> str:
+    """The name under which elements keep a family: the class's own name, or class:family."""
+    return f"{owner}:{family}" if family else owner
+
 
 @dataclass(frozen=True)
 class Fixed:

@@ -2,53 +2,46 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from coset.symmetry.axes import Charge, Concat, Fixed, Interleaved, Node, Units, size_of
-from coset.symmetry.structure import Stretch
+from coset.symmetry.axes import Concat, Fixed, Interleaved, Node, Units, size_of
+from coset.symmetry.parameters import Family
+from coset.symmetry.structure import Appearance, Stretch, Structure
 
 if TYPE_CHECKING:
     from coset.symmetry.symmetry import Symmetry
 
 
-@dataclass(frozen=True, eq=False)
-class Appearance:
-    """A class along a stretch of a parameter.
-
-    ``unit`` (n,): the unit, numbered over all blocks, at each of the n positions of ``stretch``, −1 where the class
-    does not stand; ``stride`` (n,): how far one unit is from the next.
-    """
-
-    name: str
-    charges: tuple[Charge, ...]
-    stretch: Stretch
-    unit: Tensor
-    stride: Tensor
-
-    @property
-    def everywhere(self) -> bool:
-        """Whether a unit of the class stands at every position."""
-        return bool((self.unit >= 0).all())
-
-
-def along(stretch: Stretch) -> Iterator[Appearance]:
-    """The appearances of classes along a stretch."""
-    if stretch.plain is not None:
-        every = torch.arange(stretch.size)
-        yield Appearance(stretch.plain.name, stretch.plain.charges, stretch, every, torch.ones_like(every))
-    for member in stretch.members:
-        yield Appearance(member.name, member.charges, stretch, member.unit, member.stride)
-
-
-def appearances(sym: "Symmetry", parameter: str) -> Iterator[Appearance]:
-    """Every appearance of a class on a parameter; none on one that does not move."""
+def appearances(sym: "Symmetry", parameter: str) -> Iterator[tuple[Stretch, Appearance]]:
+    """Every appearance of a class on a parameter, with its stretch; none on one that does not move."""
     structure = sym.structures.get(parameter)
     for stretch in structure.stretches if structure is not None else ():
-        yield from along(stretch)
+        for item in stretch.appearances:
+            yield stretch, item
+
+
+def rows_along(tensor: Tensor, structure: Structure, stretch: Stretch) -> Tensor:
+    """The entries of a parameter with positions along a stretch in rows, all else in order in columns: (n, rest)."""
+    front = tuple(range(len(stretch.dims)))
+    return tensor.reshape(structure.sizes).movedim(stretch.dims, front).reshape(stretch.size, -1)
+
+
+def spread(values: Tensor, structure: Structure, stretch: Stretch) -> Tensor:
+    """Values (n,) along a stretch in a shape that broadcasts with a parameter taken apart into ``structure.sizes``."""
+    return values.reshape([size if dim in stretch.dims else 1 for dim, size in enumerate(structure.sizes)])
+
+
+def unit_labels(sym: "Symmetry", parameter: str, family: Family, power: int = 1) -> Tensor:
+    """The unit whose scale each entry of a parameter carries with ``power``, −1 for none; of the parameter's shape."""
+    structure = sym.structures[parameter]
+    found = torch.full(structure.sizes, -1)
+    for stretch, item in appearances(sym, parameter):
+        if item.scales.get(family.key) == power:
+            found = torch.maximum(found, spread(item.unit, structure, stretch))
+    return found.reshape(sym.parameters[parameter].shape)
 
 
 def block_count(sym: "Symmetry", name: str) -> int:
@@ -61,14 +54,14 @@ def largest_by_block(sym: "Symmetry", parameter: str, tensor: Tensor) -> dict[st
     sizes = tensor.abs().reshape(sym.structures[parameter].sizes)
     found: dict[str, Tensor] = {}
     largest: dict[int, Tensor] = {}
-    for item in appearances(sym, parameter) if tensor.numel() else ():
-        if id(item.stretch) not in largest:
-            rest = [dim for dim in range(sizes.ndim) if dim not in item.stretch.dims]
-            largest[id(item.stretch)] = (sizes.amax(rest) if rest else sizes).flatten().cpu()
+    for stretch, item in appearances(sym, parameter) if tensor.numel() else ():
+        if id(stretch) not in largest:
+            rest = [dim for dim in range(sizes.ndim) if dim not in stretch.dims]
+            largest[id(stretch)] = (sizes.amax(rest) if rest else sizes).flatten().cpu()
         here = item.unit >= 0
         block = item.unit[here] // sym.classes[item.name].size
         before = found.get(item.name, sizes.new_zeros(block_count(sym, item.name), device="cpu"))
-        found[item.name] = before.scatter_reduce(0, block, largest[id(item.stretch)][here], "amax")
+        found[item.name] = before.scatter_reduce(0, block, largest[id(stretch)][here], "amax")
     return {name: values.tolist() for name, values in found.items()}
 
 
@@ -76,17 +69,12 @@ def standing(sym: "Symmetry", parameter: str, name: str, block: int) -> Tensor:
     """Which entries of a parameter carry units of a block of a class, as a mask of its shape."""
     structure = sym.structures[parameter]
     mask = torch.zeros(structure.sizes, dtype=torch.bool)
-    for item in appearances(sym, parameter):
+    for stretch, item in appearances(sym, parameter):
         if item.name == name:
             # Where the class does not stand the unit is −1, whose block is −1, too.
             here = item.unit.div(sym.classes[name].size, rounding_mode="floor") == block
-            mask |= _spread(here, item.stretch.dims, structure.sizes)
+            mask |= spread(here, structure, stretch)
     return mask.reshape(sym.parameters[parameter].shape)
-
-
-def _spread(values: Tensor, dims: tuple[int, ...], sizes: tuple[int, ...]) -> Tensor:
-    """Values along a stretch as a tensor that broadcasts with a parameter taken apart into ``sizes``."""
-    return values.reshape([size if dim in dims else 1 for dim, size in enumerate(sizes)])
 
 
 def positions_of(axis: Node, sizes: dict[str, int], name: str) -> Tensor:

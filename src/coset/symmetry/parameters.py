@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from coset.symmetry.axes import Node, units_of
+from coset.symmetry.axes import Node, family_key, units_of
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Family:
     @property
     def key(self) -> str:
         """The name under which elements keep it: the class's own name, or class:family."""
-        return f"{self.owner}:{self.name}" if self.name else self.owner
+        return family_key(self.owner, self.name)
 
 
 @dataclass(frozen=True)

@@ -70,30 +70,44 @@ class Leaf:
     axis: int
 
 
-@dataclass(frozen=True)
-class Member:
-    """A leaf with its place resolved: ``unit`` (n,) numbers the units of the class over all blocks, −1 where absent."""
+@dataclass(frozen=True, eq=False)
+class Appearance:
+    """A class along a stretch of a parameter.
+
+    ``unit`` (n,): the unit, numbered over all blocks, at each of the n positions, −1 where the class does not stand;
+    ``stride`` (n,): how far one unit is from the next.
+    """
 
     name: str
     charges: tuple[Charge, ...]
     unit: Tensor
     stride: Tensor
 
+    @property
+    def scales(self) -> dict[str, int]:
+        """The families whose scales the entries carry, with their powers."""
+        return {charge.key(self.name): charge.scale for charge in self.charges if charge.scale}
 
-@dataclass(frozen=True)
+    @property
+    def signs(self) -> tuple[str, ...]:
+        """The families whose signs the entries carry."""
+        return tuple(charge.key(self.name) for charge in self.charges if charge.sign)
+
+
+@dataclass(frozen=True, eq=False)
 class Stretch:
     """Dimensions of a parameter (as ``Structure`` takes it apart) that move by one index.
 
-    ``dims``: their numbers, more than one only if another dimension stands between them. ``plain``: the class and its
-    charges if there is just one, moved by its own permutation; otherwise new position i comes from old position
-    base[i] + Σ stride[i]·(the old number of the unit at i).
+    ``dims``: their numbers, more than one only if another dimension stands between them. New position i comes from old
+    position base[i] + Σ stride[i]·(the old number of the unit at i), over ``appearances``; where a stretch is ``plain``
+    there is just one, and unit i stands at position i.
     """
 
     dims: tuple[int, ...]
     size: int
-    plain: Units | None
+    plain: bool
     base: Tensor
-    members: tuple[Member, ...]
+    appearances: tuple[Appearance, ...]
 
 
 @dataclass(frozen=True)
@@ -157,7 +171,7 @@ def _multiply(parts: Sequence[tuple[Tensor, list[Leaf]]]) -> tuple[Tensor, list[
     return base, leaves
 
 
-def _resolve(leaves: list[Leaf], classes: Mapping[str, UnitClass], where: str) -> tuple[Member, ...]:
+def _resolve(leaves: list[Leaf], classes: Mapping[str, UnitClass], where: str) -> tuple[Appearance, ...]:
     """Number the units over all blocks: the block is the unit of the class around it beside which the leaf stands.
 
     A class that follows another appears as that one: so it moves.
@@ -189,11 +203,11 @@ def _resolve(leaves: list[Leaf], classes: Mapping[str, UnitClass], where: str) -
             known[id(leaf)] = torch.where(leaf.local >= 0, unit, -1)
         return known[id(leaf)]
 
-    members = []
+    found = []
     for leaf in leaves:
         unit, followed = units(leaf), classes[leaf.name].follows
-        members.append(Member(followed or leaf.name, leaf.charges, leaf.local if followed else unit, leaf.stride))
-    return tuple(members)
+        found.append(Appearance(followed or leaf.name, leaf.charges, leaf.local if followed else unit, leaf.stride))
+    return tuple(found)
 
 
 def _linked(dims: list[tuple[int, Node]], classes: Mapping[str, UnitClass], where: str) -> list[list[int]]:
@@ -248,11 +262,12 @@ def build_structure(axes: Sequence[Node], classes: Mapping[str, UnitClass], wher
         where_to = tuple(dict.fromkeys(place[index] for index in group))
         plain = nodes[0][1] if len(nodes) == 1 else None
         if isinstance(plain, Units) and classes[plain.name].parent is None:
-            empty = torch.zeros(0, dtype=torch.long)
-            stretches.append(Stretch(where_to, sizes[plain.name], plain, empty, ()))
+            every = torch.arange(sizes[plain.name])
+            one = Appearance(plain.name, plain.charges, every, torch.ones_like(every))
+            stretches.append(Stretch(where_to, len(every), True, torch.zeros_like(every), (one,)))
             continue
         base, leaves = _multiply([_enumerate(node, sizes, axis) for axis, node in nodes])
-        stretches.append(Stretch(where_to, len(base), None, base, _resolve(leaves, classes, where)))
+        stretches.append(Stretch(where_to, len(base), False, base, _resolve(leaves, classes, where)))
     return Structure(dims, tuple(stretches))
 
 

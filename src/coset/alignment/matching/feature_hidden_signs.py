@@ -15,7 +15,7 @@ from coset.alignment.matching.feature_signs import solve
 from coset.distribution.rescaling import common_exponent, rescaled
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.action import Action
-from coset.symmetry.axes import Charge
+from coset.symmetry.incidence import appearances, rows_along
 from coset.symmetry.structure import ancestors
 
 Shown = Mapping[str, Collection[frozenset[str]]]
@@ -117,25 +117,13 @@ def _signs(sym: Symmetry, name: str, units: Tensor) -> Tensor:
 
 def _odd_sums(sym: Symmetry, name: str, owner: str, keys: Collection[str], products: Tensor) -> Tensor:
     """For each unit of a class, Σ of the entries that change sign when it is flipped in the families ``keys``."""
-    structure = sym.structures[name]
     total = torch.zeros(math.prod(sym.shape(owner)), dtype=torch.float64)
-    apart = products.reshape(structure.sizes)
-    for stretch in structure.stretches:
-        along = apart.movedim(stretch.dims, tuple(range(len(stretch.dims)))).reshape(stretch.size, -1).sum(1)
-        if stretch.plain is not None:
-            if _is_odd(stretch.plain.name, stretch.plain.charges, owner, keys):
-                total += along
-            continue
-        for member in stretch.members:
-            if _is_odd(member.name, member.charges, owner, keys):
-                here = member.unit >= 0
-                total.index_add_(0, member.unit[here], along[here])
+    for stretch, item in appearances(sym, name):
+        if item.name == owner and sum(key in keys for key in item.signs) % 2 == 1:
+            along = rows_along(products, sym.structures[name], stretch).sum(1)
+            here = item.unit >= 0
+            total.index_add_(0, item.unit[here], along[here])
     return total
-
-
-def _is_odd(name: str, charges: tuple[Charge, ...], owner: str, keys: Collection[str]) -> bool:
-    carried = [f"{name}:{charge.family}" if charge.family else name for charge in charges if charge.sign]
-    return name == owner and sum(key in keys for key in carried) % 2 == 1
 
 
 def _is_trained(sym: Symmetry, name: str, params: Mapping[str, Tensor]) -> bool:

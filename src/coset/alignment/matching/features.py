@@ -215,14 +215,10 @@ def _placements(sym: Symmetry, site: Site, shape: tuple[int, ...]) -> Iterator[P
         elsewhere = [name for at, other in enumerate(parts.stretches) if at != number for name in _names(other)]
         if any(_mixes(sym, name) for name in elsewhere):
             continue
-        if stretch.plain is not None:
-            if sym.classes[stretch.plain.name].permutes and stretch.size > 1:
-                yield Placement(stretch.plain.name, site, number, -1)
-            continue
-        for index, member in enumerate(stretch.members):
+        for index, member in enumerate(stretch.appearances):
             chain = {member.name, *ancestors(member.name, sym.classes)}
             here = member.unit >= 0
-            beside = [m for m in stretch.members if m is not member and bool((m.unit[here] >= 0).any())]
+            beside = [m for m in stretch.appearances if m is not member and bool((m.unit[here] >= 0).any())]
             mixed = any(_mixes(sym, m.name) for m in beside if m.name not in chain)
             twice = any(m.name in chain for m in beside if sum(o.name == m.name for o in (member, *beside)) > 1)
             if sym.classes[member.name].permutes and not mixed and not twice:
@@ -230,7 +226,7 @@ def _placements(sym: Symmetry, site: Site, shape: tuple[int, ...]) -> Iterator[P
 
 
 def _names(stretch: Stretch) -> list[str]:
-    return [stretch.plain.name] if stretch.plain is not None else [member.name for member in stretch.members]
+    return [item.name for item in stretch.appearances]
 
 
 def _mixes(sym: Symmetry, name: str) -> bool:
@@ -239,7 +235,7 @@ def _mixes(sym: Symmetry, name: str) -> bool:
 
 def _positions(stretch: Stretch, member: int) -> Tensor:
     """The positions of a class along a stretch, unit by unit."""
-    unit = stretch.members[member].unit
+    unit = stretch.appearances[member].unit
     order = unit.argsort(stable=True)
     return order[unit[order] >= 0]
 

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from coset.alignment.matching.places import Place
 from coset.symmetry import Symmetry
-from coset.symmetry.axes import Charge
-from coset.symmetry.structure import Member, Stretch, ancestors
+from coset.symmetry.structure import Appearance, Stretch, ancestors
 
 
 def over_group(sym: Symmetry, tensor: Tensor, stretches: Sequence[Stretch], signed: bool) -> Tensor:
@@ -28,15 +27,15 @@ def over_group(sym: Symmetry, tensor: Tensor, stretches: Sequence[Stretch], sign
 
 
 def beside(sym: Symmetry, place: Place, rows: Tensor, signed: bool) -> Tensor:
-    """Rows of a stretch at the positions of a place (N, R, rest), averaged over the members beside the class."""
+    """Rows of a stretch at the positions of a place (N, R, rest), averaged over what stands beside the class."""
     assert place.positions is not None
     positions = place.positions
     labels = positions.clone()
     odd = torch.zeros(positions.shape, dtype=torch.bool)
-    for member in place.beside:
-        odd |= _odd(sym, member.name, member.charges)
-        if sym.classes[member.name].permutes:
-            labels -= member.stride[positions] * (member.unit[positions] % sym.classes[member.name].size)
+    for item in place.beside:
+        odd |= _odd(sym, item)
+        if sym.classes[item.name].permutes:
+            labels -= item.stride[positions] * (item.unit[positions] % sym.classes[item.name].size)
     picked = rows[positions.to(rows.device)]
     flat = _mean_by(picked.reshape(positions.numel(), -1), labels.reshape(-1)).reshape(picked.shape)
     if signed:
@@ -46,29 +45,19 @@ def beside(sym: Symmetry, place: Place, rows: Tensor, signed: bool) -> Tensor:
 
 def _orbits(sym: Symmetry, stretch: Stretch) -> tuple[Tensor, Tensor]:
     """For each position the number of its orbit, and whether a free sign flips it. (n,) both."""
-    if stretch.plain is not None:
-        name = stretch.plain.name
-        moves = sym.classes[name].permutes
-        labels = torch.zeros(stretch.size, dtype=torch.long) if moves else torch.arange(stretch.size)
-        return labels, torch.full((stretch.size,), _odd(sym, name, stretch.plain.charges))
     labels = torch.arange(stretch.size)
     odd = torch.zeros(stretch.size, dtype=torch.bool)
-    for member in stretch.members:
-        here = member.unit >= 0
-        if sym.classes[member.name].permutes:
-            labels = labels - torch.where(here, member.stride * _local(sym, member), 0)
+    for item in stretch.appearances:
+        here = item.unit >= 0
+        if sym.classes[item.name].permutes:
+            labels = labels - torch.where(here, item.stride * (item.unit % sym.classes[item.name].size), 0)
         # Two free signs at one entry do not cancel: each is as likely as its opposite.
-        odd |= here & _odd(sym, member.name, member.charges)
+        odd |= here & _odd(sym, item)
     return labels, odd
 
 
-def _local(sym: Symmetry, member: Member) -> Tensor:
-    return member.unit % sym.classes[member.name].size
-
-
-def _odd(sym: Symmetry, name: str, charges: tuple[Charge, ...]) -> bool:
-    keys = [f"{name}:{charge.family}" if charge.family else name for charge in charges if charge.sign]
-    return any(key in sym.flipping for key in keys)
+def _odd(sym: Symmetry, item: Appearance) -> bool:
+    return any(key in sym.flipping for key in item.signs)
 
 
 def _mean_by(rows: Tensor, labels: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Where the units of a class stand in the parameters, and which classes must be assigned together."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from coset.symmetry import Symmetry
-from coset.symmetry.axes import Charge
-from coset.symmetry.structure import Member, Stretch, ancestors
+from coset.symmetry.structure import Appearance, Stretch, ancestors
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +26,7 @@ class Place:
     stretch: int
     positions: Tensor | None
     parity: frozenset[str]
-    beside: tuple[Member, ...] = ()
+    beside: tuple[Appearance, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ class Layout:
         found: dict[str, set[str]] = {name: set() for name in self.sym.classes}
         for structure in self.sym.structures.values():
             for stretch in structure.stretches:
-                for a, b in itertools.permutations(stretch.members, 2):
+                for a, b in itertools.permutations(stretch.appearances, 2):
                     apart = a.name not in self.chains[b.name] and b.name not in self.chains[a.name]
                     if apart and bool(((a.unit >= 0) & (b.unit >= 0)).any()):
                         found[a.name].add(b.name)
@@ -158,14 +157,14 @@ def layout_of(sym: Symmetry) -> Layout:
 
 
 def _places(sym: Symmetry, parameter: str, number: int, stretch: Stretch) -> list[Place]:
-    if stretch.plain is not None:
-        parity = _flipped(sym, [(stretch.plain.name, stretch.plain.charges)])
-        return [Place(stretch.plain.name, parameter, number, None, parity)]
-    present = torch.stack([member.unit >= 0 for member in stretch.members])
+    if stretch.plain:
+        (one,) = stretch.appearances
+        return [Place(one.name, parameter, number, None, _flipped(sym, [one]))]
+    present = torch.stack([item.unit >= 0 for item in stretch.appearances])
     kinds, which = torch.unique(present, dim=1, return_inverse=True)
     found = []
     for kind in range(kinds.shape[1]):
-        members = [member for row, member in enumerate(stretch.members) if bool(kinds[row, kind])]
+        members = [item for row, item in enumerate(stretch.appearances) if bool(kinds[row, kind])]
         at = torch.nonzero(which == kind).flatten()
         for member in members:
             if any(member.name in ancestors(other.name, sym.classes) for other in members):
@@ -174,7 +173,7 @@ def _places(sym: Symmetry, parameter: str, number: int, stretch: Stretch) -> lis
             around = {*outer, *(sym.classes[name].follows for name in outer)}
             chain = [other for other in members if other is member or other.name in around]
             beside = tuple(other for other in members if not any(other is part for part in chain))
-            parity = _flipped(sym, [(part.name, part.charges) for part in chain])
+            parity = _flipped(sym, chain)
             units = member.unit[at]
             # Sorted by unit and, within it, in order: the rest of the coordinates come in the same order for each.
             positions = at[units.argsort(stable=True)].reshape(sym_units(sym, member.name), -1)
@@ -190,24 +189,22 @@ def sym_units(sym: Symmetry, name: str) -> int:
     return total
 
 
-def _flipped(sym: Symmetry, parts: list[tuple[str, tuple[Charge, ...]]]) -> frozenset[str]:
-    """The free sign families that flip entries with these charges; twice is not at all."""
+def _flipped(sym: Symmetry, parts: Sequence[Appearance]) -> frozenset[str]:
+    """The free sign families that flip entries at which these classes stand; twice is not at all."""
     odd: set[str] = set()
-    for name, charges in parts:
-        for charge in charges:
-            key = f"{name}:{charge.family}" if charge.family else name
-            if charge.sign and key in sym.flipping:
-                odd ^= {key}
+    for part in parts:
+        for key in part.signs:
+            odd ^= {key} & set(sym.flipping)
     return frozenset(odd)
 
 
 def _names(stretch: Stretch) -> set[str]:
-    return {stretch.plain.name} if stretch.plain is not None else {member.name for member in stretch.members}
+    return {item.name for item in stretch.appearances}
 
 
 def _stands_twice(stretch: Stretch, tree: set[str]) -> bool:
-    """Whether some position is moved by two members of one class."""
-    named = [member for member in stretch.members if member.name in tree]
+    """Whether some position is moved by two appearances of one class."""
+    named = [item for item in stretch.appearances if item.name in tree]
     return any(
         bool(((a.unit >= 0) & (b.unit >= 0)).any())
         for number, a in enumerate(named)

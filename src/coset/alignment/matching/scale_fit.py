@@ -12,7 +12,7 @@ from torch import Tensor
 from coset._magnitudes import exponent, scaled
 from coset.alignment.matching.terms import matched_names
 from coset.symmetry import Element, Symmetry
-from coset.symmetry.axes import Charge
+from coset.symmetry.incidence import rows_along, spread
 from coset.symmetry.structure import Stretch
 
 LARGEST = 1e2
@@ -56,7 +56,7 @@ def _distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor], by: int) 
 
 
 @dataclass(frozen=True)
-class _Appearance:
+class _ScaleAppearance:
     """A family along a stretch: ``positions`` (P,) carry the ``power`` of the scales numbered ``scales`` (P,)."""
 
     power: int
@@ -73,7 +73,7 @@ class _Fit:
     right: Mapping[str, Tensor]
     parts: Mapping[str, slice]
     size: int
-    places: Mapping[str, list[list[_Appearance]]]
+    places: Mapping[str, list[list[_ScaleAppearance]]]
 
     @classmethod
     def of(cls, sym: Symmetry, left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> "_Fit":
@@ -129,37 +129,23 @@ class _Fit:
                 exponent = torch.zeros(stretch.size, dtype=torch.float64)
                 for at in appearances:
                     exponent.index_add_(0, at.positions, at.power * logs[at.scales])
-                moved = moved * _spread(exponent.exp(), structure.sizes, stretch.dims)
+                moved = moved * spread(exponent.exp(), structure, stretch)
             off = moved - left
             total += float(off.square().sum())
             change = 2 * off * moved
             for stretch, appearances in zip(structure.stretches, stretches, strict=True):
-                along = change.movedim(stretch.dims, tuple(range(len(stretch.dims)))).reshape(stretch.size, -1).sum(1)
+                along = rows_along(change, structure, stretch).sum(1)
                 for at in appearances:
                     slope.index_add_(0, at.scales, at.power * along[at.positions])
         return total, slope
 
 
-def _spread(values: Tensor, sizes: tuple[int, ...], dims: tuple[int, ...]) -> Tensor:
-    """Values along ``dims``, taken as one, in the shape of a tensor of ``sizes`` that they multiply."""
-    shaped = values.reshape([sizes[dim] for dim in dims])
-    return shaped.reshape([size if dim in dims else 1 for dim, size in enumerate(sizes)])
-
-
-def _appearances(sym: Symmetry, stretch: Stretch, parts: Mapping[str, slice]) -> list[_Appearance]:
+def _appearances(sym: Symmetry, stretch: Stretch, parts: Mapping[str, slice]) -> list[_ScaleAppearance]:
     """Every free scale along a stretch."""
     found = []
-
-    def add(name: str, charges: tuple[Charge, ...], positions: Tensor, units: Tensor) -> None:
-        for charge in charges:
-            key = f"{name}:{charge.family}" if charge.family else name
-            if charge.scale and key in parts:
-                found.append(_Appearance(charge.scale, positions, parts[key].start + units))
-
-    if stretch.plain is not None:
-        every = torch.arange(stretch.size)
-        add(stretch.plain.name, stretch.plain.charges, every, every)
-    for member in stretch.members:
-        positions = torch.nonzero(member.unit >= 0).flatten()
-        add(member.name, member.charges, positions, member.unit[positions])
+    for item in stretch.appearances:
+        positions = torch.nonzero(item.unit >= 0).flatten()
+        for key, power in item.scales.items():
+            if key in parts:
+                found.append(_ScaleAppearance(power, positions, parts[key].start + item.unit[positions]))
     return found

@@ -205,9 +205,8 @@ class Scoring:
             came = unit_map(known, member.name, self.layout.chains[member.name][:-1], sym.shape(member.name))
             old = came.to(unit.device)[unit]
             source += stride * (old % size - unit % size)
-            for charge in member.charges:
-                key = f"{member.name}:{charge.family}" if charge.family else member.name
-                if charge.sign and key in g.signs:
+            for key in member.signs:
+                if key in g.signs:
                     flips = g.signs[key].reshape(-1)[old].to(torch.float64)
                     factor = flips if factor is None else factor * flips
         return source, factor
@@ -235,7 +234,7 @@ class Scoring:
         """The classes other than its own that move the entries of a place, and those around these."""
         names: set[str] = {member.name for member in place.beside}
         for stretch in self._others(place):
-            names |= {stretch.plain.name} if stretch.plain is not None else {m.name for m in stretch.members}
+            names |= {item.name for item in stretch.appearances}
         return tuple(sorted({outer for name in names for outer in self.layout.around[name]}))
 
     def _fits(self, terms: Sequence[Term]) -> bool:

@@ -116,10 +116,7 @@ def _carriers(sym: Symmetry, name: str, key: str) -> list[Stretch]:
 
 def _members(stretch: Stretch, name: str) -> list[tuple[Tensor, Tensor]]:
     """For every appearance of a class along a stretch: unit (−1 where there is none) and stride at each position."""
-    if stretch.plain is not None:
-        units = torch.arange(stretch.size)
-        return [(units, torch.ones_like(units))] if stretch.plain.name == name else []
-    return [(member.unit, member.stride) for member in stretch.members if member.name == name]
+    return [(item.unit, item.stride) for item in stretch.appearances if item.name == name]
 
 
 def _is_shared(sym: Symmetry, name: str, key: str) -> bool:

@@ -83,7 +83,7 @@ def _shifts(sym: Symmetry, movable: Mapping[str, Tensor]) -> list[str]:
     for name, parameter in sym.parameters.items():
         for unit in (unit for axis in parameter.axes for unit in units_of(axis)):
             for charge in unit.charges:
-                key = f"{unit.name}:{charge.family}" if charge.family else unit.name
+                key = charge.key(unit.name)
                 if key in carried:
                     carried[key][name] = charge.scale
     found = []
