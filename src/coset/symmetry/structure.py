@@ -180,15 +180,17 @@ def _resolve(leaves: list[Leaf], classes: Mapping[str, UnitClass], where: str) -
 
     def around(leaf: Leaf, outer: str) -> Tensor:
         """The number of the unit of ``outer`` in which a leaf stands, −1 where it stands in none."""
-        block = torch.full_like(leaf.local, -1)
-        for other in sorted((o for o in leaves if o.name == outer), key=lambda o: o.axis != leaf.axis):
-            block = torch.where(block < 0, units(other), block)
-        item = classes[outer]
-        if item.follows is not None:
-            beyond = torch.zeros_like(leaf.local) if item.parent is None else around(leaf, item.parent)
-            for other in (o for o in leaves if o.name == item.follows and o.axis != leaf.axis):
-                there = (other.local >= 0) & (beyond >= 0) & (block < 0)
-                block = torch.where(there, beyond * item.size + other.local, block)
+        block, item = torch.full_like(leaf.local, -1), classes[outer]
+        named = sorted((o for o in leaves if o.name == outer), key=lambda o: o.axis != leaf.axis)
+        if item.parent is None or item.follows is None:
+            for other in named:
+                block = torch.where(block < 0, units(other), block)
+            return block
+        # A follower is inside of what is around the leaf, on whatever axis it stands, itself or what it follows.
+        beyond = around(leaf, item.parent)
+        for other in (*named, *(o for o in leaves if o.name == item.follows and o.axis != leaf.axis)):
+            there = (other.local >= 0) & (beyond >= 0) & (block < 0)
+            block = torch.where(there, beyond * item.size + other.local, block)
         return block
 
     def units(leaf: Leaf) -> Tensor:
@@ -214,11 +216,10 @@ def _linked(dims: list[tuple[int, Node]], classes: Mapping[str, UnitClass], wher
     """Group dimensions that must move together: those with nested classes, and those with the classes around these."""
     groups = [[index] for index in range(len(dims))]
     names = [{unit.name for unit in units_of(node)} for _, node in dims]
-    everywhere = set().union(*names)
     for index, (axis, _) in enumerate(dims):
         outside = {classes[name].parent for name in names[index]}
-        # What a class that does not stand here follows stands for it, inside of what is around it.
-        outside |= {classes[name].parent for name in outside - everywhere if name is not None}
+        # What a class follows may stand for it; it is inside of what is around it here.
+        outside |= {classes[name].parent for name in outside if name is not None and classes[name].follows is not None}
         for outer in sorted(name for name in outside - names[index] if name is not None):
             carriers = [other for other in range(len(dims)) if outer in names[other]]
             carriers = carriers or [

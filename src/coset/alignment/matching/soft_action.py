@@ -126,13 +126,12 @@ def _around(place: int, dims: Sequence[_Dim], classes: Mapping[str, UnitClass]) 
     parent = classes[_name(dims[place])].parent
     if parent is None:
         return []
-    nearest = _nearest(place, parent, dims, classes)
-    if _name(dims[nearest]) == parent:
+    nearest, beyond = _nearest(place, parent, dims, classes), classes[parent].parent
+    if classes[parent].follows is None or beyond is None:
         return [*_around(nearest, dims, classes), nearest]
-    # The class that the parent follows stands for it, inside of what is around the parent.
-    beyond = classes[parent].parent
-    outer = [] if beyond is None else [_nearest(place, beyond, dims, classes)]
-    return [*(inner for index in outer for inner in _around(index, dims, classes)), *outer, nearest]
+    # A follower is inside of what is around the class at ``place``, on whatever axis it stands.
+    outer = _nearest(place, beyond, dims, classes)
+    return [*_around(outer, dims, classes), outer, nearest]
 
 
 def _nearest(place: int, wanted: str, dims: Sequence[_Dim], classes: Mapping[str, UnitClass]) -> int:

@@ -81,10 +81,11 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> tuple[Symmetry,
     sym = Symmetry(classes, families, parameters)
     by_class = {names.classes[atom]: places for atom, places in passed.items() if atom in names.classes}
     shared = tuple(
-        f"the units of '{names.classes[atom]}' lie in blocks of '{sym.classes[names.classes[atom]].parent}' and of "
+        f"the units of '{names.classes[atom]}' lie in blocks of '{parent or names.classes[other]}' and of "
         f"'{names.classes[other]}' at once: they permute and scale alike in all of the latter"
         for atom, other in nested.beside.items()
         if atom in names.classes and other in names.classes
+        for parent in (sym.classes[names.classes[atom]].parent,)
     )
     notes = (*remarks(sym, by_class, movable), *shared)
     return sym.annotated(notes=notes), {name: atom for atom, name in names.classes.items()}

@@ -205,11 +205,14 @@ def _times(factors: list[_Tagged]) -> _Tagged:
     flat: list[_Tagged] = []
     for factor in factors:
         flat += factor[1] if factor[0] == "times" else [factor]
-    if len(flat) == 1:
-        return flat[0]
-    if flat and flat[0][0] == "plus":
-        return "plus", [_times([segment, *flat[1:]]) for segment in flat[0][1]], None
-    return "times", flat, None
+    for at in reversed(range(len(flat) - 1)):
+        if flat[at][0] == "plus":
+            flat[at:] = [_plus([_times([segment, *flat[at + 1 :]]) for segment in flat[at][1]])]
+    return flat[0] if len(flat) == 1 else ("times", flat, None)
+
+
+def _plus(segments: list[_Tagged]) -> _Tagged:
+    return "plus", [inner for part in segments for inner in (part[1] if part[0] == "plus" else [part])], None
 
 
 def _traverse(term: _Tagged) -> Iterator[tuple[Atom, Place]]:

@@ -140,7 +140,7 @@ def misplaced(
                     # Those that lie in two blocks can be nested the other way round; others cannot.
                     two = {atom for atom in standing if nested.around.get(atom) in nested.follows}
                     wrong |= {atom for atom in two if nested.ways[atom] > 1} or two or {entry.atom}
-    return {atom for atom in wrong if atom in nested.ways}
+    return {atom for atom in wrong if nested.ways.get(atom, 0) > 0}
 
 
 def _cells(charges: Charges, value: Value, named: Mapping[Place, Atom]) -> Iterator[list[_Entry]]:

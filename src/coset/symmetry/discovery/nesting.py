@@ -167,7 +167,7 @@ def nest(
         ]
         outer = found.around.get(atom)
         if other_free and outer is not None and atom not in found.chain(other_free[0]):
-            choices = [(outer, other_free[0]), (other_free[0], outer)]
+            choices = [(outer, other_free[0]), *([] if outer.pinned else [(other_free[0], outer)])]
             if across or len(other_free) > 1 or any(one in found.around for one in (outer, other_free[0])):
                 choices = []
             found.ways[atom] = max(0, len(choices) - number)
@@ -195,6 +195,7 @@ def _in_doubled(found: Nest, atom: Atom, outer: Atom, strands: list[Strand], num
         choices = []
     found.ways[atom] = max(0, len(choices) - number)
     if number >= len(choices):
+        found.beside[atom] = outer
         return
     first, *second = choices[number]
     found.around[atom] = outer

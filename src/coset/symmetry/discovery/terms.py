@@ -94,16 +94,15 @@ def like(atom: Atom, size: int) -> Term:
 
 
 def times(factors: Iterable[Term]) -> Term:
-    """A product in normal form: no product in a product, and a leading concatenation multiplied out."""
+    """A product in normal form: no product in a product, and concatenations multiplied by what is behind them."""
     flat: list[Term] = []
     for factor in factors:
         term = resolve(factor)
         flat += term.factors if isinstance(term, Times) else [term]
-    if len(flat) == 1:
-        return flat[0]
-    if flat and isinstance(flat[0], Plus):
-        return plus(times([segment, *flat[1:]]) for segment in flat[0].segments)
-    return Times(tuple(flat))
+    for at in reversed(range(len(flat) - 1)):
+        if isinstance(whole := flat[at], Plus):
+            flat[at:] = [plus(times([segment, *flat[at + 1 :]]) for segment in whole.segments)]
+    return flat[0] if len(flat) == 1 else Times(tuple(flat))
 
 
 def plus(segments: Iterable[Term]) -> Term:
@@ -223,7 +222,8 @@ def unify(one: Term, two: Term, reason: str) -> None:
     elif isinstance(one, Woven) and isinstance(two, Woven) and len(one.segments) == len(two.segments):
         for mine, yours in zip(one.segments, two.segments, strict=True):
             unify(mine, yours, reason)
-        two.bound = one
+        if is_inert(one) == is_inert(two):
+            two.bound = one
     elif isinstance(one, Woven):
         unify(unwoven(one, reason), two, reason)
     elif isinstance(two, Woven):
@@ -311,7 +311,17 @@ def _unify_times(left: list[Term], right: list[Term], reason: str) -> None:
             continue
         small, large, home = (a, b, right) if a.size < b.size else (b, a, left)
         if isinstance(large, Woven):
-            large = unwoven(large, reason)
+            large = resolve(unwoven(large, reason))
+        if isinstance(large, Plus):
+            # As many factors of the other side as it takes.
+            others = left if home is right else right
+            some = [small]
+            while others and math.prod(term.size for term in some) < large.size:
+                some.insert(0, resolve(others.pop()))
+            if (whole := times(some)).size == large.size:
+                unify(large, whole, reason)
+                continue
+            others.extend(some)
         if large.size % small.size or isinstance(large, Plus):
             for term in (a, b, *left, *right):
                 stick(term, reason)
