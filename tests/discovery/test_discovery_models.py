@@ -8,12 +8,13 @@ from blocked_networks import BLOCKED
 from convolutional_networks import CONVOLUTIONAL
 from further_networks import FURTHER
 from groups import Group, found_group, group
+from layers_moving import assert_layers_move
 from sequence_networks import SEQUENCE
 from torch import nn
 
 from architectures import CASES, made, randomized
 from coset.models import MLP, Elementwise, MyrtleCNN, ResNet18, Tiny10
-from coset.symmetry import activation_function, activation_names, discover, intertwiner
+from coset.symmetry import Symmetry, activation_function, activation_names, discover, intertwiner
 
 NETWORKS = CONVOLUTIONAL | SEQUENCE | FURTHER | BLOCKED
 
@@ -49,6 +50,9 @@ def test_the_maximal_group_is_found(name):
     assert found_group(sym) == expected
     assert not sym.pinned
     _assert_sound(model, sym, inputs)
+    assert not any("do not move as" in note for note in sym.notes)
+    assert Symmetry.from_json(sym.to_json()).graph == sym.graph
+    assert_layers_move(model, sym, _inputs(shapes, batch=3))
 
 
 # What the hand-written declarations leave out. FRN's ε stands under |ε|: each of its entries may change sign. A stream

@@ -81,25 +81,26 @@ def feature_chunks(
 
 
 def channels_second(output: Tensor, name: str, examples: int, channel_axis: ChannelAxis = None) -> Tensor:
-    """The output of layer ``name`` on so many ``examples`` as (N, C, *positions), a view where possible.
+    """The output of layer ``name`` on so many ``examples`` as (N, C, *positions), a view where possible."""
+    return output.movedim(channel_position(tuple(output.shape), name, examples, channel_axis), 1)
 
-    Raises unless examples stand on axis 0 and channels on another.
-    """
-    shape = tuple(output.shape)
-    if output.ndim < 2 or len(output) != examples:
+
+def channel_position(shape: tuple[int, ...], name: str, examples: int, channel_axis: ChannelAxis = None) -> int:
+    """The axis of channels of an output of layer ``name``; raises unless examples stand on axis 0."""
+    if len(shape) < 2 or shape[0] != examples:
         raise InputError(
             f"layer '{name}' gives an output of shape {shape} for {examples} examples; expected examples on axis 0 and "
             f"channels on another"
         )
     axis = channel_axis.get(name) if isinstance(channel_axis, Mapping) else channel_axis
     if axis is None:
-        axis = 2 if output.ndim == 3 else 1
-    if not isinstance(axis, int) or isinstance(axis, bool) or not -output.ndim < axis < output.ndim or axis == 0:
+        axis = 2 if len(shape) == 3 else 1
+    if not isinstance(axis, int) or isinstance(axis, bool) or not -len(shape) < axis < len(shape) or axis == 0:
         raise InputError(
             f"channel_axis is {axis!r} for layer '{name}', whose output has shape {shape}; expected an axis of it "
             f"other than 0, where examples stand"
         )
-    return output.movedim(axis, 1)
+    return axis % len(shape)
 
 
 def _run(inputs: Tensor, network: Network) -> Tensor:

@@ -1,31 +1,26 @@
-"""The group that acts on the channels of a named layer, read from the symmetry of the whole network by experiment.
+"""The group that acts on the channels of a named layer, read from the graph of the network's symmetry.
 
-The network is moved by random elements of its group, in float64. The layer's output then has its channels re-ordered,
-scaled and flipped; how, says which classes of units stand on its channel axis, in which blocks, and what else acts.
-No type of layer is known here.
+``sym.graph`` says which classes of units stand on the channel axis of a layer's output, in which blocks, and which
+scales and signs they carry. No type of layer is known here.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from coset.alignment.matching.feature_calls import Watch, fitted, run
-from coset.alignment.matching.feature_layouts import ANY, resolved
-from coset.alignment.matching.feature_search import TOLERANCE, Search, describe, enough_elements
-from coset.alignment.matching.feature_signs import factors_of_units
 from coset.alignment.matching.features import check_model
 from coset.errors import InputError
-from coset.represent._features import ChannelAxis, channels_second
+from coset.represent._features import ChannelAxis, channel_position, features
 from coset.represent._layer_layout import parts_of
-from coset.represent._layers import check_layers, recording
+from coset.represent._layers import check_layers
 from coset.represent.unit_groups import Part, UnitGroup
-from coset.symmetry import Symmetry
-from coset.symmetry.axes import Fixed, Node
-from coset.symmetry.discovery.general_position import general_position
+from coset.symmetry import Element, Parameter, Symmetry, discover
+from coset.symmetry.axes import Node, size_of, units_of
+from coset.symmetry.graph import Activation
 
 _EXAMPLES, _DRAWS = 4, 4
 """So many inputs are run, and so many elements without permutations tried, none of which may hide a sign by chance."""
@@ -44,7 +39,8 @@ def layer_group(
 ) -> UnitGroup:
     """The group that moves the channels of ``layer`` while the network's function stays the same.
 
-    ``sym``: the symmetry of ``model``, as ``discover`` finds it; ``inputs``: some inputs of the model, of which a few
+    ``sym``: the symmetry of ``model``, as ``discover`` finds it; one that was declared knows nothing of layers, and is
+    replaced by what is found. ``inputs``: some inputs of the model, of which a few
     are run. ``cka`` and ``procrustes`` take the group as ``group``: they are then the same for all networks of an
     orbit. Where the group has single signs or scales for many channels, these are told by ``sign``, or not at all: one
     scale for everything is always divided out. Raises where channels do not move one by one or block by block.
@@ -64,19 +60,19 @@ def layer_groups(
     """``layer_group`` of several layers, from the same runs of the network: name → group."""
     check_model(sym, model)
     names = check_layers(model, layers)
+    few = inputs[:_EXAMPLES]
+    if not sym.graph.activations:
+        # One that was declared knows nothing of layers; what is found contains it, so that measures stay the same.
+        sym = discover(model, few)
     generator = torch.Generator().manual_seed(seed)
-    runs = _Runs(model, names, inputs[:_EXAMPLES], channel_axis)
-    theta = general_position(fitted(model, model.state_dict()), sym, generator)
-    before = runs.outputs(theta)
-    shuffling, fixed = sym.restrict(scales=False, signs=False), sym.restrict(permutations=False)
-    search = Search(sym, tuple(shuffling.random(generator) for _ in range(enough_elements(sym))))
-    shuffled = [runs.outputs(shuffling.act(g, theta)) for g in search.elements] if shuffling.permuting else []
-    moved = [runs.outputs(fixed.act(fixed.random(generator), theta)) for _ in range(_DRAWS)] if fixed.families else []
+    fixed = sym.restrict(permutations=False)
+    elements = [fixed.random(generator) for _ in range(_DRAWS)] if fixed.families else []
+    outputs = features(model, few, names, channel_axis=channel_axis, show=False)
     groups = {}
     for name in names:
-        node = _channels(search, name, before[name], [outputs[name] for outputs in shuffled])
-        parts, order = parts_of(node, sym.classes, name)
-        factors = [_factors(name, before[name], outputs[name]) for outputs in moved]
+        axes = _axes(sym, sym.graph.activation(name), name, tuple(outputs[name].shape), channel_axis)
+        parts, order = parts_of(axes[1], sym.classes, name)
+        factors = [_factors(fixed, name, axes, g) for g in elements]
         groups[name] = _with_factors(UnitGroup(parts, order), factors)
     return groups
 
@@ -91,66 +87,30 @@ def named_group(group: UnitGroup) -> str:
     return f"{rigid}signed-permutation" if group.signs else f"{rigid}permutation"
 
 
-@dataclass(frozen=True)
-class _Runs:
-    """Runs of a model on a few inputs, in float64, that leave the outputs of some layers."""
-
-    model: nn.Module
-    names: tuple[str, ...]
-    inputs: Tensor
-    channel_axis: ChannelAxis
-
-    def outputs(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Outputs (N, C, *positions) with these weights."""
-        own = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
-        still = {name: tensor.detach().double() for name, tensor in own.items() if tensor.is_floating_point()}
-        x = self.inputs.to(next(iter(params.values())).device)
-        x = x.double() if x.is_floating_point() else x
-        with recording(self.model, self.names) as outputs:
-            run(self.model, fitted(self.model, still | dict(params)), x, Watch(_unseen, widen=True))
-            found = dict(outputs)
-        return {
-            name: channels_second(tensor.double().cpu(), name, len(x), self.channel_axis)
-            for name, tensor in found.items()
-        }
+def _axes(
+    sym: Symmetry, activation: Activation, layer: str, shape: tuple[int, ...], channel_axis: ChannelAxis
+) -> tuple[Node, ...]:
+    """What stands on the axes of an output (N, C, *positions); units anywhere but on its channels are an error."""
+    at = channel_position((shape[0], *activation.shape[1:]), layer, shape[0], channel_axis)
+    positions = [*shape[:1], *shape[2:]]
+    sizes = {name: item.size for name, item in sym.classes.items()}
+    whole = activation.fitted((*positions[:at], shape[1], *positions[at:]), sizes, f"the output of layer '{layer}'")
+    axes = (*whole[:1], whole[at], *(node for axis, node in enumerate(whole) if axis not in (0, at)))
+    for axis, node in enumerate(axes):
+        if axis != 1 and any(sizes[unit.name] > 1 for unit in units_of(node)):
+            raise InputError(
+                f"the output of layer '{layer}' has units on axis {axis} (channels counted as axis 1); expected units "
+                f"on the channel axis alone: is channel_axis right?"
+            )
+    return axes
 
 
-def _unseen(_call: int, _argument: int, _name: str, _tensor: Tensor) -> None:
-    """Nothing is looked at: the model is only run in float64 throughout."""
-
-
-def _channels(search: Search, layer: str, before: Tensor, after: list[Tensor]) -> Node:
-    """What stands on the channel axis of an output: its classes, in their layout."""
-    limit = TOLERANCE * before.abs().max()
-    if all(bool(((part - before).abs() <= limit).all()) for part in after):
-        return Fixed(before.shape[1])
-    axes = describe(search, before, after)
-    if axes is None:
-        raise InputError(
-            f"the units of layer '{layer}' are not re-ordered as a whole when the network's units are; expected a "
-            f"layer whose output has channels"
-        )
-    if elsewhere := [axis for axis, node in enumerate(axes) if node != ANY and axis != 1]:
-        raise InputError(
-            f"the output of layer '{layer}' has units on axis {elsewhere[0]} (channels counted as axis 1); expected "
-            f"units on the channel axis alone: is channel_axis right?"
-        )
-    sizes = {name: item.size for name, item in search.sym.classes.items()}
-    return resolved(axes[1], before.shape[1], sizes)
-
-
-def _factors(layer: str, before: Tensor, after: Tensor) -> _Factors:
-    """By what each channel was multiplied, NaN for dead ones; (C,)."""
-    rows = [tensor.transpose(0, 1).flatten(1) for tensor in (before, after)]
-    found = factors_of_units(*rows)
-    if found is None:
-        raise InputError(
-            f"the units of layer '{layer}' are not multiplied one by one when the network's units are scaled; expected "
-            f"a layer whose output has channels"
-        )
-    if not bool(found.any()):
-        raise InputError(f"layer '{layer}' gives 0 for all of the first {len(before)} inputs; expected inputs it tells")
-    return np.asarray(torch.where(found == 0, torch.nan, found).numpy(), dtype=np.float64)
+def _factors(sym: Symmetry, layer: str, axes: tuple[Node, ...], g: Element) -> _Factors:
+    """By what an element without permutations multiplies each channel; (C,)."""
+    shape = tuple(size_of(node, {name: item.size for name, item in sym.classes.items()}) for node in axes)
+    output = Symmetry(sym.classes, sym.families, {layer: Parameter(shape, axes)})
+    moved = output.act(g, {layer: torch.ones(shape, dtype=torch.float64)})[layer]
+    return np.asarray(moved.transpose(0, 1).flatten(1)[:, 0].numpy(), dtype=np.float64)
 
 
 def _with_factors(group: UnitGroup, factors: list[_Factors]) -> UnitGroup:

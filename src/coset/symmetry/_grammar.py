@@ -4,7 +4,7 @@
     axis    := term ('+' term)*            concatenation of segments
              | term ('|' term)+            segments of one size in turns, position by position
     term    := factor ('*' factor)*        product, row-major
-    factor  := '-'                         fixed (a whole axis)
+    factor  := '-'                         fixed (a whole axis; on activations as many as there are)
              | INTEGER                     that many fixed positions
              | '(' axis ')'
              | ['/'] NAME ['^' POWER] ['{' NAME ':' POWER (',' NAME ':' POWER)* '}'] ['[' axis ']']
@@ -91,6 +91,8 @@ class _Reader:
         return factors[0] if len(factors) == 1 else Product(tuple(factors))
 
     def factor(self) -> Node:
+        if self.accept("-"):
+            return Fixed(0)
         if self.accept("("):
             inner = self.axis()
             self.take(")")

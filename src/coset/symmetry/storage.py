@@ -11,6 +11,7 @@ from coset._files.atomic import parse_json, write_text
 from coset.errors import InputError
 from coset.symmetry._grammar import parse_axis, render_axis
 from coset.symmetry.axes import Fixed, Node
+from coset.symmetry.graph import Activation, Graph, Layer
 from coset.symmetry.parameters import Family, Parameter
 from coset.symmetry.structure import UnitClass
 
@@ -51,7 +52,41 @@ def to_json(sym: "Symmetry") -> str:
     }
     told = {"unverified": sym.unverified, "unsaved": sym.unsaved}
     parts |= {name: json.dumps(list(lines), ensure_ascii=False) for name, lines in told.items() if lines}
+    if sym.graph.layers or sym.graph.activations:
+        parts["graph"] = json.dumps(_graph_row(sym.graph), ensure_ascii=False)
     return "{" + ",\n ".join(f'"{name}": {text}' for name, text in parts.items()) + "}\n"
+
+
+def _graph_row(graph: Graph) -> dict[str, Any]:
+    """Layers as lists, axes in the language of symmetries."""
+    return {
+        "layers": [[layer.name, layer.kind, list(layer.parameters), list(layer.reads)] for layer in graph.layers],
+        "ends": list(graph.ends),
+        "activations": {
+            name: [list(item.shape), [render_axis(node) for node in item.axes]]
+            for name, item in graph.activations.items()
+        },
+    }
+
+
+def _graph(data: Any, where: str) -> Graph:
+    """A graph from what ``_graph_row`` made of it."""
+    try:
+        layers = tuple(
+            Layer(str(name), str(kind), tuple(map(str, parameters)), tuple(map(str, reads)))
+            for name, kind, parameters, reads in data["layers"]
+        )
+        activations = {
+            str(name): Activation(tuple(int(n) for n in shape), tuple(_free_axis(word, where) for word in words))
+            for name, (shape, words) in data["activations"].items()
+        }
+        return Graph(layers, tuple(str(name) for name in data["ends"]), activations)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise InputError(f"{where} is damaged: its graph cannot be read ({type(error).__name__})") from error
+
+
+def _free_axis(word: str, where: str) -> Node:
+    return parse_axis(word, where)[0]
 
 
 def _parameter_row(item: Parameter) -> dict[str, Any]:
@@ -103,6 +138,7 @@ def parts_from_json(text: str, where: str) -> dict[str, Any]:
         "pinned": tuple(_field(data, "pinned", list, where)),
         "unverified": tuple(_field(data, "unverified", list, where) if "unverified" in data else ()),
         "unsaved": tuple(_field(data, "unsaved", list, where) if "unsaved" in data else ()),
+        "graph": _graph(data["graph"], where) if "graph" in data else Graph(),
     }
 
 

@@ -22,6 +22,7 @@ from coset.symmetry._rank import scale_rank
 from coset.symmetry.action import Transformable
 from coset.symmetry.axes import Node, size_of, turns_of, units_of
 from coset.symmetry.element import Element
+from coset.symmetry.graph import Graph
 from coset.symmetry.intertwiners._intertwiner import Diagonal, Intertwiner
 from coset.symmetry.parameters import Family, Parameter
 from coset.symmetry.structure import Structure, UnitClass, build_structure, shape_of
@@ -37,7 +38,8 @@ class Symmetry:
     ``parameters``: name → Parameter, for every parameter and buffer of the model, fixed ones included. ``notes``: what
     is known beyond the group; ``pinned``: operations through which nothing was assumed to pass; ``unverified``:
     classes, or blocks of them, whose moves no output noticed, so that verification says nothing of them. ``unsaved``:
-    buffers that are no part of a state dict and pass through an action unchanged.
+    buffers that are no part of a state dict and pass through an action unchanged. ``graph``: the network as discovery
+    saw it; empty where a symmetry was declared.
     """
 
     classes: Mapping[str, UnitClass]
@@ -47,6 +49,7 @@ class Symmetry:
     pinned: tuple[str, ...] = field(default=())
     unverified: tuple[str, ...] = field(default=())
     unsaved: tuple[str, ...] = field(default=())
+    graph: Graph = field(default_factory=Graph)
 
     def __post_init__(self) -> None:
         for part in ("classes", "families", "parameters"):
@@ -183,11 +186,11 @@ class Symmetry:
         return scale_rank(self)
 
     def annotated(self, **remarks: Any) -> "Symmetry":
-        """The same symmetry with other ``notes``, ``pinned``, ``unverified`` or ``unsaved``.
+        """The same symmetry with other ``notes``, ``pinned``, ``unverified``, ``unsaved`` or ``graph``.
 
         Nothing about the group is computed again.
         """
-        assert remarks.keys() <= {"notes", "pinned", "unverified", "unsaved"}, remarks
+        assert remarks.keys() <= {"notes", "pinned", "unverified", "unsaved", "graph"}, remarks
         copy = object.__new__(Symmetry)
         copy.__dict__.update(self.__dict__ | remarks)
         return copy
@@ -216,7 +219,7 @@ class Symmetry:
     def fingerprint(self) -> str:
         """SHA-256 of the canonical JSON without notes: equal groups and actions have equal fingerprints."""
         content = {**json.loads(self.to_json()), "notes": [], "pinned": []}
-        for part in ("unverified", "unsaved"):
+        for part in ("unverified", "unsaved", "graph"):
             content.pop(part, None)
         for row in content["parameters"].values():
             for part in ("why", "buffer", "tied"):

@@ -1,6 +1,6 @@
 """From solved structure and gauges to a ``Symmetry``."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from coset.symmetry.discovery.remarks import remarks
 from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, Woven, atoms, parts_of, resolve
 from coset.symmetry.discovery.ties import ties
 from coset.symmetry.discovery.tracing import Tracing
+from coset.symmetry.graph import Activation, Graph, without_sizes
 from coset.symmetry.parameters import Family, Parameter
 from coset.symmetry.structure import UnitClass
 from coset.symmetry.symmetry import Symmetry
@@ -57,8 +58,7 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> tuple[Symmetry,
     parameters = {}
     for name, tensor in movable.items():
         own = owner.get(id(tensor), name)
-        named = followed_places(charges, used[own], nested) if own in used else {}
-        made = _parameter(own, tensor, used.get(own), names, carried, tracing, networked, nested, named)
+        made = _parameter(own, tensor, used.get(own), names, carried, tracing, networked, nested, charges)
         parameters[name] = replace(made, why=_why(used.get(own), tensor, passed), tied=tied.get(name))
     for name, item in parameters.items():
         if item.gain is not None and _classes_of(item) != _classes_of(parameters[item.gain]):
@@ -78,7 +78,8 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> tuple[Symmetry,
         owned = NETWORK if gauge.atom is None else names.classes[gauge.atom]
         family = Family(owned, names.families[number], bool(gauge.scale), bool(gauge.sign))
         families[family.key] = family
-    sym = Symmetry(classes, families, parameters)
+    graph = Graph(activations=_seen(tracing, names, carried, nested, charges, free))
+    sym = Symmetry(classes, families, parameters, graph=graph)
     by_class = {names.classes[atom]: places for atom, places in passed.items() if atom in names.classes}
     shared = tuple(
         f"the units of '{names.classes[atom]}' lie in blocks of '{parent or names.classes[other]}' and of "
@@ -113,7 +114,8 @@ def _solved(
     way: dict[Atom, int] = {}
     while True:
         nested = nest(common, banned, twice, way)
-        free = gauges(charges, tracing.parameters, inside_out(standing, nested.around), nested)
+        activations = list(tracing.activations.values())
+        free = gauges(charges, tracing.parameters, activations, inside_out(standing, nested.around), nested)
         kept = _kept(standing, nested.around, free)
         scaled = {gauge.atom for gauge in free}
         odd: set[Atom] = set()
@@ -222,21 +224,53 @@ def _parameter(
     tracing: Tracing,
     networked: set[str],
     nested: Nest,
-    named: Mapping[Place, Atom],
+    charges: Charges,
 ) -> Parameter:
     shape, buffer = tuple(tensor.shape), not isinstance(tensor, nn.Parameter)
     if value is None:
         return Parameter(shape, tuple(Fixed(n) for n in shape), buffer=buffer)
-    here = [atom for dim in value.dims for atom in atoms(resolve(dim)) if atom in names.classes]
-    blocks = {pinned: names.classes[next(iter(found))] for pinned, found in nested.blocks_on(here).items()}
-    axes = [_axis(value, dim, names, carried, blocks, named) for dim in range(value.ndim)]
-    if name in networked:
-        unit = Units(NETWORK, carried.get(whole(value), ()))
-        axes[:1] = [Product((axes[0], unit)) if axes else unit]
+    axes = _axes(value, names, carried, nested, charges, name in networked)
     for variance, gain, eps in tracing.variances:
         if variance == name and any(not isinstance(axis, Fixed) for axis in axes):
             return Parameter(shape, tuple(axes), eps, gain, buffer=buffer)
     return Parameter(shape, tuple(axes), buffer=buffer)
+
+
+def _axes(
+    value: Value,
+    names: _Names,
+    carried: Mapping[Place, tuple[Charge, ...]],
+    nested: Nest,
+    charges: Charges,
+    networked: bool,
+) -> list[Node]:
+    """What stands on each axis of a tensor."""
+    here = [atom for dim in value.dims for atom in atoms(resolve(dim)) if atom in names.classes]
+    blocks = {pinned: names.classes[next(iter(found))] for pinned, found in nested.blocks_on(here).items()}
+    named = followed_places(charges, value, nested)
+    axes = [_axis(value, dim, names, carried, blocks, named) for dim in range(value.ndim)]
+    if networked:
+        unit = Units(NETWORK, carried.get(whole(value), ()))
+        axes[:1] = [Product((axes[0], unit)) if axes else unit]
+    return axes
+
+
+def _seen(
+    tracing: Tracing,
+    names: _Names,
+    carried: Mapping[Place, tuple[Charge, ...]],
+    nested: Nest,
+    charges: Charges,
+    free: Sequence[Gauge],
+) -> dict[str, Activation]:
+    """The outputs of modules, but for those whose powers are no whole numbers."""
+    uneven = {place.value for gauge in free for place in gauge.uneven}
+    found = {}
+    for name, value in tracing.activations.items():
+        if id(value) not in uneven:
+            axes = _axes(value, names, carried, nested, charges, whole(value) in carried)
+            found[name] = Activation(value.shape, tuple(without_sizes(node) for node in axes))
+    return found
 
 
 def _charges_by_place(free: list[Gauge], families: Mapping[int, str]) -> dict[Place, tuple[Charge, ...]]:

@@ -1,6 +1,7 @@
 """``discover``: trace, infer, verify."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,11 +14,13 @@ from coset.symmetry.discovery.evaluation import evaluate
 from coset.symmetry.discovery.examples import called_with, longer_examples
 from coset.symmetry.discovery.exporting import export, sources_forgotten
 from coset.symmetry.discovery.influence import Standing, to_be_felt
+from coset.symmetry.discovery.layers import called_modules, connected
 from coset.symmetry.discovery.remarks import not_read, read_one_by_one, reported, smaller
 from coset.symmetry.discovery.terms import leave_unread
 from coset.symmetry.discovery.tracing import Tracing, trace
 from coset.symmetry.discovery.verification import generic_influence
 from coset.symmetry.discovery.verification import verify as verified
+from coset.symmetry.graph import Activation
 from coset.symmetry.incidence import block_count
 from coset.symmetry.preserving import remember
 from coset.symmetry.symmetry import Symmetry
@@ -71,10 +74,23 @@ def discover(
     sym, expected = _read(tracing, movable, program, leaves) if valued else (assemble(tracing, movable)[0], None)
     buffers = tuple(name for name, _ in model.named_buffers(remove_duplicate=False) if name not in movable)
     notes = (*remark, *sym.notes, *read_one_by_one(tracing), *smaller(tracing))
-    sym = sym.annotated(pinned=reported(tracing), notes=notes, unsaved=buffers)
+    homes = {
+        node: str(spec.target)
+        for node, spec in zip(program.graph.nodes, program.graph_signature.input_specs, strict=False)
+        if spec.target is not None
+    }
+    layers, ends = connected(program.graph, called_modules(program.graph), homes)
+    activations = {**sym.graph.activations, **_handed_on(model, inputs, keywords, sym.graph.activations)}
+    graph = replace(sym.graph, layers=layers, ends=ends, activations=activations)
+    sym = sym.annotated(pinned=reported(tracing), notes=notes, unsaved=buffers, graph=graph)
     if not verify:
         return sym
-    missing = verified(sym, program, movable, leaves, expected=expected)
+    astray: set[str] = set()
+    missing = verified(sym, program, movable, leaves, expected=expected, astray=astray)
+    if astray:
+        kept = {name: item for name, item in graph.activations.items() if name not in astray}
+        told = f"the outputs of {_some(sorted(astray), 3)} do not move as their layers seem to"
+        sym = sym.annotated(graph=replace(graph, activations=kept), notes=(*sym.notes, told))
     for longer in longer_examples(inputs, keywords) if missing else ():
         try:
             missing &= _on_others(sym, model, movable, longer, missing)
@@ -108,6 +124,37 @@ def _read(
         leave_unread(atoms[name])
     sym, _ = assemble(tracing, movable)
     return sym.annotated(notes=(*remarks, *sym.notes)), to_be_felt(generic_influence(sym, program, movable, inputs))
+
+
+def _handed_on(
+    model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any], known: Mapping[str, Activation]
+) -> dict[str, Activation]:
+    """The outputs of modules that only hand on what another one gave, which no operation of the graph shows."""
+    silent = [name for name, part in model.named_modules() if name and name not in known and not list(part.children())]
+    if not silent:
+        return {}
+    given: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def see(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            if isinstance(output, Tensor):
+                given[name] = output
+
+        return see
+
+    hooks = [
+        part.register_forward_hook(keep(name))
+        for name, part in model.named_modules()
+        if name in known or name in silent
+    ]
+    try:
+        with torch.no_grad():
+            model(*inputs, **keywords)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    same = {id(given[name]): known[name] for name in known if name in given}
+    return {name: same[id(given[name])] for name in silent if name in given and id(given[name]) in same}
 
 
 def _on_others(

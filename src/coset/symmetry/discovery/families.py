@@ -16,33 +16,49 @@ Cell = tuple[int, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Gauge:
-    """One free vector over the units of ``atom`` (None: one number for the network): powers by place."""
+    """One free vector over the units of ``atom`` (None: one number for the network): powers by place.
+
+    ``uneven``: places of activations whose powers are no whole numbers.
+    """
 
     atom: Atom | None
     pivot: Place
     scale: Mapping[Place, int]
     sign: Mapping[Place, int]
+    uneven: frozenset[Place] = frozenset()
 
 
-def gauges(charges: Charges, parameters: Mapping[str, Value], order: Sequence[Atom], nest: Nest) -> list[Gauge]:
-    """All gauges; ``order`` has nested atoms before the ones around them.
+def gauges(
+    charges: Charges,
+    parameters: Mapping[str, Value],
+    activations: Iterable[Value],
+    order: Sequence[Atom],
+    nest: Nest,
+) -> list[Gauge]:
+    """All gauges; ``order`` has nested atoms before the ones around them. ``activations``: told as well.
 
     A scale for every block is no new gauge if the units inside have one of their own, nor is one for the whole network
     if it is a common scale of units.
     """
-    places: dict[Atom, list[Place]] = {}
-    for value in parameters.values():
-        for dim in range(value.ndim):
-            for leaf, atom in enumerate(charges.leaves(value, dim)):
-                places.setdefault(atom, []).append(Place(id(value), dim, leaf))
+    places, seen = _places(charges, parameters.values()), _places(charges, activations)
     cells = _Cells(parameters.values())
     found: list[Gauge] = []
     for atom in order:
         inner = [gauge for gauge in found if nest.lies_in(gauge.atom, atom)]
-        found += _free(atom, charges.scales[atom], charges.signs[atom], places[atom], inner, cells)
+        found += _free(atom, charges.scales[atom], charges.signs[atom], places[atom], seen.get(atom, []), inner, cells)
     # Single numbers first: each begins a gauge of its own, by which it can be measured.
     wholes = [whole(value) for value in sorted(parameters.values(), key=lambda value: value.ndim > 0)]
-    return found + _free(None, charges.scales[None], charges.signs[None], wholes, found, cells)
+    everywhere = [whole(value) for value in activations]
+    return found + _free(None, charges.scales[None], charges.signs[None], wholes, everywhere, found, cells)
+
+
+def _places(charges: Charges, values: Iterable[Value]) -> dict[Atom, list[Place]]:
+    places: dict[Atom, list[Place]] = {}
+    for value in values:
+        for dim in range(value.ndim):
+            for leaf, atom in enumerate(charges.leaves(value, dim)):
+                places.setdefault(atom, []).append(Place(id(value), dim, leaf))
+    return places
 
 
 def _free(
@@ -50,13 +66,18 @@ def _free(
     scales: Iterable[Row[Place]],
     signs: Iterable[Row[Place]],
     places: list[Place],
+    seen: list[Place],
     known: list[Gauge],
     cells: "_Cells",
 ) -> list[Gauge]:
-    """Null vectors of both systems that are not made of known gauges; those that begin at one place are one gauge."""
+    """Null vectors of both systems that are not made of known gauges; those that begin at one place are one gauge.
+
+    ``places``: of parameters; ``seen``: of activations, which begin no gauge.
+    """
+    own = set(places)
 
     def new(equations: Iterable[Row[Place]], kind: str, field: Reduce) -> dict[Place, Row[Place]]:
-        vectors = null_space(equations, places, field)
+        vectors = [row for row in null_space(equations, [*places, *seen], field) if not own.isdisjoint(row)]
         if vectors and known:
             old = [cells.of(getattr(gauge, kind)) for gauge in known]
             chosen = complement([cells.of(vector) for vector in vectors], old, field)
@@ -64,11 +85,17 @@ def _free(
         return {next(place for place in places if place in row): row for row in vectors}
 
     scale_rows, sign_rows = new(scales, "scale", rational), new(signs, "sign", parity)
-    return [
-        Gauge(atom, place, integral(scale_rows.get(place, {})), dict.fromkeys(sign_rows.get(place, {}), 1))
-        for place in places
-        if place in scale_rows or place in sign_rows
-    ]
+    found = []
+    for place in places:
+        if place in scale_rows or place in sign_rows:
+            scale = scale_rows.get(place, {})
+            powers = integral({at: power for at, power in scale.items() if at in own})
+            # The first power is 1 before it is made whole.
+            told = {at: power * powers[place] for at, power in scale.items() if at not in own}
+            uneven = frozenset(at for at, power in told.items() if power.denominator != 1)
+            powers |= {at: int(power) for at, power in told.items() if at not in uneven}
+            found.append(Gauge(atom, place, powers, dict.fromkeys(sign_rows.get(place, {}), 1), uneven))
+    return found
 
 
 class _Cells:

@@ -1,21 +1,24 @@
 """Numerical proof: the function of a moved network, in float64, against that of the original."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import Node
 
 from coset.errors import InputError
 from coset.symmetry.action import Action
-from coset.symmetry.axes import units_of
+from coset.symmetry.axes import Fixed, units_of
 from coset.symmetry.discovery.evaluation import evaluate, run
 from coset.symmetry.discovery.exporting import first_line
 from coset.symmetry.discovery.general_position import general_position, other_inputs, scaled
 from coset.symmetry.discovery.influence import Influence, Standing, felt, influence, to_be_felt
+from coset.symmetry.discovery.layers import outputs_of
 from coset.symmetry.element import Element
 from coset.symmetry.group import full_map
 from coset.symmetry.incidence import standing
+from coset.symmetry.parameters import Parameter
 from coset.symmetry.symmetry import Symmetry
 
 TOLERANCE = 1e-9
@@ -38,18 +41,20 @@ def verify(
     elements: int = 3,
     further: bool = True,
     seed: int = 0,
+    astray: set[str] | None = None,
 ) -> set[Standing]:
     """Raise if random elements change an output by more than 1e-9 of its size, naming the class at fault.
 
     Returns the units that the outputs have not noticed, by block and parameter: there a wrong move would not have been
     seen either. ``expected``: those that can be noticed at all (``influence`` of the generic function). Where classes
     are missing, ``further`` inputs are tried, larger and of other signs, and then moves of single classes.
+    ``astray``: takes up the modules whose outputs do not move as ``sym.graph`` says.
     """
     generator = torch.Generator().manual_seed(seed)
     if expected is None:
         expected = to_be_felt(generic_influence(sym, program, params, inputs))
     try:
-        missing = expected - _round(sym, program, params, inputs, elements, generator)
+        missing = expected - _round(sym, program, params, inputs, elements, generator, astray=astray)
     except (RuntimeError, IndexError) as error:
         raise InputError(f"the exported model cannot be run in float64: {first_line(error)}") from error
     if not missing:
@@ -94,6 +99,7 @@ def _round(
     generator: torch.Generator,
     size: float = 1.0,
     lively: float = 0.0,
+    astray: set[str] | None = None,
 ) -> set[Standing]:
     """Elements act one after the other along one orbit, θ, g₁θ, g₂g₁θ, …, each on inputs of its own.
 
@@ -103,7 +109,8 @@ def _round(
     theta = general_position(params, sym, generator, size, lively=lively)
     together = _moving_together(sym, params)
     worst, x, moved = 0.0, list(inputs), sym.identity()
-    before = _results(program, theta, x)
+    layers = _Layers(sym, program) if astray is not None else None
+    before = _results(program, theta, x, None if layers is None else layers.watch)
     if difference(before[0], evaluate(program, theta, x)) > 0:
         raise InputError("two runs of the model on one input differ: it is random, and has no function to preserve")
     for number in range(elements):
@@ -114,7 +121,12 @@ def _round(
         written = Action(sym, g)(before[1], partial=True) if before[1] else {}
         _move(theta, sym, g, together)
         moved = sym.compose(g, moved)
-        after = _results(program, theta, x)
+        if layers is not None and astray is not None and not number:
+            known = layers.taken()
+            after = _results(program, theta, x, layers.watch)
+            astray |= layers.astray(g, known)
+        else:
+            after = _results(program, theta, x)
         worst = max(worst, difference([*before[0], *written.values()], [*after[0], *after[1].values()]))
     if worst > TOLERANCE:
         noise = _rounding(program, theta, x, generator)
@@ -157,11 +169,49 @@ def _rounding(
     return max(found)
 
 
+class _Layers:
+    """Outputs of modules while a graph is run: of inputs' positions the first two, so that little is kept."""
+
+    def __init__(self, sym: Symmetry, program: torch.export.ExportedProgram) -> None:
+        self._sym = sym
+        outputs = outputs_of(program.graph).items()
+        self._names = {
+            node: known for node, names in outputs if (known := [n for n in names if n in sym.graph.activations])
+        }
+        self._seen: dict[str, Tensor] = {}
+
+    def watch(self, node: Node, result: Any) -> None:
+        if node in self._names and isinstance(result, Tensor):
+            names = self._names[node]
+            for dim, axis in enumerate(self._sym.graph.activations[names[0]].axes):
+                result = result.narrow(dim, 0, min(2, result.shape[dim])) if axis == Fixed(0) else result
+            self._seen |= dict.fromkeys(names, result.clone())
+
+    def taken(self) -> dict[str, Tensor]:
+        """What was seen since the last time."""
+        seen, self._seen = self._seen, {}
+        return seen
+
+    def astray(self, g: Element, before: Mapping[str, Tensor]) -> set[str]:
+        """The modules whose outputs now are not those before, moved by g."""
+        sizes = {name: item.size for name, item in self._sym.classes.items()}
+        found = {}
+        for name, tensor in before.items():
+            axes = self._sym.graph.activations[name].fitted(tuple(tensor.shape), sizes, name)
+            found[name] = Parameter(tuple(tensor.shape) if axes else (), axes)
+        outputs = Symmetry(self._sym.classes, self._sym.families, found)
+        wanted, after = outputs.act(g, dict(before)), self.taken()
+        return {name for name, tensor in wanted.items() if difference([tensor], [after[name]]) > _LOOSE}
+
+
 def _results(
-    program: torch.export.ExportedProgram, theta: Mapping[str, Tensor], inputs: Sequence[Any]
+    program: torch.export.ExportedProgram,
+    theta: Mapping[str, Tensor],
+    inputs: Sequence[Any],
+    watch: Callable[[Node, Any], None] | None = None,
 ) -> tuple[list[Tensor], dict[str, Tensor]]:
     with torch.no_grad():
-        return run(program, theta, inputs)
+        return run(program, theta, inputs, watch=watch)
 
 
 def _noticed_alone(

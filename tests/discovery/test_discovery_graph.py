@@ -1,0 +1,60 @@
+"""The network as discovery saw it: outputs of layers move with the units that stand on them."""
+
+import pytest
+import torch
+from layers_moving import assert_layers_move, outputs_of_modules
+from torch import nn
+
+from architectures import made
+from coset.errors import InputError
+from coset.models import MLP, ResNet20
+from coset.symmetry import Symmetry, discover
+
+
+@pytest.mark.parametrize("name", ["resnet20, batch", "cct", "residual mlp"])
+def test_every_layer_is_known(name):
+    model, _, shape = made(name)
+    x = torch.randn(2, *shape, dtype=torch.float64)
+    sym = discover(model, x)
+    known = assert_layers_move(model, sym, (x,))
+    leaves = {path for path, part in model.named_modules() if path and not list(part.children())}
+    called = {path for path in outputs_of_modules(model, model.state_dict(), (x,)) if path in leaves}
+    assert called <= set(known)
+
+
+def test_layers_read_layers():
+    sym = discover(MLP(4, [5, 3], 2).eval(), torch.randn(2, 4))
+    reads = {layer.name: layer.reads for layer in sym.graph.layers}
+    assert reads == {
+        "layers.0": ("input",),
+        "activations.0": ("layers.0",),
+        "layers.1": ("activations.0",),
+        "activations.1": ("layers.1",),
+        "layers.2": ("activations.1",),
+    }
+    assert sym.graph.ends == ("layers.2",)
+    assert sym.graph.activation("layers.1").classes == ("layers.1",)
+    with pytest.raises(InputError, match="nothing is known of the output of layer 'nowhere'"):
+        sym.graph.activation("nowhere")
+
+
+def test_a_layer_that_is_called_twice_has_twooutputs_of_modules():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.last = nn.Linear(4, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.last(self.layer(self.layer(x).relu()).relu())
+
+    sym = discover(Twice().eval(), torch.randn(3, 4))
+    assert {"layer", "layer@1", "last"} == set(sym.graph.activations)
+
+
+def test_the_graph_is_no_part_of_the_group():
+    model = ResNet20(width=0.25).eval()
+    sym = discover(model, torch.randn(2, 3, 8, 8))
+    bare = Symmetry(sym.classes, sym.families, sym.parameters)
+    assert bare == sym
+    assert not bare.graph.layers
+    assert len(sym.graph.layers) > 20
