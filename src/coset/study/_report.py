@@ -195,7 +195,7 @@ def _verdicts(run: StudyRun) -> list[str]:
     claims = [judgement.claim for judgement in run.verdicts]
     reasons = dict.fromkeys(f"- {claim.criterion}: {claim.reason}" for claim in claims)
     intervals = " ".join(dict.fromkeys(claim.interval for claim in claims))
-    rule = "A claim holds if its interval lies wholly on the right side of the threshold, and fails if wholly on the other."
+    rule = "A claim holds if its interval lies wholly on the right side of the threshold, fails if on the wrong one."
     return [_markdown_table(_verdict_table(run)), f"{rule} {intervals}", "\n".join(reasons)]
 
 
