@@ -147,6 +147,15 @@ def test_an_estimate_lies_in_its_finite_interval(parts: tuple[Any, ...]) -> None
         Estimate(*parts)
 
 
+def test_an_estimate_is_a_possible_value() -> None:
+    share = claim(possible=(0.0, 1.0))
+    assert Judgement(share, Estimate(0.9, 0.7, 1.1)).verdict == "holds"
+    with pytest.raises(InputError, match=r"the estimate of 'slope, nats' is 1\.1, expected a possible value: 0 to 1"):
+        Judgement(share, Estimate(1.1, 1.0, 1.2))
+    with pytest.raises(InputError, match=r"is \(1, 0, 2\), expected an Estimate"):
+        Judgement(share, (1, 0, 2))  # type: ignore[arg-type]
+
+
 def test_a_cell_is_found_by_its_row() -> None:
     table = Table(("data", "path", "barrier"), [("a", "naive", 1.0), ("a", "aligned", 0.1), ("b", "naive", 2.0)])
     assert table.cell("barrier", {"data": "a", "path": "aligned"}) == 0.1

@@ -141,8 +141,15 @@ class Judgement:
     estimate: Estimate | None
 
     def __post_init__(self) -> None:
-        if self.estimate is not None and not isinstance(self.estimate, Estimate):
-            raise InputError(f"the estimate of {self.claim.statistic!r} is {self.estimate!r}, expected an Estimate")
+        if self.estimate is None:
+            return
+        what = f"the estimate of {self.claim.statistic!r}"
+        if not isinstance(self.estimate, Estimate):
+            raise InputError(f"{what} is {self.estimate!r}, expected an Estimate")
+        least, greatest = self.claim.possible
+        # Its interval may go further, as one of standard errors does.
+        if not least <= self.estimate.value <= greatest:
+            raise InputError(f"{what} is {self.estimate.value:g}, expected a possible value: {least:g} to {greatest:g}")
 
     @property
     def verdict(self) -> Verdict:
