@@ -21,7 +21,7 @@ from coset.data import load
 from coset.errors import InputError
 from coset.models import MLP
 from coset.store import Store
-from coset.studies._trained import trained_network
+from coset.study.networks import trained_network
 from coset.symmetry import discover
 from coset.train import RECIPES
 

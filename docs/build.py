@@ -25,7 +25,7 @@ ROOMS = (
     "data",
     "train",
     "store",
-    "studies",
+    "study",
 )
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{title}</title><style>

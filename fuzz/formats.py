@@ -44,7 +44,7 @@ from coset.errors import InputError
 from coset.store import Store
 from coset.store._address import key_of_json
 from coset.store._entry import _digest
-from coset.studies._report import read_results, text
+from coset.study._report import read_results, text
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.element import KEY as ELEMENT
 from coset.train import Recipe, fit

@@ -16,6 +16,7 @@ ROOMS = (
     "posterior",
     "represent",
     "landscape",
+    "study",
     "studies",
     "demo",
     "cli",

@@ -217,6 +217,9 @@ def test_study_commands(here):
     assert (Path("results") / "godfrey-gelu-defect" / "results.json").exists()
     shown = here("study", "show", "godfrey-gelu-defect", "--out", "results")
     assert shown[1] == out
+    before = {path: path.read_bytes() for path in Path("results").rglob("*") if path.is_file()}
+    assert here("study", "render", "godfrey-gelu-defect", "--out", "results")[1] == out
+    assert {path: path.read_bytes() for path in Path("results").rglob("*") if path.is_file()} == before
     assert (
         json.loads(here("study", "show", "godfrey-gelu-defect", "--out", "results", "--json")[1])["preset"] == "quick"
     )

@@ -68,6 +68,16 @@ def _names(tree: ast.Module) -> set[str]:
 
 
 IMPORTS = list(_imports())
+STUDIES = sorted((SOURCE.parent / "coset_studies").rglob("*.py"))
+
+
+def _imported_names(tree: ast.Module) -> Iterator[str]:
+    """Every module, and every name of one, that is imported, with dots."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{'.' * node.level}{node.module or ''}.{alias.name}" for alias in node.names)
 
 
 def _room(module: str) -> str:
@@ -149,3 +159,34 @@ def test_contributing_lists_the_rooms():
         for word in re.findall(r"`(\w+)/?`", row.split("|")[1] if "|" in row else "")
     ]
     assert [name for name in named if name in ROOMS] == list(ROOMS)
+
+
+def test_studies_import_only_public_names():
+    assert STUDIES
+    wrong = [
+        f"{path.name} imports {name}"
+        for path in STUDIES
+        for name in _imported_names(ast.parse(path.read_text()))
+        if name.partition(".")[0] == "coset" and any(part.startswith("_") for part in name.split("."))
+    ]
+    assert not wrong
+
+
+def test_names_that_studies_import_are_exported():
+    for path in STUDIES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "coset":
+                module = importlib.import_module(node.module)
+                exported = getattr(module, "__all__", None)
+                for alias in node.names:
+                    assert exported is None or alias.name in exported, f"{path.name}: {node.module}.{alias.name}"
+
+
+def test_the_library_does_not_import_its_studies():
+    wrong = [
+        f"{module} imports {name}"
+        for module, tree in TREES.items()
+        for name in _imported_names(tree)
+        if name.partition(".")[0] == "coset_studies"
+    ]
+    assert not wrong

@@ -15,7 +15,6 @@ from torch.distributions import Categorical, MixtureSameFamily, MultivariateNorm
 
 from coset.errors import InputError
 from coset.store import Store
-from coset.studies import Context, StudyRun, run_study
 from coset.studies._gelberg_interpolation_text import outcome
 from coset.studies._gelberg_mixture import (
     START,
@@ -44,6 +43,7 @@ from coset.studies._gelberg_mixture_descent import (
     sampled_kl,
 )
 from coset.studies._gelberg_mixture_runs import Case, Fitted, exact_kl, fitted
+from coset.study import Context, StudyRun, run_study
 
 distances, means, deviations = st.floats(0.0, 12.0), st.floats(-3.0, 12.0), st.floats(0.2, 6.0)
 

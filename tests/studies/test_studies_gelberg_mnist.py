@@ -15,7 +15,6 @@ from coset.posterior import fit_mean_field, predictive, score
 from coset.posterior.problem import Problem, pose
 from coset.posterior.symmetrized import pair_matrix
 from coset.store import Store
-from coset.studies import Context
 from coset.studies._gelberg_mnist_course import (
     Moment,
     Onlooker,
@@ -42,6 +41,7 @@ from coset.studies._gelberg_mnist_fits import (
 from coset.studies._gelberg_mnist_report import Found, Row, Tried, Wide, numbers_of, settled, tables_of
 from coset.studies._gelberg_mnist_text import outcome
 from coset.studies.gelberg_mnist import PUBLISHED
+from coset.study import Context
 from coset.symmetry import Element, Symmetry
 
 UNITS = 4

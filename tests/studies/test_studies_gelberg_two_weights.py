@@ -19,7 +19,6 @@ from coset.distribution import MeanField
 from coset.posterior.fit import device_stream
 from coset.posterior.symmetrized import SymmetrizedELBO, mutual_information, permutation_count
 from coset.store import Store
-from coset.studies import StudyRun, run_study
 from coset.studies._gelberg_two_weights import (
     Moments,
     TwoWeights,
@@ -49,6 +48,7 @@ from coset.studies._gelberg_two_weights_scan import (
 )
 from coset.studies._gelberg_two_weights_text import where
 from coset.studies._gelberg_two_weights_training import METHODS, Chance, Protocol, chance, train
+from coset.study import StudyRun, run_study
 
 NOISE, PRIOR, ALPHA = 10.0, 0.1, 0.15
 means = st.tuples(st.floats(-0.4, 0.4), st.floats(-0.4, 0.4))

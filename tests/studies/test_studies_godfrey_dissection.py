@@ -14,7 +14,6 @@ from coset.represent import dissect
 from coset.represent.dissection import Concept
 from coset.represent.dissection.images import checked_batches
 from coset.store import Store
-from coset.studies import Context
 from coset.studies._godfrey_dissection_report import Curve, Estimate, concepts_table, curve, difference, estimate
 from coset.studies._godfrey_dissections import Found, Pictures, Subject, Turning, annotated, examined, with_classes
 from coset.studies.godfrey_dissection import (
@@ -33,6 +32,7 @@ from coset.studies.godfrey_dissection import (
     _setting,
     _weakness,
 )
+from coset.study import Context
 
 CONCEPTS = (Concept("cat", "class"), Concept("red", "colour"), Concept("blue", "colour"), Concept("checks", "texture"))
 

@@ -5,7 +5,6 @@ import torch
 
 from coset.models import build
 from coset.represent import layer_names
-from coset.studies import studies
 from coset.studies._godfrey_plain import ALL_LAYERS, LAYERS, MYRTLE, ZOOS, networks_sentence
 from coset.studies._godfrey_similarity import CKA, MEASURES, Similarities
 from coset.studies._godfrey_stitching import Penalties, Stitched
@@ -14,6 +13,7 @@ from coset.studies.godfrey_alpha import judge as judge_alpha
 from coset.studies.godfrey_constant_width import judge as judge_width
 from coset.studies.godfrey_rotations import adapted
 from coset.studies.godfrey_rotations import judge as judge_rotations
+from coset.study import studies
 
 NAMES = ("similarity", "stitching", "rotations", "alpha", "lasso", "constant-width")
 

@@ -11,7 +11,6 @@ from coset.data import Split
 from coset.models import build
 from coset.represent import Interval, layer_names
 from coset.store import Store
-from coset.studies import Context
 from coset.studies._godfrey_contrasts import average, contrast, listed, minus, points, sign, told
 from coset.studies._godfrey_residual import RESNET18_PLACES, RESNET20_PLACES, Places, resnet18, resnet20
 from coset.studies._godfrey_residual_similarity import correlation, inside_less_outside, judge_blocks, judge_procrustes
@@ -54,6 +53,7 @@ from coset.studies.godfrey_transformer import FAMILIES as TRANSFORMER_FAMILIES
 from coset.studies.godfrey_transformer import PRESETS as TRANSFORMERS
 from coset.studies.godfrey_transformer import judge, judge_rotations, share_lost
 from coset.studies.godfrey_transformer import numbers_of as transformer_numbers
+from coset.study import Context
 
 PLACES = Places(stages=1, depth=2, blocks=(0, 1))
 N, PAIRS = 400, 2

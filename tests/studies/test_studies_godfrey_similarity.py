@@ -10,7 +10,6 @@ from coset.represent import Part, UnitGroup, cka, features, procrustes
 from coset.represent.similarity._cka import mean_terms, side_of
 from coset.represent.similarity._hsic import hsic_terms, sums_of_matrices
 from coset.store import Store
-from coset.studies import Context
 from coset.studies import _godfrey_similarity as module
 from coset.studies._godfrey_similarity import CKA, PROCRUSTES, Measuring, Similarities, similarities
 from coset.studies._godfrey_similarity_report import (
@@ -24,6 +23,7 @@ from coset.studies._godfrey_similarity_report import (
     tables_of,
 )
 from coset.studies._godfrey_zoo import Networks
+from coset.study import Context
 
 LAYERS = ("1", "3")
 N, BATCH = 40, 8

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from coset.store import Store
-from coset.studies import run_study
+from coset.study import run_study
 
 
 @pytest.fixture(scope="module")

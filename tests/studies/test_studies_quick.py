@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coset.store import Store
-from coset.studies import run_study, show_study, studies
+from coset.study import run_study, show_study, studies
 
 QUICK_SECONDS = 60.0  # on a busy machine; alone each takes a few
 TIMED = {"rossi-timings", "symmetrized-estimators"}

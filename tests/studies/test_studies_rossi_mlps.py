@@ -8,15 +8,15 @@ import torch
 
 from coset.landscape import Profile, Profiles
 from coset.store import Store
-from coset.studies import Context, studies
-from coset.studies import _rossi_resnets as pairs
-from coset.studies._rossi_images import Images, load_images
-from coset.studies._rossi_mlps import INFERENCE, LAYERS, Layers, setting
-from coset.studies._rossi_report import Compared
-from coset.studies._rossi_resnets import Inference, Measure, pair_of, profiles_to
+from coset.studies.rossi import pairs
+from coset.studies.rossi.mlps import INFERENCE, LAYERS, Layers, setting
+from coset.studies.rossi.pairs import Inference, Measure, pair_of, profiles_to
+from coset.studies.rossi.report import Compared
 from coset.studies.rossi_prior import judge as judge_prior
 from coset.studies.rossi_temperature import judge as judge_temperature
 from coset.studies.rossi_width import judge as judge_width
+from coset.study import Context, studies
+from coset.study.images import Images, load_images
 
 HOW = Inference(epochs=2, rate=1e-2, point_epochs=1, point_rate=1e-2, batch_size=100)
 

@@ -10,11 +10,11 @@ from torch.func import functional_call
 from coset.distribution import MeanField
 from coset.posterior import Isotropic
 from coset.store import Store
-from coset.studies import Context
-from coset.studies._rossi_images import Images, load_images
-from coset.studies._rossi_mlps import Layers
-from coset.studies._rossi_resnets import Inference, pair_of
+from coset.studies.rossi.mlps import Layers
+from coset.studies.rossi.pairs import Inference, pair_of
 from coset.studies.rossi_planes import Config, draw_sample, log_posterior_line, run
+from coset.study import Context
+from coset.study.images import Images, load_images
 
 HOW = Inference(epochs=2, rate=1e-2, point_epochs=1, point_rate=1e-2, batch_size=50, prior_variance=0.1)
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from coset.store import Store
-from coset.studies import Context
 from coset.studies._uci_methods import Settings, Weights, case, generated, median_rhat, run_methods
+from coset.study import Context
 
 
 def test_weights_are_told_apart_by_their_content() -> None:

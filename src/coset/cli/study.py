@@ -1,5 +1,6 @@
-"""``coset study``: list, run, show."""
+"""``coset study``: list, run, show, render."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -14,9 +15,11 @@ study_app = typer.Typer(help="Studies: figures and tables of the papers, one com
 @study_app.command("list")
 def study_list(as_json: Json = False) -> None:
     """List the studies."""
-    from coset.studies import studies
+    from coset.study import broken_studies, studies
 
     known = studies()
+    for error in broken_studies():
+        print(f"coset: {error}", file=sys.stderr)
     if as_json:
         print_json([{"name": s.name, "title": s.title, "reference": s.reference} for s in known.values()])
         return
@@ -40,7 +43,7 @@ def study_run(
 ) -> None:
     """Run a study; an interrupted one goes on where it stopped, and a second run trains nothing."""
     from coset.store import Store
-    from coset.studies import run_study
+    from coset.study import run_study
 
     run = run_study(name, preset, out, seed=seed, device=device, store=Store(store) if store else None)
     if as_json:
@@ -56,9 +59,25 @@ def studyshow_table(
     as_json: Json = False,
 ) -> None:
     """Show what an earlier run of a study found."""
-    from coset.studies import show_study
+    from coset.study import show_study
 
     run = show_study(name, out)
+    if as_json:
+        print_json(run.results())
+    else:
+        print(run)
+
+
+@study_app.command("render")
+def study_render(
+    name: Annotated[str, typer.Argument(help="A name from `coset study list`.")],
+    out: Annotated[Path, typer.Option(help="Folder of an earlier run.")] = Path("coset-study"),
+    as_json: Json = False,
+) -> None:
+    """Write the page and the verdicts of an earlier run again; nothing is computed."""
+    from coset.study import render_study
+
+    run = render_study(name, out)
     if as_json:
         print_json(run.results())
     else:

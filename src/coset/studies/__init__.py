@@ -1,22 +1,16 @@
-"""Studies: one file each, that reproduces a figure or table of a paper and writes numbers, a plot and a page.
+"""coset's studies that are not in ``coset_studies`` yet: one file each, that reproduces a figure or table of a paper.
 
-A module of this package without a leading underscore is a study; it registers itself with ``@study``.
+A module of this package that declares a ``@study`` is one; the machinery is ``coset.study``.
 """
 
-from coset.studies._report import StudyRun
-from coset.studies._run import run_study, show_study
-from coset.studies._study import PRESETS, Context, Findings, Scalar, Study, Table, studies, study
+import warnings
+from typing import Any
 
-__all__ = [
-    "PRESETS",
-    "Context",
-    "Findings",
-    "Scalar",
-    "Study",
-    "StudyRun",
-    "Table",
-    "run_study",
-    "show_study",
-    "studies",
-    "study",
-]
+
+def __getattr__(name: str) -> Any:
+    from coset import study
+
+    if name not in study.__all__:
+        raise AttributeError(f"module 'coset.studies' has no attribute {name!r}")
+    warnings.warn(f"coset.studies.{name} is coset.study.{name} now", DeprecationWarning, stacklevel=2)
+    return getattr(study, name)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coset.landscape import Profile, Profiles
-from coset.studies import Scalar, Table
+from coset.study import Scalar, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from coset.studies import Scalar
+from coset.study import Scalar
 
 
 def outcome(numbers: Mapping[str, Scalar]) -> str:

@@ -8,7 +8,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coset.studies import Context
 from coset.studies._gelberg_mixture import (
     LEVEL,
     START,
@@ -19,6 +18,7 @@ from coset.studies._gelberg_mixture import (
     settle,
 )
 from coset.studies._gelberg_mixture_descent import Descent, Gaussians, Targets, descend, sampled_kl
+from coset.study import Context
 
 Array = NDArray[np.float64]
 SCHEMA = 1

@@ -13,9 +13,9 @@ from coset.distribution import MeanField
 from coset.distribution.density import vector
 from coset.posterior import Fit, predictive, score
 from coset.posterior.scores import accuracy
-from coset.studies import Context
 from coset.studies._gelberg_mnist_course import Moment, Training, course, permutations_of
-from coset.studies._inferred import inferred, network_of
+from coset.study import Context
+from coset.study.posteriors import inferred, network_of
 from coset.symmetry import Symmetry
 
 SCHEMA = 1

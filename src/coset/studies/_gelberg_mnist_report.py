@@ -5,9 +5,9 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from coset.studies import Scalar, Table
 from coset.studies._gelberg_mnist_course import Moment, Training
 from coset.studies._gelberg_mnist_fits import BETTER, OTHER_NOISE, PLAIN
+from coset.study import Scalar, Table
 
 SMALL = 1e-6
 """Entries of a gradient below this, beside 1 of the entropy's, count as none."""

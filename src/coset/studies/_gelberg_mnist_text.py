@@ -3,9 +3,9 @@
 import math
 from collections.abc import Mapping
 
-from coset.studies import Scalar
 from coset.studies._gelberg_mnist_fits import BETTER, PLAIN
 from coset.studies._gelberg_mnist_report import Found, key_of, place
+from coset.study import Scalar
 
 NEGLIGIBLE = 1e-12
 """Weights that differ by less are the same in float32 beside any that count."""

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coset.posterior import Isotropic
-from coset.studies import Scalar
 from coset.studies._gelberg_mixture import global_switch, midpoint_threshold
+from coset.study import Scalar
 
 Measured = Mapping[str, float]  # by what it is, of one seed
 Family = Mapping[int, Sequence[Measured]]  # by width

@@ -15,9 +15,9 @@ from coset.distribution.density import vector
 from coset.models import build
 from coset.posterior import Fit
 from coset.posterior.symmetrized import mutual_information, nearest_mode, pair_matrix
-from coset.studies import Context
 from coset.studies._gelberg_modes_found import PRIOR, Measured, Run, thresholds
-from coset.studies._inferred import inferred
+from coset.study import Context
+from coset.study.posteriors import inferred
 from coset.symmetry import Element, Symmetry
 from coset.train import evaluate
 

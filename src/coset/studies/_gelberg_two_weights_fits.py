@@ -30,7 +30,7 @@ from coset.studies._gelberg_two_weights_grid import (
     sufficient_reach,
 )
 from coset.studies._gelberg_two_weights_training import Protocol
-from coset.studies._study import Context
+from coset.study import Context
 from coset.symmetry import Symmetry
 
 FITS: dict[str, Callable[..., Fit[MeanField]]] = {

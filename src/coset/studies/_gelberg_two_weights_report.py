@@ -21,7 +21,7 @@ from coset.studies._gelberg_two_weights_scan import (
     orders,
 )
 from coset.studies._gelberg_two_weights_training import METHODS
-from coset.studies._study import Scalar
+from coset.study import Scalar
 
 KEYS = {"MFVI": "mfvi", "SGM (K = 2)": "sgm", "SGM (exact)": "exact"}
 

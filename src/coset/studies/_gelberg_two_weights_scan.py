@@ -12,7 +12,7 @@ from torch import Tensor
 from coset.studies._gelberg_two_weights import Moments, Variances, elbo, information, prediction_error
 from coset.studies._gelberg_two_weights_grid import grid_posterior, sufficient_reach
 from coset.studies._gelberg_two_weights_training import METHODS, Protocol, chance, converge, train
-from coset.studies._study import Context
+from coset.study import Context
 
 ALPHAS = (0.05, 0.1, 0.15, 0.2)
 PUBLISHED_ERROR: Mapping[str, Sequence[float]] = {

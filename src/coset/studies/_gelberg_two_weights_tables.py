@@ -18,7 +18,7 @@ from coset.studies._gelberg_two_weights_scan import (
     orders,
 )
 from coset.studies._gelberg_two_weights_training import METHODS
-from coset.studies._study import Scalar, Table
+from coset.study import Scalar, Table
 
 NEAREST = 8
 """So many settings are in the table of those nearest to the paper."""

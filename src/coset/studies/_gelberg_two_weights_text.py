@@ -6,7 +6,7 @@ from torch import Tensor
 
 from coset.studies._gelberg_two_weights_report import Outcomes, optimum_values, run_values
 from coset.studies._gelberg_two_weights_scan import ALPHAS, Orders, orders
-from coset.studies._study import Scalar
+from coset.study import Scalar
 
 
 def series(name: str, form: str) -> str:

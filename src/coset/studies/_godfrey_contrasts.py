@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from coset.represent import Interval
-from coset.studies import Scalar
 from coset.studies._godfrey_similarity import percentiles
 from coset.studies._godfrey_stitching import Penalties
+from coset.study import Scalar
 
 Weighted = Mapping[tuple[str, str], float]
 """Weights of the penalties by layer and family."""

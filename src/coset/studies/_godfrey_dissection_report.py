@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from coset.represent.dissection import SHARE
-from coset.studies import Scalar, Table
 from coset.studies._godfrey_dissections import Found
+from coset.study import Scalar, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,7 +5,7 @@ from dataclasses import replace
 from coset.studies._godfrey_setting import sentence, stitching_differences
 from coset.studies._godfrey_stitching import Training
 from coset.studies._godfrey_zoo import Pairs, Zoo
-from coset.studies._rossi_images import Images
+from coset.study.images import Images
 from coset.train import RECIPES, Recipe
 
 PAPER_RECIPE = replace(RECIPES["godfrey-cifar"], keep="last")

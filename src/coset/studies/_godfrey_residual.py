@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from coset.studies._godfrey_zoo import Pairs, Zoo
-from coset.studies._rossi_images import Images
+from coset.study.images import Images
 from coset.train import RECIPES, Recipe
 
 IMAGES = {

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from coset.represent import Interval
-from coset.studies import Context, Findings, Scalar
 from coset.studies._godfrey_residual import Places
 from coset.studies._godfrey_setting import LAST_EPOCH, sentence, zoo_differences
 from coset.studies._godfrey_similarity import (
@@ -30,6 +29,7 @@ from coset.studies._godfrey_similarity_report import (
     word,
 )
 from coset.studies._godfrey_zoo import Pairs, Zoo, accuracy_of, chosen_pairs, drawn, load_networks
+from coset.study import Context, Findings, Scalar
 
 ALIKE = 0.8
 """A correlation over layers above which two measures count here as qualitatively similar; the paper has no number."""

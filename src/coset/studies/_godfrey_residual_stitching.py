@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from coset.represent import Interval
-from coset.studies import Context, Findings, Scalar, Table
 from coset.studies._godfrey_contrasts import Weighted, average, contrast, key_of, listed, minus, points, sign, told
 from coset.studies._godfrey_residual import Places
 from coset.studies._godfrey_residual_starts import judge_starts, start_numbers, start_table, starts_of
@@ -19,6 +18,7 @@ from coset.studies._godfrey_setting import (
 from coset.studies._godfrey_stitching import Penalties, Training, penalties
 from coset.studies._godfrey_stitching_report import draw_penalties, penalty_table
 from coset.studies._godfrey_zoo import Networks, Pairs, Zoo, chosen_pairs, load_networks
+from coset.study import Context, Findings, Scalar, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

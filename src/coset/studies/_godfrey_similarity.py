@@ -20,8 +20,8 @@ from coset.represent.similarity import CrossMoments, Side, added, cross_moments,
 from coset.represent.similarity.procrustes_resampling import resampled_distances, sums_by_batch
 from coset.represent.similarity.resampling import percentile_interval, u_centred
 from coset.represent.unit_groups import group_on
-from coset.studies import Context
 from coset.studies._godfrey_zoo import Networks, drawn
+from coset.study import Context
 
 GROUPS = {"G_ReLU": "permutation", "orthogonal": "orthogonal"}
 """The paper's names of the groups, and ours."""

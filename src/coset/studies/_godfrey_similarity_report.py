@@ -7,7 +7,6 @@ from torch import Tensor
 
 from coset.represent import Interval
 from coset.represent.similarity.kernels import spoken
-from coset.studies import Scalar, Table
 from coset.studies._godfrey_similarity import (
     CKA,
     GROUPS,
@@ -18,6 +17,7 @@ from coset.studies._godfrey_similarity import (
     Similarities,
     percentiles,
 )
+from coset.study import Scalar, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

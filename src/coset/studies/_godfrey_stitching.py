@@ -15,9 +15,9 @@ from coset.represent import Interval, Stitching, StitchTraining, stitch
 from coset.represent.stitching import make_family, sparsity
 from coset.represent.stitching.penalties import correct
 from coset.store import Entry
-from coset.studies import Context
 from coset.studies._godfrey_similarity import percentiles
 from coset.studies._godfrey_zoo import Networks, answers, drawn
+from coset.study import Context
 
 MAPS: Mapping[str, tuple[str, Mapping[str, float | int | bool]]] = {
     "full": ("full", {}),

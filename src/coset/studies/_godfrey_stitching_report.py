@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from coset.studies import Scalar, Table
 from coset.studies._godfrey_contrasts import key_of, listed, points, sign, told
 from coset.studies._godfrey_stitching import ENOUGH_PAIRS, Penalties
+from coset.study import Scalar, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

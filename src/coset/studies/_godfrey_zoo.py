@@ -13,11 +13,11 @@ from coset.errors import InputError
 from coset.models import build
 from coset.represent.stitching import sample_pairs
 from coset.represent.stitching.penalties import correct
-from coset.studies import Context
 from coset.studies._published import PIXELS, published_weights
-from coset.studies._rossi_images import Images, load_images
-from coset.studies._trained import trained_network
-from coset.studies._uci_methods import Weights
+from coset.study import Context
+from coset.study.images import Images, load_images
+from coset.study.networks import trained_network
+from coset.study.posteriors import Weights
 from coset.train import Recipe
 
 SCHEMA = 1

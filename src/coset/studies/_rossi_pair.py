@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coset.studies import Context, Findings
-from coset.studies._rossi_images import Images
-from coset.studies._rossi_report import (
+from coset.studies.rossi.pairs import Inference, Measure, Network
+from coset.studies.rossi.report import (
     Case,
     Compared,
     barrier_table,
@@ -17,7 +16,8 @@ from coset.studies._rossi_report import (
     settled,
     verdict,
 )
-from coset.studies._rossi_resnets import Inference, Measure, Network
+from coset.study import Context, Findings
+from coset.study.images import Images
 
 
 @dataclass(frozen=True)

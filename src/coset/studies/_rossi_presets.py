@@ -1,7 +1,7 @@
 """What the studies of residual networks share in each preset, so that they share networks and paths in the store."""
 
-from coset.studies._rossi_images import Images
-from coset.studies._rossi_resnets import Inference, Measure, Network
+from coset.studies.rossi.pairs import Inference, Measure, Network
+from coset.study.images import Images
 
 IMAGES = {
     "quick": Images("digits", train=200, test=100),

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from coset._files.sealed import checksum
-from coset._values import Frozen
 from coset.data import Dataset, Normalization, Split
 from coset.distribution import Delta, Gaussian, Samples
 from coset.posterior import FITS, FanIn, Fit, Named, fit_laplace, linearized, predictive, score
 from coset.posterior.prediction.results import RealPredictive
-from coset.studies._inferred import inferred, network_of
+from coset.study.posteriors import Weights, inferred, network_of
 
 if TYPE_CHECKING:
-    from coset.studies import Context
+    from coset.study import Context
 
 LIKELIHOOD = "learned-noise"
 MODEL = "mlp"
@@ -75,18 +73,6 @@ class Outcome:
     rhat: float | None = None
     acceptance: float | None = None
     elbo: float | None = None
-
-
-class Weights(Frozen[str, Tensor]):
-    """Weights to begin at, told apart by a checksum in their ``repr``: so they can be settings of what is stored."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        total = 0
-        for tensor in self.values():
-            total = checksum(tensor, total)
-        return f"weights of checksum {total:08x}"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from coset.distribution import Distribution, MeanField, Samples
 from coset.distribution.divergences import wasserstein2
 from coset.landscape import Profiles, barrier, geodesic, predictive_on
 from coset.posterior import Isotropic, fit_laplace
-from coset.studies import Context, Findings, study
 from coset.studies._barriers_report import (
     ALIGNED,
     EACH,
@@ -31,8 +30,8 @@ from coset.studies._barriers_report import (
     verdict,
     words,
 )
-from coset.studies._inferred import inferred, network_of
-from coset.studies._uci_methods import Weights
+from coset.study import Context, Findings, study
+from coset.study.posteriors import Weights, inferred, network_of
 from coset.symmetry import Symmetry
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from coset.studies import Context, Findings, Scalar, Table, study
 from coset.studies._gelberg_interpolation_figure import Shown, draw
 from coset.studies._gelberg_interpolation_text import caption, outcome
 from coset.studies._gelberg_mixture import (
@@ -22,6 +21,7 @@ from coset.studies._gelberg_mixture import (
 )
 from coset.studies._gelberg_mixture_descent import Descent
 from coset.studies._gelberg_mixture_runs import Case, Curve, Fitted, descended, fitted, midpoints
+from coset.study import Context, Findings, Scalar, Table, study
 
 PUBLISHED = {0.25: 1.25, 0.5: 2.5, 1.0: 5.0, 2.0: 10.0}
 """α* by σ, read off fig. 5."""

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 
 from coset.distribution import MeanField
-from coset.studies import Context, Findings, study
 from coset.studies._gelberg_mnist_course import Moment, Training, best_exchange
 from coset.studies._gelberg_mnist_figure import draw
 from coset.studies._gelberg_mnist_fits import (
@@ -20,6 +19,7 @@ from coset.studies._gelberg_mnist_fits import (
 )
 from coset.studies._gelberg_mnist_report import Found, Row, Tried, Wide, numbers_of, tables_of
 from coset.studies._gelberg_mnist_text import caption, outcome
+from coset.study import Context, Findings, study
 
 PUBLISHED = {
     PLAIN: {5: (88.379, 0.023), 10: (93.217, 0.022), 20: (94.836, 0.025), 30: (95.432, 0.023)},

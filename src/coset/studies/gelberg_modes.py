@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from coset.data import Dataset
 from coset.models import build, example_input
 from coset.posterior.symmetrized import nearest_mode, pair_bound, volume_bound
-from coset.studies import Context, Findings, Scalar, Table, study
 from coset.studies._gelberg_modes_figure import draw
 from coset.studies._gelberg_modes_found import (
     Case,
@@ -26,7 +25,7 @@ from coset.studies._gelberg_modes_found import (
 )
 from coset.studies._gelberg_modes_posteriors import Sampling, few, loss, measure, options_of
 from coset.studies._gelberg_modes_text import DEPTHS, NETWORK_CAPTION, figure_caption, judge, posterior_caption, theorem
-from coset.studies._study import prose
+from coset.study import Context, Findings, Scalar, Table, prose, study
 from coset.symmetry import Symmetry, discover
 from coset.train import Recipe
 

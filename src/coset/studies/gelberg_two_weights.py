@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset.studies import Context, Findings, Scalar, study
 from coset.studies._gelberg_two_weights import Moments
 from coset.studies._gelberg_two_weights_figure import draw
 from coset.studies._gelberg_two_weights_fits import Start, Task, fitted, measured, pose, posterior_on_grid, sampled
@@ -14,6 +13,7 @@ from coset.studies._gelberg_two_weights_scan import ALPHAS, Axes, optimum, scan,
 from coset.studies._gelberg_two_weights_tables import tables
 from coset.studies._gelberg_two_weights_text import caption, outcome
 from coset.studies._gelberg_two_weights_training import METHODS, Protocol
+from coset.study import Context, Findings, Scalar, study
 
 REACH = 10.0
 """Inputs are uniform on [−10, 10]."""

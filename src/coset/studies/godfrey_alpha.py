@@ -11,7 +11,6 @@ from torch import Tensor
 
 from coset.represent import StitchTraining
 from coset.represent.stitching import ALPHAS, cross_validate
-from coset.studies import Context, Findings, Scalar, Table, study
 from coset.studies._godfrey_contrasts import key_of, sign, told
 from coset.studies._godfrey_plain import LAYERS, STITCHED, TRAINING, ZOOS, maps_sentence, networks_sentence
 from coset.studies._godfrey_setting import interval_sentence
@@ -35,6 +34,7 @@ from coset.studies._godfrey_stitching_report import (
     penalty_table,
 )
 from coset.studies._godfrey_zoo import Networks, Pairs, Zoo, answers, chosen_pairs, drawn, load_networks
+from coset.study import Context, Findings, Scalar, Table, study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-from coset.studies import Context, Findings, Scalar, Table, study
 from coset.studies._godfrey_plain import LAYERS, MYRTLE, MYRTLE_LAYERS, PAIRS, ZOOS, networks_sentence
 from coset.studies._godfrey_setting import LAST_EPOCH, sentence, zoo_differences
 from coset.studies._godfrey_similarity import Measuring, Similarities, similarities
@@ -18,7 +17,8 @@ from coset.studies._godfrey_similarity_report import (
     tables_of,
 )
 from coset.studies._godfrey_zoo import Pairs, Zoo, accuracy_of, chosen_pairs, drawn, load_networks
-from coset.studies._rossi_images import Images
+from coset.study import Context, Findings, Scalar, Table, study
+from coset.study.images import Images
 from coset.train import Recipe
 
 PUBLISHED = {

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coset.represent.dissection import LEAST_IOU, SHARE
-from coset.studies import Context, Findings, Scalar, study
 from coset.studies._godfrey_dissection_report import (
     Curve,
     Estimate,
@@ -20,7 +19,8 @@ from coset.studies._godfrey_dissection_report import (
 from coset.studies._godfrey_dissections import Found, Pictures, Subject, Turning, examined
 from coset.studies._godfrey_residual import PAPER_RECIPE
 from coset.studies._godfrey_zoo import Zoo, accuracy_of
-from coset.studies._rossi_images import Images
+from coset.study import Context, Findings, Scalar, study
+from coset.study.images import Images
 from coset.train import Recipe
 
 AFTER, BEFORE = "plain, after ReLU", "plain, before ReLU"

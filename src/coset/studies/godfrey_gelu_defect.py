@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from coset.studies import Context, Findings, Table, study
+from coset.study import Context, Findings, Table, study
 from coset.symmetry import activation_function, homogeneity_defect, homogeneity_slope
 
 if TYPE_CHECKING:

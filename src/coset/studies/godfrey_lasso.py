@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from coset.studies import Context, Findings, Scalar, study
 from coset.studies._godfrey_contrasts import key_of, listed, sign
 from coset.studies._godfrey_plain import FEWER, LAYERS, TRAINING, ZOOS, maps_sentence, networks_sentence
 from coset.studies._godfrey_setting import interval_sentence
@@ -17,6 +16,7 @@ from coset.studies._godfrey_stitching_report import (
     penalty_table,
 )
 from coset.studies._godfrey_zoo import Pairs, Zoo, chosen_pairs, load_networks
+from coset.study import Context, Findings, Scalar, study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from coset.represent import Interval
-from coset.studies import Context, Findings, Scalar, Table, study
 from coset.studies._godfrey_contrasts import average, contrast, key_of, listed, minus, points, sign, told
 from coset.studies._godfrey_residual import (
     FEWER_IMAGES,
@@ -30,6 +29,7 @@ from coset.studies._godfrey_similarity import percentiles
 from coset.studies._godfrey_stitching import Penalties, Training, penalties
 from coset.studies._godfrey_stitching_report import over_what
 from coset.studies._godfrey_zoo import Pairs, Zoo, answers, chosen_pairs, load_networks
+from coset.study import Context, Findings, Scalar, Table, study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

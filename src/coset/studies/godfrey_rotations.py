@@ -15,7 +15,6 @@ from coset.represent import features, random_element
 from coset.represent.stitching import fine_tuned_above
 from coset.represent.stitching.penalties import correct
 from coset.represent.unit_groups import group_on
-from coset.studies import Context, Findings, Scalar, study
 from coset.studies._godfrey_contrasts import key_of, listed, points, told
 from coset.studies._godfrey_plain import MYRTLE, PAPER_RECIPE, ZOOS, networks_sentence
 from coset.studies._godfrey_setting import sentence
@@ -30,6 +29,7 @@ from coset.studies._godfrey_stitching_report import (
     penalty_table,
 )
 from coset.studies._godfrey_zoo import Networks, Zoo, drawn, load_networks
+from coset.study import Context, Findings, Scalar, study
 from coset.train import Recipe
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from coset.studies import Context, Findings, study
 from coset.studies._godfrey_plain import ALL_LAYERS, PAIRS, ZOOS, networks_sentence
 from coset.studies._godfrey_similarity import Measuring, similarities
 from coset.studies._godfrey_similarity_report import (
@@ -15,6 +14,7 @@ from coset.studies._godfrey_similarity_report import (
     tables_of,
 )
 from coset.studies._godfrey_zoo import Pairs, Zoo, accuracy_of, chosen_pairs, drawn, load_networks
+from coset.study import Context, Findings, study
 
 MEASURING = {
     "quick": Measuring(100, 25, draws=20),

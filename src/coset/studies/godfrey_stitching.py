@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
-from coset.studies import Context, Findings, Scalar, study
 from coset.studies._godfrey_contrasts import listed
 from coset.studies._godfrey_plain import FEWER, LAYERS, STITCHED, TRAINING, ZOOS, maps_sentence, networks_sentence
 from coset.studies._godfrey_setting import interval_sentence
@@ -23,6 +22,7 @@ from coset.studies._godfrey_stitching_report import (
     penalty_table,
 )
 from coset.studies._godfrey_zoo import Networks, Pairs, Zoo, chosen_pairs, load_networks
+from coset.study import Context, Findings, Scalar, study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

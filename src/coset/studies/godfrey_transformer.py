@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from coset.represent import Interval
-from coset.studies import Context, Findings, Scalar, study
 from coset.studies._godfrey_contrasts import average, contrast, key_of, minus, points, sign, told
 from coset.studies._godfrey_residual import FEWER_IMAGES, IMAGES
 from coset.studies._godfrey_residual import PAIRS as RESIDUAL_PAIRS
@@ -19,6 +18,7 @@ from coset.studies._godfrey_similarity import percentiles
 from coset.studies._godfrey_stitching import Penalties, Training, penalties
 from coset.studies._godfrey_stitching_report import draw_penalties, penalty_table
 from coset.studies._godfrey_zoo import Pairs, Zoo, chosen_pairs, load_networks
+from coset.study import Context, Findings, Scalar, study
 from coset.train import RECIPES, Recipe
 
 if TYPE_CHECKING:

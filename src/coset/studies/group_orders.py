@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from coset.models import CCT, MLP, MyrtleCNN, ResNet18, ResNet20, example_input
-from coset.studies import Context, Findings, Table, study
+from coset.study import Context, Findings, Table, study
 from coset.symmetry import Symmetry, discover
 
 if TYPE_CHECKING:

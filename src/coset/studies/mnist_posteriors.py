@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from coset.data import Dataset
 from coset.posterior import Fit, Isotropic, predictive, score
-from coset.studies import Context, Findings, Scalar, Table, study
-from coset.studies._inferred import inferred, network_of
+from coset.study import Context, Findings, Scalar, Table, study
+from coset.study.posteriors import inferred, network_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

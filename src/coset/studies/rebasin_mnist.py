@@ -10,7 +10,7 @@ from coset.alignment import align
 from coset.data import Dataset
 from coset.landscape import Profiles, barrier, linear, on
 from coset.models import build, example_input
-from coset.studies import Context, Findings, Scalar, Table, study
+from coset.study import Context, Findings, Scalar, Table, study
 from coset.symmetry import Element, Symmetry, discover
 from coset.train import RECIPES, Recipe
 

@@ -14,7 +14,7 @@ from coset.distribution import Samples
 from coset.distribution.files import pack, unpack
 from coset.models import build
 from coset.posterior import Diagnostics, GaussianNoise, diagnose, fit_hmc
-from coset.studies import Context, Findings, Scalar, Table, study
+from coset.study import Context, Findings, Scalar, Table, study
 from coset.symmetry import Symmetry, discover
 
 if TYPE_CHECKING:

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from coset.studies import Context, Findings, study
-from coset.studies._rossi_images import GENERATED, Images
 from coset.studies._rossi_pair import PairConfig, pair_findings
 from coset.studies._rossi_presets import IMAGES, INFERENCE, MEASURE, NETWORK
-from coset.studies._rossi_report import NEAR_ZERO, SPLITS, Compared, left_of
+from coset.studies.rossi.report import NEAR_ZERO, SPLITS, Compared, left_of
+from coset.study import Context, Findings, study
+from coset.study.images import GENERATED, Images
 
 
 @study(

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from coset.studies import Context, Findings, study
-from coset.studies._rossi_images import Images
 from coset.studies._rossi_presets import IMAGES, INFERENCE, MEASURE, NETWORK
-from coset.studies._rossi_report import (
+from coset.studies.rossi.pairs import Inference, Measure, Network
+from coset.studies.rossi.report import (
     Case,
     Compared,
     barrier_table,
@@ -17,7 +16,8 @@ from coset.studies._rossi_report import (
     settled,
     verdict,
 )
-from coset.studies._rossi_resnets import Inference, Measure, Network
+from coset.study import Context, Findings, study
+from coset.study.images import Images
 
 NORMS = {"FRN": "frn", "LayerNorm": "layer"}
 

@@ -9,12 +9,13 @@ from torch import Tensor
 from coset.distribution import MeanField
 from coset.landscape import Functional, Plane, Profile, barrier, geodesic, linear, loss, plane
 from coset.posterior import Isotropic
-from coset.studies import Context, Findings, Scalar, Table, _rossi_mlps, study
-from coset.studies._rossi_images import Images, load_images
-from coset.studies._rossi_mlps import Layers
 from coset.studies._rossi_presets import IMAGES, INFERENCE, NETWORK
-from coset.studies._rossi_report import setting
-from coset.studies._rossi_resnets import Inference, Network, Pair, pair_of
+from coset.studies.rossi import mlps as _rossi_mlps
+from coset.studies.rossi.mlps import Layers
+from coset.studies.rossi.pairs import Inference, Network, Pair, pair_of
+from coset.studies.rossi.report import setting
+from coset.study import Context, Findings, Scalar, Table, study
+from coset.study.images import Images, load_images
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from coset.studies import Context, Findings, study
-from coset.studies._rossi_images import Images
 from coset.studies._rossi_presets import IMAGES, INFERENCE, MEASURE, NETWORK, WIDTHS
-from coset.studies._rossi_report import (
+from coset.studies.rossi.pairs import Inference, Measure, Network
+from coset.studies.rossi.report import (
     SPLITS,
     Case,
     Compared,
@@ -20,7 +19,8 @@ from coset.studies._rossi_report import (
     setting,
     settled,
 )
-from coset.studies._rossi_resnets import Inference, Measure, Network
+from coset.study import Context, Findings, study
+from coset.study.images import Images
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

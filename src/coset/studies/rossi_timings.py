@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from coset.alignment import align
 from coset.distribution import Delta, MeanField
-from coset.studies import Context, Findings, Scalar, Table, study
-from coset.studies._rossi_images import Images, load_images
-from coset.studies._rossi_mlps import DATA, INFERENCE, LAYERS, Layers
-from coset.studies._rossi_resnets import Inference, Pair, pair_of
+from coset.studies.rossi.mlps import DATA, INFERENCE, LAYERS, Layers
+from coset.studies.rossi.pairs import Inference, Pair, pair_of
 from coset.studies.rossi_width import WIDTHS
+from coset.study import Context, Findings, Scalar, Table, study
+from coset.study.images import Images, load_images
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

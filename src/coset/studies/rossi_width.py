@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from coset.studies import Context, Findings, study
-from coset.studies._rossi_images import Images
-from coset.studies._rossi_mlps import DATA, INFERENCE, LAYERS, MEASURE, Layers, setting
-from coset.studies._rossi_report import SPLITS, Case
-from coset.studies._rossi_resnets import Inference, Measure
 from coset.studies._rossi_sweep import Found, barriers_of, falls, sweep_findings
+from coset.studies.rossi.mlps import DATA, INFERENCE, LAYERS, MEASURE, Layers, setting
+from coset.studies.rossi.pairs import Inference, Measure
+from coset.studies.rossi.report import SPLITS, Case
+from coset.study import Context, Findings, study
+from coset.study.images import Images
 
 WIDTHS = {"quick": (8, 32), "small": (64, 128, 256, 512), "paper": (64, 128, 256, 512, 1024, 2048)}
 

@@ -10,8 +10,6 @@ from coset.data import Dataset
 from coset.models import build, example_input
 from coset.posterior import GaussianNoise, Isotropic
 from coset.posterior.symmetrized.proposals import PROPOSALS
-from coset.studies import Context, Findings, Scalar, Table, study
-from coset.studies._inferred import inferred
 from coset.studies._symmetrized_estimates import (
     ESTIMATORS,
     AtSameDraws,
@@ -25,6 +23,8 @@ from coset.studies._symmetrized_estimates import (
     estimate,
     problem_of,
 )
+from coset.study import Context, Findings, Scalar, Table, study
+from coset.study.posteriors import inferred
 from coset.symmetry import discover
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
-from coset.studies import Context, Findings, Scalar, Table, study
 from coset.studies._uci_methods import GENERATED, Outcome, Settings, case, run_methods
+from coset.study import Context, Findings, Scalar, Table, study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

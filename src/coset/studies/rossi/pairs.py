@@ -12,9 +12,8 @@ from coset.data import Dataset, Split
 from coset.distribution import Delta, MeanField
 from coset.landscape import PATHS, Profile, Profiles, barrier, predictive_on
 from coset.posterior import Fit, Isotropic
-from coset.studies import Context
-from coset.studies._inferred import inferred, network_of
-from coset.studies._uci_methods import Weights
+from coset.study import Context
+from coset.study.posteriors import Weights, inferred, network_of
 from coset.symmetry import Symmetry, discover
 
 SCHEMA = 1

@@ -1,12 +1,12 @@
-"""Run a study and write what it found; show what an earlier run wrote."""
+"""Run a study and write what it found; show or render again what an earlier run wrote."""
 
 import json
 import os
 import platform
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -16,8 +16,10 @@ import torch
 from coset._files.atomic import atomic_path, output_folder
 from coset.errors import InputError
 from coset.store import Store
-from coset.studies._report import StudyRun, command, page, read_results, results_json, table_csv
-from coset.studies._study import Context, Findings, Study, find_study, is_name
+from coset.study._discovery import find_study
+from coset.study._findings import Findings, is_name
+from coset.study._report import StudyRun, command, page, read_results, results_json, table_csv
+from coset.study._study import Context, Study
 
 _FILES = ("results.json", "figure.png", "figure.svg")
 
@@ -73,6 +75,25 @@ def show_study(name: str, out: str | os.PathLike[str]) -> StudyRun:
     return read_results(folder)
 
 
+def render_study(name: str, out: str | os.PathLike[str]) -> StudyRun:
+    """Write the page and the verdicts of an earlier run again, without computing anything.
+
+    Title, reference, what the paper found and the claims are those that the study declares now; numbers, tables, text
+    and figure stay as the run left them, and claims are judged by them.
+    """
+    chosen, earlier = find_study(name), show_study(name, out)
+    run = replace(
+        earlier,
+        title=chosen.title,
+        reference=chosen.reference,
+        paper=chosen.paper,
+        verdicts=tuple(claim.judge(earlier) for claim in chosen.claims),
+    )
+    with output_folder(out) as parent, output_folder(parent / name):
+        _write_files(run, {run.page: page(run).encode()}, [])
+    return run
+
+
 def _device(device: str | None, preset: str) -> torch.device:
     if device is None:
         return torch.device("cuda" if preset == "paper" and torch.cuda.is_available() else "cpu")
@@ -101,6 +122,7 @@ def _study_run(
         config=json.loads(json.dumps(asdict(study.presets[preset]), allow_nan=False)),
         numbers=dict(findings.numbers),
         tables=dict(findings.tables),
+        verdicts=tuple(claim.judge(findings) for claim in study.claims),
         versions={
             "coset": version("coset"),
             "python": platform.python_version(),
@@ -114,11 +136,7 @@ def _study_run(
 
 
 def _write(run: StudyRun, findings: Findings) -> None:
-    """Write all files of a run, and remove the tables of an earlier one that it no longer has.
-
-    A failure before all contents are on the disk leaves everything as it was. One while they are moved to their places
-    leaves no results.json, which vouches for the other files: it goes first and comes last.
-    """
+    """Write all files of a run, and remove the tables of an earlier one that it no longer has."""
     # matplotlib takes long to import, and only this needs it.
     from coset.figures import render
 
@@ -126,6 +144,15 @@ def _write(run: StudyRun, findings: Findings) -> None:
     contents = {run.folder / f"{name}.csv": table_csv(table).encode() for name, table in run.tables.items()}
     stale = [path for path in _tables(run.folder) if path not in contents]
     contents |= {run.folder / "figure.png": png, run.folder / "figure.svg": svg, run.page: page(run).encode()}
+    _write_files(run, contents, stale)
+
+
+def _write_files(run: StudyRun, contents: Mapping[Path, bytes], stale: Iterable[Path]) -> None:
+    """Write ``contents`` and results.json, and remove what is ``stale``.
+
+    A failure before all contents are on the disk leaves everything as it was. One while they are moved to their places
+    leaves no results.json, which vouches for the other files: it goes first and comes last.
+    """
     results = run.folder / "results.json"
     _refuse_folders([*contents, *stale])
     with atomic_path(results) as part:

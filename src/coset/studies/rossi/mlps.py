@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from coset.data import Dataset
-from coset.studies._rossi_images import Images
-from coset.studies._rossi_resnets import Inference, Measure
+from coset.studies.rossi.pairs import Inference, Measure
+from coset.study.images import Images
 
 
 @dataclass(frozen=True)

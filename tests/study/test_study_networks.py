@@ -15,7 +15,7 @@ import torch
 from coset.errors import InputError
 from coset.models import build
 from coset.store import Entry, Store
-from coset.studies import Context, _trained
+from coset.study import Context, networks
 from coset.train import DivergenceError, Moment, Recipe, evaluate, fit
 
 EPOCHS, STEPS = 5, 6 * 5  # 1438 images in batches of 256
@@ -39,8 +39,8 @@ def context(tmp_path: Path) -> Context:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The steps that training took, each by its number; every epoch leaves a checkpoint."""
     steps: list[int] = []
-    monkeypatch.setattr(_trained, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(_trained, "fit", _watched(lambda moment: steps.append(moment.step)))
+    monkeypatch.setattr(networks, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(networks, "fit", _watched(lambda moment: steps.append(moment.step)))
     return steps
 
 
@@ -124,19 +124,19 @@ def test_interrupted_training_goes_on_with_the_same_bits(
 ) -> None:
     whole = Context(0, torch.device("cpu"), Store(tmp_path / "whole")).trained(**NETWORK)
     taken.clear()
-    watch = _trained.fit
+    watch = networks.fit
 
     def stop(moment: Moment) -> None:
         if moment.step == 20:  # in the fourth epoch of six steps each
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(_trained, "fit", _watched(stop))
+    monkeypatch.setattr(networks, "fit", _watched(stop))
     with pytest.raises(KeyboardInterrupt):
         context.trained(**NETWORK)
     key = context.store.key(whole.config)
     assert _files(context.store) == [f".{key}.checkpoint"]
     assert context.store.prune().leftovers == ()
-    monkeypatch.setattr(_trained, "fit", watch)
+    monkeypatch.setattr(networks, "fit", watch)
     resumed = context.trained(**NETWORK)
     assert taken == list(range(19, STEPS + 1))
     assert _bits(resumed) == _bits(whole)
@@ -149,14 +149,14 @@ _KILLED = """
 import os, signal, sys
 import torch
 from coset.store import Store
-from coset.studies import Context, _trained
+from coset.study import Context, networks
 from coset.train import Recipe, fit
 torch.set_num_threads(1)
 def stop(moment):
     if moment.step == 20 and moment.record is None:
         os.kill(os.getpid(), signal.SIGKILL)
-_trained.CHECKPOINT_SECONDS = 0.0
-_trained.fit = lambda *arguments, **settings: fit(*arguments, **settings, callback=stop)
+networks.CHECKPOINT_SECONDS = 0.0
+networks.fit = lambda *arguments, **settings: fit(*arguments, **settings, callback=stop)
 recipe = Recipe(epochs=5, batch_size=256, learning_rate=1e-2, optimizer="adam")
 Context(0, torch.device("cpu"), Store(sys.argv[1])).trained(
     model="mlp", options={"in_features": 64, "widths": [8]}, data="digits", data_options={"flatten": True},

@@ -13,7 +13,8 @@ from typing import Any
 from coset._files.atomic import parse_json
 from coset._show.tables import text_table
 from coset.errors import InputError
-from coset.studies._study import Scalar, Table, is_name, scalar
+from coset.study._claims import Judgement
+from coset.study._findings import Scalar, Table, is_name, scalar
 
 SCHEMA = 1
 """Version of results.json."""
@@ -38,6 +39,7 @@ class StudyRun:
     versions: dict[str, str]
     times: dict[str, Any]
     folder: Path
+    verdicts: tuple[Judgement, ...] = ()
 
     @property
     def page(self) -> Path:
@@ -54,8 +56,10 @@ class StudyRun:
 
     def results(self) -> dict[str, Any]:
         """What results.json holds; only ``times`` differs between two runs of one seed."""
-        content = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "folder"}
-        return {"schema": SCHEMA, **content, "tables": {name: _plain(table) for name, table in self.tables.items()}}
+        content = {field.name: getattr(self, field.name) for field in fields(self) if field.name in _KINDS}
+        content["tables"] = {name: _plain(table) for name, table in self.tables.items()}
+        verdicts = {"verdicts": [judgement.to_dict() for judgement in self.verdicts]} if self.verdicts else {}
+        return {"schema": SCHEMA, **content, **verdicts}
 
     def __str__(self) -> str:
         return text(self)
@@ -101,11 +105,14 @@ def read_results(folder: Path) -> StudyRun:
 
 def _run(content: dict[str, Any], folder: Path) -> StudyRun:
     """The run that the JSON tells of, each part of it of the kind that it should be."""
-    known = {field.name: _KINDS[field.name] for field in fields(StudyRun) if field.name != "folder"}
-    if content.keys() != known.keys():
-        odd = min(content.keys() ^ known.keys())
+    # A study without claims has none, and neither do files that were written before there were any.
+    judged = content.pop("verdicts", [])
+    if not isinstance(judged, list):
+        raise InputError(f"verdicts is {reprlib.repr(judged)}, expected list")
+    if content.keys() != _KINDS.keys():
+        odd = min(content.keys() ^ _KINDS.keys())
         raise InputError(f"it {'has' if odd in content else 'lacks'} {reprlib.repr(odd)}")
-    for name, kind in known.items():
+    for name, kind in _KINDS.items():
         if not isinstance(content[name], kind) or isinstance(content[name], bool):
             raise InputError(f"{name} is {reprlib.repr(content[name])}, expected {kind.__name__}")
     if not is_name(content["study"]):
@@ -117,7 +124,8 @@ def _run(content: dict[str, Any], folder: Path) -> StudyRun:
         plain = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e18
         if not plain and (value is not None or name == "seconds"):
             raise InputError(f"times has {reprlib.repr(value)} as {name}, expected seconds")
-    return StudyRun(**{**content, "tables": tables, "numbers": numbers}, folder=folder)
+    verdicts = tuple(Judgement.from_dict(item) for item in judged)
+    return StudyRun(**{**content, "tables": tables, "numbers": numbers}, folder=folder, verdicts=verdicts)
 
 
 _KINDS: dict[str, type] = {
@@ -125,7 +133,7 @@ _KINDS: dict[str, type] = {
     **dict.fromkeys(("config", "numbers", "tables", "versions", "times"), dict),
     "seed": int,
 }
-"""The parts of results.json that are not the schema, and what each of them is in JSON."""
+"""The parts of results.json that are neither the schema nor the verdicts, and what each of them is in JSON."""
 
 
 def _table(name: str, content: Any) -> Table:
@@ -152,7 +160,7 @@ def table_csv(table: Table) -> str:
 def page(run: StudyRun) -> str:
     """The Markdown page, to lie beside the run's folder."""
     link = f"{run.study}/"
-    parts = [f"# {run.title}", run.reference, "## What the paper found", run.paper]
+    parts = [f"# {run.title}", run.reference, *_verdicts(run), "## What the paper found", run.paper]
     parts += ["## What came out here", run.outcome]
     parts += [f"![{run.caption}]({link}figure.png)", f"*{run.caption}* ([SVG]({link}figure.svg))"]
     for name, table in run.tables.items():
@@ -169,12 +177,39 @@ def page(run: StudyRun) -> str:
 
 def text(run: StudyRun) -> str:
     """Findings and tables for a terminal."""
-    parts = [run.title, _wrap(run.reference), f"What the paper found\n{_wrap(run.paper)}"]
+    parts = [run.title, _wrap(run.reference)]
+    if run.verdicts:
+        parts.append(_text_table(_verdict_table(run, brief=True)))
+    parts.append(f"What the paper found\n{_wrap(run.paper)}")
     parts.append(f"What came out here\n{_wrap(run.outcome)}")
     for name, table in run.tables.items():
         parts.append(f"{table.caption or name}\n{_text_table(table)}")
     parts.append(f"{run.command}\n{_times(run)}, on {run.device}; files in {run.folder}")
     return "\n\n".join(parts)
+
+
+def _verdicts(run: StudyRun) -> list[str]:
+    """The table of claims, what their intervals cover and why their thresholds are what they are."""
+    if not run.verdicts:
+        return []
+    claims = [judgement.claim for judgement in run.verdicts]
+    reasons = dict.fromkeys(f"- {claim.criterion}: {claim.reason}" for claim in claims)
+    intervals = " ".join(dict.fromkeys(claim.interval for claim in claims))
+    rule = "A claim holds if its interval lies wholly on the right side of the threshold, fails if on the wrong one."
+    return [_markdown_table(_verdict_table(run)), f"{rule} {intervals}", "\n".join(reasons)]
+
+
+def _verdict_table(run: StudyRun, *, brief: bool = False) -> Table:
+    """A row for each claim; ``brief``: with the source of the statement in place of it."""
+    rows = []
+    for judgement in run.verdicts:
+        claim = judgement.claim
+        paper = claim.source if brief else f"{claim.paper} ({claim.source})"
+        if claim.published is not None:
+            paper += f": {claim.published:g}"
+        here = "not measured" if judgement.estimate is None else str(judgement.estimate)
+        rows.append([f"{claim.statistic}: {claim.criterion}", paper, here, str(judgement.verdict)])
+    return Table(("claim", "paper", "here, with interval", "verdict"), rows)
 
 
 def _wrap(prose: str) -> str:

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coset.distribution import wasserstein2_squared
-from coset.studies import Context, Findings, Scalar, Table, study
-from coset.studies._rossi_images import Images
-from coset.studies._rossi_mlps import DATA, INFERENCE, LAYERS, MEASURE, Layers, setting
-from coset.studies._rossi_report import (
+from coset.studies.rossi.mlps import DATA, INFERENCE, LAYERS, MEASURE, Layers, setting
+from coset.studies.rossi.pairs import Inference, Measure
+from coset.studies.rossi.report import (
     SPLITS,
     Case,
     Compared,
@@ -20,7 +19,9 @@ from coset.studies._rossi_report import (
     settled,
     verdict,
 )
-from coset.studies._rossi_resnets import Inference, Measure
+from coset.study import Context, Findings, Scalar, Table, study
+from coset.study.images import Images
+from coset_studies.rossi._barrier_claims import claims_on
 
 _WIDE = LAYERS["paper"]
 CASES: Mapping[str, Mapping[str, tuple[Images, Layers]]] = {
@@ -58,6 +59,7 @@ class Config:
     test data are smaller.
     """,
     presets={preset: Config(cases, INFERENCE[preset], MEASURE[preset]) for preset, cases in CASES.items()},
+    claims=[claim for name in CASES["paper"] for claim in claims_on(name)],
 )
 def run(config: Config, context: Context) -> Findings:
     """A pair on every data set."""

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 from coset.data import Dataset
 from coset.landscape import Profiles
-from coset.studies import Context, Scalar, Table
-from coset.studies._rossi_images import Images, load_images
-from coset.studies._rossi_resnets import (
+from coset.studies.rossi.pairs import (
     Architecture,
     Inference,
     Measure,
@@ -18,6 +16,8 @@ from coset.studies._rossi_resnets import (
     objective_of,
     pair_of,
 )
+from coset.study import Context, Scalar, Table
+from coset.study.images import Images, load_images
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

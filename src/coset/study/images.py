@@ -1,4 +1,4 @@
-"""Images for the residual networks of Rossi et al. 2023: all, or fewer, smaller and moved ones where time is short."""
+"""The images of a data set that networks see: all of them, or fewer, smaller and moved ones where time is short."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from coset.errors import InputError
 from coset.train.augment import AUGMENTATIONS, move
 
 if TYPE_CHECKING:
-    from coset.studies import Context
+    from coset.study._study import Context
 
 GENERATED = "generated-100"
 """Made here, in the format of CIFAR-100, for machines without it."""

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ import torch
 
 from coset.errors import InputError
 from coset.store import Store
-from coset.studies import Context, Findings, StudyRun, Table, _study, run_study, show_study, studies, study
+from coset.study import Context, Findings, StudyRun, Table, run_study, show_study, studies, study
+from coset.study._study import REGISTRY
 
 TRAINED: list[int] = []
 
@@ -82,16 +83,18 @@ def _toy(config: Config, context: Context) -> Findings:
 
 
 @pytest.fixture(autouse=True)
-def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Register the toy study for one test only."""
-    studies()
-    monkeypatch.setattr(_study, "_registry", dict(_study._registry))
+    known = dict(studies())
     monkeypatch.setitem(HOOK, "fail", _no_failure)
     TRAINED.clear()
     presets = {"quick": Config(3), "small": Config(4), "paper": Config(5)}
     study(name="toy", title="A toy", reference="Nobody 2020, fig. 1", paper="They found\nnothing.", presets=presets)(
         _toy
     )
+    yield
+    REGISTRY.clear()
+    REGISTRY.update(known)
 
 
 @pytest.fixture
@@ -457,7 +460,7 @@ def test_streams_of_random_numbers_are_independent_and_repeatable() -> None:
 
 
 def test_listing_studies_does_not_load_matplotlib() -> None:
-    code = "import sys, coset.studies; print(len(coset.studies.studies()), 'matplotlib' in sys.modules)"
+    code = "import sys, coset.study; print(len(coset.study.studies()), 'matplotlib' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert int(answer[0]) >= 1
     assert answer[1] == "False"

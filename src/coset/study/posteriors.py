@@ -3,24 +3,40 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from torch import Tensor
+
+from coset._files.sealed import checksum
+from coset._values import Frozen
 from coset.distribution import Distribution
 from coset.distribution.files import pack, unpack
 from coset.errors import InputError
 from coset.models import build
 from coset.posterior import FITS, Fit, NoiseParameter, Trace
 from coset.store import Entry
-from coset.studies._trained import CHECKPOINT_SECONDS, all_options
+from coset.study.networks import CHECKPOINT_SECONDS, all_options
 from coset.train import DivergenceError
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from coset.data import Dataset
-    from coset.studies import Context
+    from coset.study._study import Context
 
 SCHEMA = 1
 """Version of the configuration and of what it stands for: to be raised where the same one comes to infer otherwise."""
 Q = TypeVar("Q", bound=Distribution)
+
+
+class Weights(Frozen[str, Tensor]):
+    """Weights to begin at, told apart by a checksum in their ``repr``: so they can be settings of what is stored."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        total = 0
+        for tensor in self.values():
+            total = checksum(tensor, total)
+        return f"weights of checksum {total:08x}"
 
 
 def network_of(model: str, options: Mapping[str, Any], *, seed: int, noise: float | None = None) -> "nn.Module":
@@ -65,7 +81,7 @@ def inferred(
     fit: Callable[..., Fit[Any]] = FITS[method]
     checkpoint = context.store.checkpoint(config)
 
-    def make() -> tuple[Mapping[str, "Tensor"], Mapping[str, object]]:
+    def make() -> tuple[Mapping[str, Tensor], Mapping[str, object]]:
         network = network_of(model, options or {}, seed=seed, noise=noise).to(context.device)
         keep = {"checkpoint": checkpoint, "checkpoint_seconds": CHECKPOINT_SECONDS}
         try:

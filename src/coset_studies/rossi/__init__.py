@@ -1,0 +1,1 @@
+"""Rossi et al. 2023, On permutation symmetries in Bayesian neural network posteriors: a variational perspective."""
