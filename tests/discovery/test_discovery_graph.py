@@ -1,5 +1,7 @@
 """The network as discovery saw it: outputs of layers move with the units that stand on them."""
 
+from xml.etree import ElementTree
+
 import pytest
 import torch
 from layers_moving import assert_layers_move, outputs_of_modules
@@ -58,3 +60,34 @@ def test_the_graph_is_no_part_of_the_group():
     assert bare == sym
     assert not bare.graph.layers
     assert len(sym.graph.layers) > 20
+
+
+def test_a_picture_shows_repeated_blocks_once():
+    sym = discover(ResNet20(width=0.25).eval(), torch.randn(2, 3, 8, 8))
+    picture = sym.graph.to_svg()
+    assert picture == sym.graph._repr_html_()
+    assert "stages.0.0 … stages.0.2   × 3" in picture
+    assert "stages.0.0.conv1" in picture
+    assert "stages.0.1.conv1" not in picture
+    ElementTree.fromstring(picture)
+    dot = sym.graph.to_dot()
+    assert '"stages.0.0.conv1" -> "stages.0.0.norm1";' in dot
+    assert '"fc" -> "output";' in dot
+
+
+def test_heads_are_boxes_around_their_units():
+    """Two colours for each of queries and keys, values: one around the other."""
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.k, self.v, self.o = (nn.Linear(8, 8) for _ in range(4))
+
+        def forward(self, x):
+            q, k, v = (part(x).unflatten(-1, (2, 4)).transpose(1, 2) for part in (self.q, self.k, self.v))
+            return self.o(((q @ k.mT).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+    graph = discover(Attention().eval(), torch.randn(2, 3, 8)).graph
+    heads, inside = graph.activation("q").classes
+    assert graph.nodes[inside].parent == heads
+    assert f"{inside}: 2×4 units, permute" in graph.to_svg()

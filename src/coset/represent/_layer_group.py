@@ -20,7 +20,7 @@ from coset.represent._layers import check_layers
 from coset.represent.unit_groups import Part, UnitGroup
 from coset.symmetry import Element, Parameter, Symmetry, discover
 from coset.symmetry.axes import Node, size_of, units_of
-from coset.symmetry.graph import Activation
+from coset.symmetry.layers import Activation
 
 _EXAMPLES, _DRAWS = 4, 4
 """So many inputs are run, and so many elements without permutations tried, none of which may hide a sign by chance."""

@@ -4,6 +4,7 @@ import json
 import os
 import reprlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,7 +12,8 @@ from coset._files.atomic import parse_json, write_text
 from coset.errors import InputError
 from coset.symmetry._grammar import parse_axis, render_axis
 from coset.symmetry.axes import Fixed, Node
-from coset.symmetry.graph import Activation, Graph, Layer
+from coset.symmetry.graph import Graph
+from coset.symmetry.layers import Activation, Layer
 from coset.symmetry.parameters import Family, Parameter
 from coset.symmetry.structure import UnitClass
 
@@ -117,18 +119,19 @@ def parts_from_json(text: str, where: str) -> dict[str, Any]:
     inside = {
         name: _field(row, "inside", (str, type(None)), f"{where}: {name}") for name, row in rows["classes"].items()
     }
+    classes = {
+        name: UnitClass(
+            name,
+            _count(row, "size", at),
+            inside[name],
+            _field(row, "permutes", bool, at),
+            _field(row, "follows", str, at) if "follows" in row else None,
+        )
+        for name, row in rows["classes"].items()
+        for at in (f"{where}: class {name}",)
+    }
     return {
-        "classes": {
-            name: UnitClass(
-                name,
-                _count(row, "size", at),
-                inside[name],
-                _field(row, "permutes", bool, at),
-                _field(row, "follows", str, at) if "follows" in row else None,
-            )
-            for name, row in rows["classes"].items()
-            for at in (f"{where}: class {name}",)
-        },
+        "classes": classes,
         "families": {
             key: Family(*(_field(row, part, kind, f"{where}: family {key}") for part, kind in _FAMILY.items()))
             for key, row in rows["families"].items()
@@ -138,7 +141,7 @@ def parts_from_json(text: str, where: str) -> dict[str, Any]:
         "pinned": tuple(_field(data, "pinned", list, where)),
         "unverified": tuple(_field(data, "unverified", list, where) if "unverified" in data else ()),
         "unsaved": tuple(_field(data, "unsaved", list, where) if "unsaved" in data else ()),
-        "graph": _graph(data["graph"], where) if "graph" in data else Graph(),
+        "graph": replace(_graph(data["graph"], where), nodes=classes) if "graph" in data else Graph(),
     }
 
 

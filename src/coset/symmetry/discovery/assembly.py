@@ -15,7 +15,8 @@ from coset.symmetry.discovery.remarks import remarks
 from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, Woven, atoms, parts_of, resolve
 from coset.symmetry.discovery.ties import ties
 from coset.symmetry.discovery.tracing import Tracing
-from coset.symmetry.graph import Activation, Graph, without_sizes
+from coset.symmetry.graph import Graph
+from coset.symmetry.layers import Activation, without_sizes
 from coset.symmetry.parameters import Family, Parameter
 from coset.symmetry.structure import UnitClass
 from coset.symmetry.symmetry import Symmetry
@@ -78,7 +79,7 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> tuple[Symmetry,
         owned = NETWORK if gauge.atom is None else names.classes[gauge.atom]
         family = Family(owned, names.families[number], bool(gauge.scale), bool(gauge.sign))
         families[family.key] = family
-    graph = Graph(activations=_seen(tracing, names, carried, nested, charges, free))
+    graph = Graph(activations=_seen(tracing, names, carried, nested, charges, free), nodes=classes)
     sym = Symmetry(classes, families, parameters, graph=graph)
     by_class = {names.classes[atom]: places for atom, places in passed.items() if atom in names.classes}
     shared = tuple(

@@ -20,8 +20,8 @@ from coset.symmetry.discovery.terms import leave_unread
 from coset.symmetry.discovery.tracing import Tracing, trace
 from coset.symmetry.discovery.verification import generic_influence
 from coset.symmetry.discovery.verification import verify as verified
-from coset.symmetry.graph import Activation
 from coset.symmetry.incidence import block_count
+from coset.symmetry.layers import Activation
 from coset.symmetry.preserving import remember
 from coset.symmetry.symmetry import Symmetry
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.fx import Graph as Nodes
 from torch.fx import Node
 
-from coset.symmetry.graph import INPUT, Layer
+from coset.symmetry.layers import INPUT, Layer
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,8 @@ def _given(nodes: Iterable[Node]) -> Node | None:
 def connected(
     graph: Nodes, calls: Iterable[CalledModule], homes: Mapping[Node, str]
 ) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
-    """The innermost modules as layers, with what each reads; and those that the outputs of the graph come from.
+    """Modules with operations of their own as layers, in the order of these, with what each reads; and those that the
+    outputs of the graph come from.
 
     ``homes``: the parameter behind each placeholder.
     """
@@ -85,10 +86,10 @@ def connected(
     nodes: dict[str, list[Node]] = {}
     for node, call in owner.items():
         nodes.setdefault(call.name, []).append(node)
-    for call in calls:
-        own = nodes.get(call.name, [])
-        if not own:
-            continue
+    place = {node: number for number, node in enumerate(graph.nodes)}
+    busy = [call for call in calls if call.name in nodes]
+    for call in sorted(busy, key=lambda call: max(place[node] for node in nodes[call.name])):
+        own = nodes[call.name]
         outside = [other for node in own for other in node.all_input_nodes if owner.get(other) is not call]
         reads = dict.fromkeys(name for other in outside if other not in homes for name in sources(other))
         parameters = dict.fromkeys(homes[other] for other in outside if other in homes)
