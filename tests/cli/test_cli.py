@@ -107,6 +107,11 @@ def test_discover(here, tmp_path):
     code, _, err = here("discover", "mine.py:make", "--input", "2,7")
     assert code == 2
     assert err.startswith("coset: Sequential cannot be called with these example inputs: ")
+    assert here("discover", "mlp", "--option", "widths=[4]", "--draw", "net.svg")[0] == 0
+    assert (tmp_path / "net.svg").read_text().startswith("<svg")
+    code, _, err = here("discover", "mlp", "--draw", "net.pdf")
+    assert code == 2
+    assert "expected a file that ends in .svg or .dot" in err
     assert here("discover", "mlp", "--option", "width")[0] == 2
     assert here("discover", "mlp", "--input", "2,x")[0] == 2
 
