@@ -63,7 +63,8 @@ def random(sym: "Symmetry", generator: torch.Generator, spread: float) -> Elemen
 
 def full_map(sym: "Symmetry", g: Element, name: str) -> Tensor:
     """Where each unit of a class comes from under g, over all blocks: old number for every new one, (∏shape,)."""
-    return unit_map(with_followers(g.permutations, sym.classes), name, ancestors(name, sym.classes), sym.shape(name))
+    permutations = with_followers(g.permutations, sym.classes) if sym.classes[name].parent else g.permutations
+    return unit_map(permutations, name, ancestors(name, sym.classes), sym.shape(name))
 
 
 def _block_map(sym: "Symmetry", g: Element, name: str) -> Tensor:

@@ -48,10 +48,13 @@ def stands_for(name: str, wanted: str, same_axis: bool, classes: Mapping[str, Un
 
 def with_followers(permutations: Mapping[str, Tensor], classes: Mapping[str, UnitClass]) -> Mapping[str, Tensor]:
     """Permutations by class, with those of classes that follow others; a follower of one without any has none."""
-    following = {name: item.follows for name, item in classes.items() if item.follows in permutations}
+    following = {name: item.follows for name, item in classes.items() if item.follows is not None}
+    if not following:
+        return permutations
+    moving = {name: other for name, other in following.items() if other in permutations}
     return {
         **permutations,
-        **{name: permutations[other].expand(shape_of(name, classes)) for name, other in following.items() if other},
+        **{name: permutations[other].expand(shape_of(name, classes)) for name, other in moving.items()},
     }
 
 

@@ -109,6 +109,7 @@ def _round(
     theta = general_position(params, sym, generator, size, lively=lively)
     together = _moving_together(sym, params)
     worst, x, moved = 0.0, list(inputs), sym.identity()
+    nested = any(item.parent is not None for item in sym.classes.values())
     layers = _Layers(sym, program) if astray is not None else None
     before = _results(program, theta, x, None if layers is None else layers.watch)
     if difference(before[0], evaluate(program, theta, x)) > 0:
@@ -120,7 +121,7 @@ def _round(
         g = sym.random(generator)
         written = Action(sym, g)(before[1], partial=True) if before[1] else {}
         _move(theta, sym, g, together)
-        moved = sym.compose(g, moved)
+        moved = sym.compose(g, moved) if nested else moved
         if layers is not None and astray is not None and not number:
             known = layers.taken()
             after = _results(program, theta, x, layers.watch)
