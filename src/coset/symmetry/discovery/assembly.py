@@ -79,7 +79,7 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> tuple[Symmetry,
         owned = NETWORK if gauge.atom is None else names.classes[gauge.atom]
         family = Family(owned, names.families[number], bool(gauge.scale), bool(gauge.sign))
         families[family.key] = family
-    graph = Graph(activations=_seen(tracing, names, carried, nested, charges, free), nodes=classes)
+    graph = Graph(activations=_seen(tracing, names, carried, nested, charges, free, classes), nodes=classes)
     sym = Symmetry(classes, families, parameters, graph=graph)
     by_class = {names.classes[atom]: places for atom, places in passed.items() if atom in names.classes}
     shared = tuple(
@@ -263,15 +263,25 @@ def _seen(
     nested: Nest,
     charges: Charges,
     free: Sequence[Gauge],
+    classes: Mapping[str, UnitClass],
 ) -> dict[str, Activation]:
-    """The outputs of modules, but for those whose powers are no whole numbers."""
+    """The outputs of modules, but for those whose powers are no whole numbers, or whose units lie in blocks that only
+    the data tell (an expert's).
+    """
     uneven = {place.value for gauge in free for place in gauge.uneven}
     found = {}
     for name, value in tracing.activations.items():
         if id(value) not in uneven:
             axes = _axes(value, names, carried, nested, charges, whole(value) in carried)
-            found[name] = Activation(value.shape, tuple(without_sizes(node) for node in axes))
+            standing = {unit.name for node in axes for unit in units_of(node)}
+            if all(_is_told(classes[name], standing, classes) for name in standing):
+                found[name] = Activation(value.shape, tuple(without_sizes(node) for node in axes))
     return found
+
+
+def _is_told(item: UnitClass, standing: set[str], classes: Mapping[str, UnitClass]) -> bool:
+    """Whether the class around one stands beside it, or what that one follows does."""
+    return item.parent is None or bool({item.parent, classes[item.parent].follows} & standing)
 
 
 def _charges_by_place(free: list[Gauge], families: Mapping[int, str]) -> dict[Place, tuple[Charge, ...]]:
