@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
+from coset.errors import InputError
 from coset.symmetry.axes import Charge, Concat, Fixed, Interleaved, Node, Product, Units, units_of
 from coset.symmetry.discovery.charges import Charges, Place, whole
 from coset.symmetry.discovery.crossing import doubled, followed_places, misplaced
@@ -18,7 +19,7 @@ from coset.symmetry.discovery.tracing import Tracing
 from coset.symmetry.graph import Graph
 from coset.symmetry.layers import Activation, without_sizes
 from coset.symmetry.parameters import Family, Parameter
-from coset.symmetry.structure import UnitClass
+from coset.symmetry.structure import UnitClass, build_structure
 from coset.symmetry.symmetry import Symmetry
 
 NETWORK = "network"
@@ -273,15 +274,12 @@ def _seen(
     for name, value in tracing.activations.items():
         if id(value) not in uneven:
             axes = _axes(value, names, carried, nested, charges, whole(value) in carried)
-            standing = {unit.name for node in axes for unit in units_of(node)}
-            if all(_is_told(classes[name], standing, classes) for name in standing):
-                found[name] = Activation(value.shape, tuple(without_sizes(node) for node in axes))
+            try:
+                build_structure(axes, classes, name)
+            except InputError:
+                continue
+            found[name] = Activation(value.shape, tuple(without_sizes(node) for node in axes))
     return found
-
-
-def _is_told(item: UnitClass, standing: set[str], classes: Mapping[str, UnitClass]) -> bool:
-    """Whether the class around one stands beside it, or what that one follows does."""
-    return item.parent is None or bool({item.parent, classes[item.parent].follows} & standing)
 
 
 def _charges_by_place(free: list[Gauge], families: Mapping[int, str]) -> dict[Place, tuple[Charge, ...]]:
