@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from coset._checks import is_number
 from coset._magnitudes import exponent, scaled, unscaled
 from coset.alignment._result import Network, T, points
 from coset.distribution import Delta, Gaussian, LowRank, MeanField
@@ -34,7 +34,7 @@ def spherical(a: T, b: T, t: float = 0.5, *, buffers: Collection[str] = ()) -> T
     θ(t) = ((1−t)‖a‖ + t‖b‖)·(sin((1−t)φ)·â + sin(tφ)·b̂)/sin φ, with φ the angle between the whole vectors of trained
     weights, tied ones counted once. ``buffers``, and the deviations of posteriors, are averaged linearly.
     """
-    if not _is_finite(t):
+    if not is_number(t):
         raise InputError(f"t is {t!r}; expected a finite number")
     return average([a, b], [1 - t, t], kind="spherical", buffers=buffers)
 
@@ -78,10 +78,6 @@ def normalized_weights(weights: Sequence[float] | None, count: int) -> list[floa
     if not all(map(math.isfinite, given)) or not total > 0:
         raise InputError(f"weights are {given}; expected finite numbers with a positive sum")
     return [weight / total for weight in given]
-
-
-def _is_finite(number: object) -> bool:
-    return not isinstance(number, bool) and isinstance(number, Real) and math.isfinite(number)
 
 
 def _check(networks: Sequence[Network]) -> None:

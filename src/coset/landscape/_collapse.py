@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from coset._batches import BATCH_SIZE, Inputs, input_batches
+from coset._checks import check_count
 from coset._magnitudes import squares_hold
 from coset._show.progress import progress
 from coset._values import Frozen
 from coset.errors import InputError
 from coset.landscape._path import Path, check_tau
-from coset.posterior.fit import check_count
 from coset.posterior.prediction.draws import draws_of
 from coset.running import Network, suited, whole_weights, with_weights
 

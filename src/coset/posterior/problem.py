@@ -5,7 +5,6 @@ minibatch of M standing for all N by the factor N/M; reports are per data point,
 """
 
 import copy
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from coset._batches import is_pair
+from coset._checks import check_positive
 from coset.data import Split
 from coset.errors import InputError
 from coset.posterior.layout import Layout, layout_of
@@ -138,8 +138,7 @@ def pose(
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     x, y = data_tensors(data)
-    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
-        raise InputError(f"temperature is {temperature!r}; expected a number > 0")
+    check_positive("temperature", temperature)
     device = model_device(model)
     own = copy.deepcopy(model).eval()
     _take_points(own, points)

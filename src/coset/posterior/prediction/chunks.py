@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from coset._checks import check_count
 from coset._show.progress import SILENT, Ticker
 from coset.errors import InputError
-from coset.posterior.fit import check_count
 from coset.posterior.prediction.draws import Draws
 from coset.running import owners, suited, whole_weights, with_weights
 from coset.symmetry.action import memory_of

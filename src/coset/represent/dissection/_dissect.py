@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from coset._checks import is_number
 from coset._show.progress import progress
 from coset.errors import InputError
 from coset.represent._channel_maps import on_channels
@@ -18,7 +19,6 @@ from coset.represent.dissection.images import AnnotatedBatch, AnnotatedImages, C
 from coset.represent.dissection.placement import Placement, interpolation, positions_of
 from coset.represent.dissection.quantiles import KEPT, TailThreshold
 from coset.represent.dissection.result import Dissection
-from coset.represent.stitching.settings import is_number
 
 SHARE = 0.005
 """The share of a unit's activations above its threshold."""
