@@ -21,8 +21,8 @@ from coset.alignment.matching.features import check_model
 from coset.errors import InputError
 from coset.represent._features import ChannelAxis, channels_second
 from coset.represent._layer_layout import parts_of
-from coset.represent._layers import check_layers, recording
 from coset.represent.unit_groups import Part, UnitGroup
+from coset.running import check_layers, recording
 from coset.symmetry import Symmetry
 from coset.symmetry.axes import Fixed, Node
 from coset.symmetry.discovery.general_position import general_position

@@ -19,10 +19,10 @@ from coset.errors import InputError
 from coset.represent._channel_maps import as_rows, find_axis, on_channels
 from coset.represent._crossing_features import CHUNK, KEPT_BYTES, CrossingFeatures, index_batches
 from coset.represent._cut import Change, Cut, cut, suited_to
-from coset.represent._layers import recording
 from coset.represent.stitching.least_squares import products
 from coset.represent.stitching.maps import MapFamily, Weights, make_family
 from coset.represent.stitching.refresh import batch_statistics, refresh_norms
+from coset.running import recording
 from coset.train.check import check_pair
 from coset.train.loss import LOSSES
 from coset.train.metrics import evaluation_mode
