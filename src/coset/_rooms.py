@@ -11,6 +11,7 @@ ROOMS = (
     "store",
     "symmetry",
     "running",
+    "geometry",
     "distribution",
     "alignment",
     "posterior",

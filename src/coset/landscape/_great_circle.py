@@ -8,15 +8,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from coset._magnitudes import exponents, scaled_by
 from coset._values import Frozen
-from coset.distribution.gauge import incoming_weights
 from coset.distribution.ties import ties
 from coset.errors import InputError
+from coset.geometry.scales import incoming_weights, lengths, units_of_entries
+from coset.geometry.spheres import angle_of, arc_shares, are_opposite
 from coset.landscape._path import Point, between, check_alike, check_tau, params_of
 from coset.symmetry.action import check_names, check_tensor
-from coset.symmetry.axes import Charge
-from coset.symmetry.parameters import Family
 from coset.symmetry.symmetry import Symmetry
 
 TOLERANCE = 1e-4
@@ -36,14 +34,10 @@ class Arcs:
     norms: Tensor
 
     def weights(self, tau: float) -> tuple[Tensor, Tensor]:
-        """What each unit takes of the start and of the end, two of (U,): sin((1−τ)ω)/sin ω and sin(τω)/sin ω.
-
-        As quotients of sinc, which hold at ω = 0, too.
-        """
-        whole = torch.sinc(self.angles / math.pi)
+        """What each unit takes of the start and of the end, two of (U,)."""
         norm = torch.lerp(self.norms[0], self.norms[1], tau)
-        shares = [(s * torch.sinc(s * self.angles / math.pi) / whole) * norm for s in (1 - tau, tau)]
-        return shares[0] / self.norms[0], shares[1] / self.norms[1]
+        of_start, of_end = arc_shares(self.angles, tau)
+        return of_start * norm / self.norms[0], of_end * norm / self.norms[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,23 +92,23 @@ class GreatCircle:
         norms = torch.zeros(2, count, dtype=torch.float64, device=device)
         units: dict[str, Tensor] = {}
         for rank in ranks:
-            labels = {name: _units(self.sym, name, family).to(device) for name in rank}
-            lengths = torch.stack([_lengths(labels, point, count) for point in (self.start, self.end)])
-            new = (norms == 0).all(0) & (lengths > 0).any(0)
-            self._check_unit(key, rank, torch.where(new, lengths, torch.ones_like(lengths)))
-            norms = torch.where(new, lengths, norms)
+            labels = {name: units_of_entries(self.sym, name, family).to(device) for name in rank}
+            sizes = torch.stack([lengths(labels, point, count) for point in (self.start, self.end)])
+            new = (norms == 0).all(0) & (sizes > 0).any(0)
+            self._check_unit(key, rank, torch.where(new, sizes, torch.ones_like(sizes)))
+            norms = torch.where(new, sizes, norms)
             for name, label in labels.items():
                 measured = (label >= 0) & new[label]
                 if bool(measured.any()):
                     units[name] = torch.where(measured, label, -1)
         norms = torch.where(norms == 0, torch.ones_like(norms), norms)
         a, b = ({name: self._directions(name, norms[end], units, end) for name in units} for end in (0, 1))
-        apart = _lengths(units, {name: a[name] - b[name] for name in units}, count)
-        along = _lengths(units, {name: a[name] + b[name] for name in units}, count)
+        apart = lengths(units, {name: a[name] - b[name] for name in units}, count)
+        along = lengths(units, {name: a[name] + b[name] for name in units}, count)
         self._check_not_opposite(key, units, apart, along)
         # Where the ends agree the line gives back what they agree on, to the last bit.
         moving = {name: torch.where((label >= 0) & (apart[label] > 0), label, -1) for name, label in units.items()}
-        return Arcs(moving, 2 * torch.atan2(apart, along), norms)
+        return Arcs(moving, angle_of(apart, along), norms)
 
     def _directions(self, name: str, norms: Tensor, units: Mapping[str, Tensor], end: int) -> Tensor:
         return (self.end if end else self.start)[name].detach().double() / norms[units[name]]
@@ -132,8 +126,8 @@ class GreatCircle:
     def _check_not_opposite(self, key: str, units: Mapping[str, Tensor], apart: Tensor, along: Tensor) -> None:
         if not units:
             return
-        rounding = 16 * max(torch.finfo(self.start[name].dtype).eps for name in units)
-        opposite = (apart > 1) & (along <= rounding)
+        rounding = max(torch.finfo(self.start[name].dtype).eps for name in units)
+        opposite = are_opposite(apart, along, rounding)
         if bool(opposite.any()):
             unit = int(opposite.nonzero()[0])
             raise InputError(
@@ -165,42 +159,6 @@ def great_circle(a: Point, b: Point, sym: Symmetry, *, tolerance: float = TOLERA
     running statistics move on the line. Norms must be 1 within ``tolerance``, and no unit turned around.
     """
     return GreatCircle(params_of(a, "a"), params_of(b, "b"), sym, tolerance)
-
-
-def _units(sym: Symmetry, name: str, family: Family) -> Tensor:
-    """The unit whose scale each entry of a parameter carries with power +1, −1 for none; of the parameter's shape."""
-    structure = sym.structures[name]
-    found = torch.full(structure.sizes, -1)
-    for stretch in structure.stretches:
-        along = torch.full((stretch.size,), -1)
-        if stretch.plain is not None and _counts(family, stretch.plain.name, stretch.plain.charges):
-            along = torch.arange(stretch.size)
-        for member in stretch.members:
-            if _counts(family, member.name, member.charges):
-                along = torch.where(member.unit >= 0, member.unit, along)
-        sizes = [structure.sizes[dim] for dim in stretch.dims]
-        spread = along.reshape(*sizes, *[1] * (len(structure.sizes) - len(sizes)))
-        found = torch.maximum(found, spread.movedim(tuple(range(len(sizes))), stretch.dims))
-    return found.reshape(sym.parameters[name].shape)
-
-
-def _counts(family: Family, name: str, charges: tuple[Charge, ...]) -> bool:
-    return name == family.owner and any(charge.family == family.name and charge.scale == 1 for charge in charges)
-
-
-def _lengths(units: Mapping[str, Tensor], values: Mapping[str, Tensor], count: int) -> Tensor:
-    """The norm of all entries of each unit, (count,) in float64."""
-    device = next(iter(values.values())).device if values else None
-    largest = torch.zeros(count, dtype=torch.float64, device=device)
-    entries = [(label[label >= 0], values[name].detach()[label >= 0].double()) for name, label in units.items()]
-    for label, part in entries:
-        largest.scatter_reduce_(0, label, part.abs(), "amax")
-    # Each unit on its own scale, so that squares are numbers.
-    by = exponents(largest[:, None], 1)
-    squares = torch.zeros_like(largest)
-    for label, part in entries:
-        squares.index_add_(0, label, scaled_by(part, by[label]).square())
-    return scaled_by(squares.sqrt(), -by)
 
 
 def _listed(names: list[str]) -> str:
