@@ -21,6 +21,7 @@ from coset.errors import InputError
 from coset.landscape import Profiles, barrier, geodesic, predictive_on
 from coset.models import MLP
 from coset.posterior import fit_mean_field, predictive, score
+from coset.running import outputs_with
 from coset.symmetry import Element, Symmetry, discover
 from coset.train import Recipe, fit
 
@@ -229,8 +230,7 @@ def _initial(inputs: int, outputs: int, generator: torch.Generator) -> nn.Module
 
 def _logits(model: nn.Module, params: dict[str, Tensor], x: Tensor) -> Tensor:
     with torch.no_grad():
-        output: Tensor = torch.func.functional_call(model, params, (x,))
-        return output
+        return outputs_with(model, params, x)
 
 
 def _distance(params: dict[str, Tensor], reference: dict[str, Tensor]) -> float:

@@ -8,7 +8,7 @@ from typing import NoReturn, Self
 import torch
 from torch import Tensor
 
-from coset._checks import check_count
+from coset._checks import check_count, is_count
 from coset._magnitudes import exponents, scaled_by
 from coset._values import Frozen
 from coset.distribution.draws import check_generator
@@ -136,7 +136,7 @@ class Samples:
     def thin(self, every: int, skip: int = 0) -> Self:
         """Without the first ``skip`` draws of each chain, and of the others only one in ``every``."""
         check_count("every", every)
-        if isinstance(skip, bool) or not isinstance(skip, int) or not 0 <= skip < self.draws:
+        if not is_count(skip, 0) or skip >= self.draws:
             raise InputError(f"skip is {skip!r}; expected a whole number from 0 to {self.draws - 1}")
         return type(self)(self._each(lambda tensor: tensor[:, skip::every]))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from coset._checks import is_count
 from coset.errors import InputError
 from coset.represent.channels import (
     Normalization,
@@ -55,7 +56,7 @@ def cka(
     tiles of the two kernels.
     """
     x, y = check_pair(x, y, positions=False)
-    if not isinstance(batches, int) or isinstance(batches, bool) or not 1 <= batches <= len(x):
+    if not is_count(batches) or batches > len(x):
         raise InputError(f"batches is {batches!r}; expected a whole number from 1 to the number of examples, {len(x)}")
     check_examples(estimator, len(x))
     if len(x) // batches < FEWEST[estimator]:
