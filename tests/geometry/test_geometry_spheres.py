@@ -73,6 +73,13 @@ def test_small_angles_in_any_direction():
 
 
 @DTYPES
+def test_logarithms_are_tangent_near_the_antipode(dtype):
+    for seed in range(50):
+        x, y, _ = apart(math.pi - 1e-3, seed, dtype, size=50)
+        assert abs(float(x @ spheres.log(x, y))) <= 8 * math.pi * torch.finfo(dtype).eps
+
+
+@DTYPES
 def test_great_circles_have_constant_speed(dtype):
     x, y, _ = apart(2.5, 3, dtype, radius=2.0)
     assert torch.equal(spheres.slerp(x, y, 0.0, 2.0), x)

@@ -55,8 +55,9 @@ def exp(x: Tensor, v: Tensor, radius: float = 1.0) -> Tensor:
 
 def log(x: Tensor, y: Tensor, radius: float = 1.0) -> Tensor:
     """r·φ·u/‖u‖, u = y − ⟨x, y⟩x/r²: the tangent vector at x with ``exp(x, log(x, y)) = y``; 0 at y = x."""
-    # ⟨x, y − x⟩ is small where the angle is: u has the digits of y − x.
-    direction = tangent(x, y - x, radius)
+    # ⟨x, y − x⟩ is small where the angle is: u has the digits of y − x. Near the antipode u is small beside y: what is
+    # left along x after the first projection is not, and goes with the second.
+    direction = tangent(x, tangent(x, y - x, radius), radius)
     size = _norm(direction)[..., None]
     factor = _checked_angle(x, y, radius)[..., None] * radius / torch.where(size > 0, size, 1)
     return factor * direction
