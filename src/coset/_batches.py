@@ -6,6 +6,7 @@ from typing import Any, TypeGuard
 
 from torch import Tensor
 
+from coset._checks import check_count
 from coset.errors import InputError
 
 BATCH_SIZE = 500
@@ -81,8 +82,7 @@ def _cut(tensor: Tensor, batch_size: int) -> Iterator[Tensor]:
 
 def check_batch_size(batch_size: int) -> None:
     """Raise unless ``batch_size`` is a whole number ≥ 1."""
-    if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
-        raise InputError(f"batch_size is {batch_size!r}; expected a whole number ≥ 1")
+    check_count("batch_size", batch_size)
 
 
 def _some(data: Any) -> Iterable[Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from coset._checks import is_seed
 from coset._files.atomic import output_folder, write_bytes, write_text
 from coset._show.progress import progress
 from coset.alignment import align
@@ -20,6 +21,7 @@ from coset.errors import InputError
 from coset.landscape import Profiles, barrier, geodesic, predictive_on
 from coset.models import MLP
 from coset.posterior import fit_mean_field, predictive, score
+from coset.running import outputs_with
 from coset.symmetry import Element, Symmetry, discover
 from coset.train import Recipe, fit
 
@@ -136,8 +138,8 @@ def run_demo(out: str | os.PathLike[str], *, seed: int = 0, show: bool | None = 
     Last, the log-likelihood is followed on the way from A to B, and to B aligned: of the networks, on a line, and of
     the posteriors, on Wasserstein geodesics.
     """
-    if not 0 <= seed < 2**63 - 1:
-        raise InputError(f"seed must be an integer from 0 to 2^63 - 2, found {seed}")
+    if not is_seed(seed) or not is_seed(seed + 1):
+        raise InputError(f"seed must be an integer from 0 to 2^63 - 2, found {seed!r}")
     with output_folder(out) as folder:
         digits = load("digits", flatten=True)
         model = MLP(digits.train.x.shape[1], WIDTHS, digits.outputs)
@@ -228,8 +230,7 @@ def _initial(inputs: int, outputs: int, generator: torch.Generator) -> nn.Module
 
 def _logits(model: nn.Module, params: dict[str, Tensor], x: Tensor) -> Tensor:
     with torch.no_grad():
-        output: Tensor = torch.func.functional_call(model, params, (x,))
-        return output
+        return outputs_with(model, params, x)
 
 
 def _distance(params: dict[str, Tensor], reference: dict[str, Tensor]) -> float:

@@ -129,15 +129,16 @@ def test_threads_compute_once_and_each_gets_the_entry(tmp_path: Path) -> None:
 def test_a_lock_on_a_removed_file_counts_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A holder removes the file as it lets go: here between the opening and the locking of the one who waited."""
     path = tmp_path / ".abc.lock"
-    try_lock, calls = locks._try_lock, []
+    fcntl = pytest.importorskip("fcntl")
+    flock, calls = fcntl.flock, []
 
-    def removed_first(handle: int) -> bool:
+    def removed_first(handle: int, operation: int) -> None:
         if not calls:
             path.unlink()
         calls.append(handle)
-        return try_lock(handle)
+        flock(handle, operation)
 
-    monkeypatch.setattr(locks, "_try_lock", removed_first)
+    monkeypatch.setattr(fcntl, "flock", removed_first)
     with locked(path, "the store entry abc"):
         assert len(calls) == 2
         assert path.exists()

@@ -1,43 +1,15 @@
 """A lock per file, held by the operating system: it ends with its holder, however that ends."""
 
 import logging
-import os
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from coset.errors import InputError
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _try_lock(handle: int) -> bool:
-        try:
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        except PermissionError:
-            return False
-        return True
-
-    def _unlock(handle: int) -> None:
-        os.lseek(handle, 0, os.SEEK_SET)
-        msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
-
-else:
-    import fcntl
-
-    def _try_lock(handle: int) -> bool:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _unlock(handle: int) -> None:
-        # Said aloud, not left to close(): a forked worker that outlives this block shares the handle.
-        fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 class _Held(threading.local):
@@ -60,93 +32,72 @@ def locked(path: Path, what: str) -> Iterator[None]:
     thread holds would wait for ever, and gets an InputError.
 
     A holder that crashes frees the lock at once, for the operating system owns it. The lock file is removed when it
-    is freed (where an open file can be removed).
+    is freed.
     """
     if path in _held.paths:
         raise InputError(f"{what} needs itself: what makes it asked for it again")
-    handle = _wait_for(path, what)
+    lock = _lock(path)
+    try:
+        if not _taken(lock, path, seconds=_PATIENCE):
+            _log.warning("waiting for another process that works on %s", what)
+            _taken(lock, path, seconds=-1)
+    except OSError as error:
+        raise InputError(f"the lock {path} cannot be made: {error.strerror or error}") from error
     _held.paths.add(path)
     try:
         yield
     finally:
         _held.paths.discard(path)
-        _release(path, handle, remove=True)
+        _release(lock, path)
 
 
 @contextmanager
 def locked_if_free(path: Path) -> Iterator[bool]:
     """Hold ``path`` as a lock unless another holds it, and say whether it is held; never wait."""
-    handle = _acquire(path)
+    lock = _lock(path)
+    free = _taken(lock, path, seconds=0)
     try:
-        yield handle is not None
+        yield free
     finally:
-        if handle is not None:
-            _release(path, handle, remove=True)
+        if free:
+            _release(lock, path)
 
 
 def remove_if_free(path: Path, *, dry_run: bool = False) -> bool:
     """Remove the lock file ``path`` unless somebody holds it; say whether it was (or would be) removed."""
-    handle = _acquire(path)
-    if handle is None:
+    lock = _lock(path, keep=dry_run)
+    free = _taken(lock, path, seconds=0)
+    if free:
+        _release(lock, path, keep=dry_run)
+    return free
+
+
+def _lock(path: Path, *, keep: bool = False) -> FileLock:
+    # No soft lock where the disk has no others: it would outlive a holder that crashes.
+    return FileLock(path, fallback_to_soft=False, preserve_lock_file=keep)
+
+
+def _taken(lock: FileLock, path: Path, *, seconds: float) -> bool:
+    """Whether the lock was free within so many seconds, and is held now; −1: wait for ever."""
+    try:
+        lock.acquire(timeout=seconds)
+    except Timeout:
         return False
-    _release(path, handle, remove=not dry_run)
-    if sys.platform == "win32" and not dry_run:
-        # An open file cannot be removed there, so _release left it.
-        try:
-            path.unlink(missing_ok=True)
-        except PermissionError:  # somebody took the lock in the meantime
-            return False
+    except OSError as error:
+        # A file that cannot be opened is named; a lock that the disk does not have is not.
+        if error.filename is None:
+            raise InputError(
+                f"the folder {path.parent} cannot be locked ({error}); choose one on a local disk"
+            ) from error
+        raise
     return True
 
 
-def _wait_for(path: Path, what: str) -> int:
-    """An open handle that holds the lock on ``path``."""
+def _release(lock: FileLock, path: Path, *, keep: bool = False) -> None:
     try:
-        return _waited_for(path, what)
-    except OSError as error:
-        raise InputError(f"the lock {path} cannot be made: {error.strerror or error}") from error
-
-
-def _waited_for(path: Path, what: str) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    start, told, pause = time.monotonic(), False, 0.01
-    while (handle := _acquire(path)) is None:
-        if not told and time.monotonic() - start > _PATIENCE:
-            _log.warning("waiting for another process that works on %s", what)
-            told = True
-        time.sleep(pause)
-        pause = min(2 * pause, 0.25)
-    return handle
-
-
-def _acquire(path: Path) -> int | None:
-    """A handle that holds the lock on ``path``, or None where another holds it."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        # A holder removes the file as it lets go: a lock on a removed file keeps nobody else out.
-        if _try_lock(handle) and _is_still(path, handle):
-            return handle
-    except OSError as error:
-        os.close(handle)
-        raise InputError(f"the folder {path.parent} cannot be locked ({error}); choose one on a local disk") from error
-    except BaseException:
-        os.close(handle)
-        raise
-    os.close(handle)
-    return None
-
-
-def _is_still(path: Path, handle: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(handle))
-    except FileNotFoundError:
-        return False
-
-
-def _release(path: Path, handle: int, *, remove: bool) -> None:
-    try:
-        if remove and sys.platform != "win32":
+        # While it is held: who waits sees that the file is gone, and takes a new one. On Windows, where an open file
+        # cannot be removed, filelock does so behind the release.
+        if not keep and sys.platform != "win32":
             path.unlink(missing_ok=True)
-        _unlock(handle)
     finally:
-        os.close(handle)
+        lock.release()

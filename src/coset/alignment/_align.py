@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from coset._checks import check_seed
 from coset.alignment._result import Alignment, T
-from coset.alignment.inputs import check_on, check_pair, check_seed
+from coset.alignment.inputs import check_on, check_pair
 from coset.alignment.matching.activations import match_activations
 from coset.alignment.matching.sinkhorn import match_sinkhorn
 from coset.alignment.matching.straight_through import match_straight_through

@@ -8,13 +8,14 @@ from typing import Any, Generic
 
 import torch
 
+from coset._checks import check_count, check_seed
 from coset._magnitudes import unscaled
 from coset._show.progress import Ticker, progress
 from coset._values import Frozen
 from coset.alignment._agreement import agreement
 from coset.alignment._result import Callback, Step, T, carried, marginals, points
 from coset.alignment.averages import mean
-from coset.alignment.inputs import check_networks, check_seed
+from coset.alignment.inputs import check_networks
 from coset.alignment.matching.ascent import Clock, ascend
 from coset.alignment.matching.places import Layout, layout_of
 from coset.alignment.matching.relaxation import relax
@@ -92,8 +93,7 @@ def align_many(
         raise InputError(f"method is {method!r}; expected one of {', '.join(STRATEGIES)}")
     if len(networks) < 2:
         raise InputError(f"{len(networks)} networks are given; expected two or more to align")
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-        raise InputError(f"rounds is {rounds!r}; expected a whole number ≥ 1")
+    check_count("rounds", rounds)
     check_seed(seed)
     check_networks(sym, networks, correlated=True)
     matched = [marginals(network) for network in networks]

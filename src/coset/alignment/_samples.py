@@ -8,12 +8,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from coset._checks import check_count, check_seed
 from coset._magnitudes import unscaled
 from coset._show.progress import Ticker, progress
 from coset._values import Frozen
 from coset.alignment._agreement import agreement
 from coset.alignment._result import Callback, Step
-from coset.alignment.inputs import check_network, check_seed
+from coset.alignment.inputs import check_network
 from coset.alignment.matching.ascent import Clock, ascend
 from coset.alignment.matching.places import layout_of
 from coset.alignment.matching.relaxation import relax as relax_all
@@ -89,8 +90,7 @@ def align_samples(
         raise InputError(f"samples is a {type(samples).__name__}; expected Samples")
     if gauge not in GAUGES:
         raise InputError(f"gauge is {gauge!r}; expected one of {', '.join(GAUGES)}")
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 0:
-        raise InputError(f"rounds is {rounds!r}; expected a whole number ≥ 0")
+    check_count("rounds", rounds, 0)
     check_seed(seed)
     for number, draw in enumerate(samples):
         check_network(sym, draw, f"draw {number % samples.draws} of chain {number // samples.draws}")

@@ -2,20 +2,18 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from coset._checks import is_number
 from coset._magnitudes import exponent, scaled, unscaled
 from coset.alignment._result import Network, T, points
 from coset.distribution import Delta, Gaussian, LowRank, MeanField
 from coset.distribution.ties import ties as tied_names
 from coset.errors import InputError
-
-_STEPS = 200
-_ANTIPODAL = 1e-7
+from coset.geometry.spheres import are_opposite_by_cosine, mean_coefficients
 
 
 def mean(networks: Sequence[T], weights: Sequence[float] | None = None) -> T:
@@ -34,7 +32,7 @@ def spherical(a: T, b: T, t: float = 0.5, *, buffers: Collection[str] = ()) -> T
     θ(t) = ((1−t)‖a‖ + t‖b‖)·(sin((1−t)φ)·â + sin(tφ)·b̂)/sin φ, with φ the angle between the whole vectors of trained
     weights, tied ones counted once. ``buffers``, and the deviations of posteriors, are averaged linearly.
     """
-    if not _is_finite(t):
+    if not is_number(t):
         raise InputError(f"t is {t!r}; expected a finite number")
     return average([a, b], [1 - t, t], kind="spherical", buffers=buffers)
 
@@ -78,10 +76,6 @@ def normalized_weights(weights: Sequence[float] | None, count: int) -> list[floa
     if not all(map(math.isfinite, given)) or not total > 0:
         raise InputError(f"weights are {given}; expected finite numbers with a positive sum")
     return [weight / total for weight in given]
-
-
-def _is_finite(number: object) -> bool:
-    return not isinstance(number, bool) and isinstance(number, Real) and math.isfinite(number)
 
 
 def _check(networks: Sequence[Network]) -> None:
@@ -152,12 +146,7 @@ def _linear(
 def _spherical(
     networks: Sequence[Network], shares: Sequence[float], ties: Mapping[str, str], buffers: Collection[str]
 ) -> Sequence[float]:
-    """The coefficients of the Karcher mean of the directions, times the mean length.
-
-    The mean m minimises Σ wᵢ φ(m, θ̂ᵢ)² and is found by m ← exp_m(Σ wᵢ log_m θ̂ᵢ). Every iterate is a combination of
-    the θ̂ᵢ, so that their inner products are all that is needed. Angles near 0 are inexact by that route, but enter
-    only through φ/sin φ and cos φ, which are not. For two networks the great circle is used as it is.
-    """
+    """The coefficients of the Karcher mean of the directions, times the mean length."""
     parts = [points(network) for network in networks]
     names = [n for n, tensor in parts[0].items() if ties[n] == n and n not in buffers and _averaged(tensor)]
     by = [exponent(*(part[name] for name in names)) if names else 0 for part in parts]
@@ -169,15 +158,14 @@ def _spherical(
     lengths = torch.tensor([unscaled(float(length), e) for length, e in zip(own, by, strict=True)], dtype=torch.float64)
     if not bool(torch.isfinite(lengths).all()):
         raise InputError(f"network {int(lengths.argmax())} has a norm beyond float64; expected smaller weights")
-    opposite = ((2 + 2 * cosines).sqrt() <= _ANTIPODAL).nonzero()
+    opposite = are_opposite_by_cosine(cosines).nonzero()
     if len(opposite):
         i, j = opposite[0].tolist()
         raise InputError(
             f"networks {i} and {j} are opposite to each other; between them there is no shortest great circle"
         )
     share = torch.tensor(shares, dtype=torch.float64)
-    direction = _great_circle(cosines, share) if len(shares) == 2 else _karcher(cosines, share)
-    return (direction / lengths * (share @ lengths)).tolist()
+    return (mean_coefficients(cosines, share) / lengths * (share @ lengths)).tolist()
 
 
 def _inner_products(parts: Sequence[Mapping[str, Tensor]], names: Sequence[str], by: Sequence[int]) -> Tensor:
@@ -189,37 +177,6 @@ def _inner_products(parts: Sequence[Mapping[str, Tensor]], names: Sequence[str],
         rows = torch.stack([tensor.reshape(-1) for tensor in wide])
         total += (rows @ rows.mH).real.cpu()
     return total
-
-
-def _great_circle(cosines: Tensor, share: Tensor) -> Tensor:
-    """sin((1−t)φ)/sin φ and sin(tφ)/sin φ."""
-    cosine = cosines[0, 1]
-    angle = 2 * torch.atan2((2 - 2 * cosine).sqrt(), (2 + 2 * cosine).sqrt())
-    return share if float(angle) == 0 else (share * angle).sin() / angle.sin()
-
-
-def _karcher(cosines: Tensor, share: Tensor) -> Tensor:
-    """The coefficients of the mean direction, (N,)."""
-
-    def unit(coefficients: Tensor) -> Tensor:
-        square = coefficients @ cosines @ coefficients
-        if not float(square) > _ANTIPODAL**2:
-            raise InputError("the directions of the networks cancel; they have no mean on the sphere")
-        return coefficients / square.sqrt()
-
-    current = unit(share)
-    for _ in range(_STEPS):
-        towards = (cosines @ current).clamp(-1, 1)
-        angles = 2 * torch.atan2((2 - 2 * towards).sqrt(), (2 + 2 * towards).sqrt())
-        factors = share * torch.where(angles > 0, angles / angles.sin(), torch.ones_like(angles))
-        step = factors - (factors @ towards) * current
-        size = (step @ cosines @ step).clamp(min=0).sqrt()
-        if float(size) < 1e-14:
-            return current
-        current = unit(size.cos() * current + size.sin() * step / size)
-    if float(size) < 1e-9:
-        return current
-    raise InputError(f"the mean on the sphere did not settle in {_STEPS} steps; the networks are too far apart")
 
 
 Coefficients = Callable[[Sequence[Network], Sequence[float], Mapping[str, str], Collection[str]], Sequence[float]]

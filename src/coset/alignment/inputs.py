@@ -110,12 +110,6 @@ def check_start(sym: Symmetry, start: object) -> None:
     sym.check(start)
 
 
-def check_seed(seed: object) -> None:
-    """Raise unless ``seed`` is a seed."""
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise InputError(f"seed is {seed!r}; expected a whole number from 0 to 2^63 - 1")
-
-
 def _same_names(a: Mapping[str, Tensor], b: Mapping[str, Tensor], first: str, second: str, what: str) -> None:
     if odd := sorted(a.keys() ^ b.keys()):
         has, lacks = (first, second) if odd[0] in a else (second, first)

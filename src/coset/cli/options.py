@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from coset._checks import is_count
 from coset.errors import InputError
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
@@ -107,5 +108,5 @@ def check_formats(files: Mapping[str, Path | None]) -> None:
 def check_counts(counts: Mapping[str, tuple[int, int]]) -> None:
     """Raise unless each option's number is at least as large as the one beside it."""
     for option, (count, least) in counts.items():
-        if count < least:
+        if not is_count(count, least):
             raise InputError(f"{option} is {count}; expected a whole number of at least {least}")

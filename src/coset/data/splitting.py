@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from coset._checks import is_seed
 from coset.data._dataset import Split
 from coset.errors import InputError
 
@@ -54,7 +55,7 @@ def partition(examples: int | Tensor, count: int, *, seed: int) -> tuple[Tensor,
 
 def check_seed(seed: int) -> int:
     """``seed``, if it is one that a generator takes."""
-    if type(seed) is not int or not 0 <= seed < 2**63:
+    if not is_seed(seed):
         raise InputError(f"seed is {seed!r}, expected an integer from 0 to 2^63 - 1")
     return seed
 

@@ -7,8 +7,9 @@ from typing import NoReturn, Self
 import torch
 from torch import Tensor
 
+from coset._checks import check_count
 from coset._values import Frozen
-from coset.distribution.draws import check_count, repeated
+from coset.distribution.draws import repeated
 from coset.distribution.ties import map_tied, ties
 from coset.errors import InputError
 from coset.symmetry.action import Action
@@ -40,7 +41,7 @@ class Delta:
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """The point n times: views with a leading axis n on every tensor."""
-        check_count(n)
+        check_count("n", n)
         return map_tied(lambda name: repeated(self.params[name], n), ties(self.params))
 
     def log_prob(self, params: Mapping[str, Tensor]) -> NoReturn:

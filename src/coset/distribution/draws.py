@@ -1,15 +1,9 @@
-"""What every distribution needs to draw: counts that are checked, noise from a generator, points repeated."""
+"""What every distribution needs to draw: noise from a generator, points repeated."""
 
 import torch
 from torch import Tensor
 
 from coset.errors import InputError
-
-
-def check_count(n: object, what: str = "n") -> None:
-    """Raise unless ``n`` is a whole number ≥ 1."""
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise InputError(f"{what} is {n!r}; expected a whole number ≥ 1")
 
 
 def check_generator(generator: object) -> None:

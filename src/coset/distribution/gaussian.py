@@ -9,10 +9,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from coset._checks import check_count
 from coset._values import Frozen
 from coset.distribution._monomial import monomial
 from coset.distribution.density import pieces, vector
-from coset.distribution.draws import check_count, check_generator, repeated, standard_normal
+from coset.distribution.draws import check_generator, repeated, standard_normal
 from coset.distribution.mean_field import MeanField
 from coset.distribution.ties import map_tied, ties
 from coset.errors import InputError
@@ -85,7 +86,7 @@ class Gaussian:
 
         Differentiable in m and, where S is regular, in S.
         """
-        check_count(n)
+        check_count("n", n)
         check_generator(generator)
         factor, _ = self._factor
         noise = standard_normal((n, len(factor)), factor, generator)

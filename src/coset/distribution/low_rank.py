@@ -9,11 +9,12 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from coset._checks import check_count
 from coset._magnitudes import exponents, scaled_by
 from coset._values import Frozen
 from coset.distribution._monomial import monomial
 from coset.distribution.density import pieces, vector
-from coset.distribution.draws import check_count, check_generator, repeated, standard_normal
+from coset.distribution.draws import check_generator, repeated, standard_normal
 from coset.distribution.gaussian import Gaussian
 from coset.distribution.mean_field import MeanField
 from coset.distribution.ties import map_tied, once, ties
@@ -112,7 +113,7 @@ class LowRank:
 
     def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """m + d·ε + F·η, ε ~ N(0, I_D), η ~ N(0, I_K): n draws on a leading axis of every tensor, points as views."""
-        check_count(n)
+        check_count("n", n)
         check_generator(generator)
         along = standard_normal((n, self.rank), next(iter(self.factors.values())), generator)
 

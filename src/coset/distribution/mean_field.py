@@ -9,9 +9,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from coset._checks import check_count
 from coset._values import Frozen
 from coset.distribution.density import rows
-from coset.distribution.draws import check_count, check_generator, repeated, standard_normal
+from coset.distribution.draws import check_generator, repeated, standard_normal
 from coset.distribution.ties import map_tied, once, ties
 from coset.errors import InputError
 from coset.symmetry.action import Action
@@ -71,7 +72,7 @@ class MeanField:
 
         Differentiable in m and s.
         """
-        check_count(n)
+        check_count("n", n)
         check_generator(generator)
 
         def drawn(name: str) -> Tensor:

@@ -9,10 +9,11 @@ from typing import NamedTuple, Self, Union
 import torch
 from torch import Tensor
 
+from coset._checks import check_count
 from coset._magnitudes import exponents, scaled_by
 from coset._values import Frozen
 from coset.distribution.delta import Delta
-from coset.distribution.draws import check_count, check_generator
+from coset.distribution.draws import check_generator
 from coset.distribution.gaussian import Gaussian
 from coset.distribution.low_rank import LowRank
 from coset.distribution.mean_field import MeanField
@@ -95,7 +96,7 @@ class Mixture:
 
     def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """n draws, each from a component chosen with probability w_k, on a leading axis of every tensor."""
-        check_count(n)
+        check_count("n", n)
         check_generator(generator)
         probabilities = self.weights.detach().to(generator.device)
         chosen = torch.multinomial(probabilities, n, replacement=True, generator=generator)
@@ -129,7 +130,7 @@ class Mixture:
     @torch.no_grad()
     def entropy(self, samples: int, generator: torch.Generator) -> Estimate:
         """E[−log q(θ)] in nats by so many ``samples``, with its standard error; there is no closed form."""
-        check_count(samples, "samples")
+        check_count("samples", samples)
         if samples < 2:
             raise InputError("samples is 1; expected two or more, for a standard error")
         sizes = [min(_CHUNK, samples - start) for start in range(0, samples, _CHUNK)]

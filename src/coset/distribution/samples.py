@@ -8,9 +8,10 @@ from typing import NoReturn, Self
 import torch
 from torch import Tensor
 
+from coset._checks import check_count, is_count
 from coset._magnitudes import exponents, scaled_by
 from coset._values import Frozen
-from coset.distribution.draws import check_count, check_generator
+from coset.distribution.draws import check_generator
 from coset.distribution.ties import map_tied, once, ties
 from coset.errors import InputError
 from coset.symmetry.action import Action
@@ -47,7 +48,7 @@ class Samples:
     @classmethod
     def stack(cls, draws: Sequence[Mapping[str, Tensor]], chains: int = 1) -> Self:
         """From single networks, one chain after the other; what is tied in every one of them stays tied."""
-        check_count(chains, "chains")
+        check_count("chains", chains)
         if not draws or len(draws) % chains:
             raise InputError(f"there are {len(draws)} draws; expected a positive multiple of the {chains} chains")
         for number, draw in enumerate(draws):
@@ -134,14 +135,14 @@ class Samples:
 
     def thin(self, every: int, skip: int = 0) -> Self:
         """Without the first ``skip`` draws of each chain, and of the others only one in ``every``."""
-        check_count(every, "every")
-        if isinstance(skip, bool) or not isinstance(skip, int) or not 0 <= skip < self.draws:
+        check_count("every", every)
+        if not is_count(skip, 0) or skip >= self.draws:
             raise InputError(f"skip is {skip!r}; expected a whole number from 0 to {self.draws - 1}")
         return type(self)(self._each(lambda tensor: tensor[:, skip::every]))
 
     def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """n of the draws, each chosen at random from all of them, on a leading axis of every tensor."""
-        check_count(n)
+        check_count("n", n)
         check_generator(generator)
         chosen = torch.randint(len(self), (n,), generator=generator, device=generator.device)
         return self._each(lambda tensor: tensor.flatten(0, 1)[chosen.to(tensor.device)])

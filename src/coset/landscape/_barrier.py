@@ -6,6 +6,7 @@ from typing import Any, overload
 
 import torch
 
+from coset._checks import check_positive, is_count
 from coset._show.progress import progress
 from coset.errors import InputError
 from coset.landscape._evaluation import AnyFunctional, read
@@ -14,7 +15,6 @@ from coset.landscape._path import Path, check_tau
 from coset.landscape._posteriors import PosteriorFunctional
 from coset.landscape._profile import Profile, Profiles
 from coset.landscape._reading import Reading, excess_error
-from coset.posterior.fit import check_positive
 
 POINTS = 25
 """Evenly spaced points from one end to the other, both included, and so the middle."""
@@ -171,7 +171,7 @@ def _named(functional: Measured | Mapping[str, Measured]) -> dict[str, AnyFuncti
 
 def _grid(points: int, taus: Sequence[float] | None, first: int | None) -> tuple[float, ...]:
     """The τ of all points, in order: those asked for, and 0, 1/2 and 1; ``first``: how many to begin a search with."""
-    if type(points) is not int or points < 2:
+    if not is_count(points, 2):
         raise InputError(f"points is {points!r}; expected a whole number of at least 2, for both ends")
     if taus is None:
         count = points if first is None else min(first, points)

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from coset._batches import BATCH_SIZE, Inputs, input_batches
+from coset._checks import check_count
 from coset._magnitudes import squares_hold
 from coset._show.progress import progress
 from coset._values import Frozen
 from coset.errors import InputError
 from coset.landscape._path import Path, check_tau
-from coset.posterior.fit import check_count
 from coset.posterior.prediction.draws import draws_of
-from coset.running import Network, suited, whole_weights, with_weights
+from coset.running import Network, check_model, suited, whole_weights, with_weights
 
 POINTS = 25
 SAMPLES = 32
@@ -122,8 +122,7 @@ def activation_variances(
     told. All other axes are positions. Variances are over n, not n − 1, and in float64. ``samples`` networks are held
     in memory.
     """
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
+    check_model(model)
     check_count("samples", samples)
     if isinstance(x, Iterator):
         raise InputError(

@@ -4,13 +4,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, islice
-from numbers import Real
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from coset._batches import Labelled, labelled_batches
+from coset._checks import is_count, is_number
 from coset._show.progress import progress
 from coset.errors import InputError
 from coset.landscape._criterion import Criterion, Mean, mean_loss
@@ -211,13 +211,9 @@ def _check_numbers(
 ) -> None:
     whole = {"bends": (bends, 1), "steps": (steps, 1), "batch_size": (batch_size, 1), "seed": (seed, 0)}
     for what, (number, least) in whole.items():
-        if type(number) is not int or number < least:
+        if not is_count(number, least):
             raise InputError(f"{what} is {number!r}; expected a whole number of at least {least}")
-    if not (_is_finite(learning_rate) and learning_rate > 0):
+    if not (is_number(learning_rate) and learning_rate > 0):
         raise InputError(f"learning_rate is {learning_rate!r}; expected a positive number")
-    if not (_is_finite(weight_decay) and weight_decay >= 0):
+    if not (is_number(weight_decay) and weight_decay >= 0):
         raise InputError(f"weight_decay is {weight_decay!r}; expected a number of at least 0")
-
-
-def _is_finite(number: object) -> bool:
-    return not isinstance(number, bool) and isinstance(number, Real) and math.isfinite(number)

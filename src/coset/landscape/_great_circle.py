@@ -8,11 +8,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from coset._magnitudes import exponents, scaled_by
 from coset._values import Frozen
-from coset.distribution.gauge import incoming_weights
 from coset.distribution.ties import ties
 from coset.errors import InputError
+from coset.geometry.scales import incoming_weights, lengths
+from coset.geometry.spheres import angle_of, arc_shares, are_opposite
 from coset.landscape._path import Point, between, check_alike, check_tau, params_of
 from coset.symmetry.action import check_names, check_tensor
 from coset.symmetry.incidence import unit_labels
@@ -35,14 +35,10 @@ class Arcs:
     norms: Tensor
 
     def weights(self, tau: float) -> tuple[Tensor, Tensor]:
-        """What each unit takes of the start and of the end, two of (U,): sin((1−τ)ω)/sin ω and sin(τω)/sin ω.
-
-        As quotients of sinc, which hold at ω = 0, too.
-        """
-        whole = torch.sinc(self.angles / math.pi)
+        """What each unit takes of the start and of the end, two of (U,)."""
         norm = torch.lerp(self.norms[0], self.norms[1], tau)
-        shares = [(s * torch.sinc(s * self.angles / math.pi) / whole) * norm for s in (1 - tau, tau)]
-        return shares[0] / self.norms[0], shares[1] / self.norms[1]
+        of_start, of_end = arc_shares(self.angles, tau)
+        return of_start * norm / self.norms[0], of_end * norm / self.norms[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,22 +94,22 @@ class GreatCircle:
         units: dict[str, Tensor] = {}
         for rank in ranks:
             labels = {name: unit_labels(self.sym, name, family).to(device) for name in rank}
-            lengths = torch.stack([_lengths(labels, point, count) for point in (self.start, self.end)])
-            new = (norms == 0).all(0) & (lengths > 0).any(0)
-            self._check_unit(key, rank, torch.where(new, lengths, torch.ones_like(lengths)))
-            norms = torch.where(new, lengths, norms)
+            sizes = torch.stack([lengths(labels, point, count) for point in (self.start, self.end)])
+            new = (norms == 0).all(0) & (sizes > 0).any(0)
+            self._check_unit(key, rank, torch.where(new, sizes, torch.ones_like(sizes)))
+            norms = torch.where(new, sizes, norms)
             for name, label in labels.items():
                 measured = (label >= 0) & new[label]
                 if bool(measured.any()):
                     units[name] = torch.where(measured, label, -1)
         norms = torch.where(norms == 0, torch.ones_like(norms), norms)
         a, b = ({name: self._directions(name, norms[end], units, end) for name in units} for end in (0, 1))
-        apart = _lengths(units, {name: a[name] - b[name] for name in units}, count)
-        along = _lengths(units, {name: a[name] + b[name] for name in units}, count)
+        apart = lengths(units, {name: a[name] - b[name] for name in units}, count)
+        along = lengths(units, {name: a[name] + b[name] for name in units}, count)
         self._check_not_opposite(key, units, apart, along)
         # Where the ends agree the line gives back what they agree on, to the last bit.
         moving = {name: torch.where((label >= 0) & (apart[label] > 0), label, -1) for name, label in units.items()}
-        return Arcs(moving, 2 * torch.atan2(apart, along), norms)
+        return Arcs(moving, angle_of(apart, along), norms)
 
     def _directions(self, name: str, norms: Tensor, units: Mapping[str, Tensor], end: int) -> Tensor:
         return (self.end if end else self.start)[name].detach().double() / norms[units[name]]
@@ -131,8 +127,8 @@ class GreatCircle:
     def _check_not_opposite(self, key: str, units: Mapping[str, Tensor], apart: Tensor, along: Tensor) -> None:
         if not units:
             return
-        rounding = 16 * max(torch.finfo(self.start[name].dtype).eps for name in units)
-        opposite = (apart > 1) & (along <= rounding)
+        rounding = max(torch.finfo(self.start[name].dtype).eps for name in units)
+        opposite = are_opposite(apart, along, rounding)
         if bool(opposite.any()):
             unit = int(opposite.nonzero()[0])
             raise InputError(
@@ -164,21 +160,6 @@ def great_circle(a: Point, b: Point, sym: Symmetry, *, tolerance: float = TOLERA
     running statistics move on the line. Norms must be 1 within ``tolerance``, and no unit turned around.
     """
     return GreatCircle(params_of(a, "a"), params_of(b, "b"), sym, tolerance)
-
-
-def _lengths(units: Mapping[str, Tensor], values: Mapping[str, Tensor], count: int) -> Tensor:
-    """The norm of all entries of each unit, (count,) in float64."""
-    device = next(iter(values.values())).device if values else None
-    largest = torch.zeros(count, dtype=torch.float64, device=device)
-    entries = [(label[label >= 0], values[name].detach()[label >= 0].double()) for name, label in units.items()]
-    for label, part in entries:
-        largest.scatter_reduce_(0, label, part.abs(), "amax")
-    # Each unit on its own scale, so that squares are numbers.
-    by = exponents(largest[:, None], 1)
-    squares = torch.zeros_like(largest)
-    for label, part in entries:
-        squares.index_add_(0, label, scaled_by(part, by[label]).square())
-    return scaled_by(squares.sqrt(), -by)
 
 
 def _listed(names: list[str]) -> str:

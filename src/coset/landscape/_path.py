@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from coset._checks import is_number
 from coset._values import Frozen
 from coset.distribution import Delta
 from coset.errors import InputError
@@ -98,7 +98,7 @@ def params_of(point: object, what: str) -> Mapping[str, Tensor]:
 
 def check_tau(tau: object) -> float:
     """τ as a float, from 0 to 1."""
-    if isinstance(tau, bool) or not isinstance(tau, Real) or not 0 <= float(tau) <= 1:
+    if not is_number(tau) or not 0 <= float(tau) <= 1:
         raise InputError(f"tau is {tau!r}; expected a number from 0 to 1")
     return float(tau)
 

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from coset._batches import BATCH_SIZE
+from coset._checks import check_count, is_number
 from coset._magnitudes import equivariant, exponent, scaled
 from coset._show.progress import progress
 from coset.distribution import Samples
 from coset.errors import InputError
 from coset.landscape._path import Point, params_of
-from coset.posterior.fit import check_count
 from coset.posterior.layout import Layout
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.prediction.chunks import runner
@@ -132,7 +131,7 @@ def _check_grid(points: tuple[int, int], margin: float) -> None:
         raise InputError(f"points is {points!r}; expected two whole numbers, as (41, 41)")
     for number in points:
         check_count("points", number, least=2)
-    if isinstance(margin, bool) or not isinstance(margin, int | float) or not 0 <= margin < math.inf:
+    if not is_number(margin) or margin < 0:
         raise InputError(f"margin is {margin!r}; expected a number of at least 0")
 
 

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coset._checks import check_count, check_positive
 from coset.distribution import Gaussian, LowRank, MeanField, Samples
 from coset.errors import InputError
 from coset.landscape._functionals import Better
 from coset.landscape._reading import Reading, reading
-from coset.posterior.fit import Control, Fit, check_count, check_positive
+from coset.posterior.fit import Control, Fit
 from coset.posterior.layout import layout_of
 from coset.posterior.likelihoods import Classification, Likelihood, as_likelihood
 from coset.posterior.prediction import BATCH_SIZE

@@ -1,14 +1,14 @@
 """Checks of the arguments that several architectures take."""
 
-import math
 from collections.abc import Iterable, Sequence
 
+from coset._checks import is_count, is_number
 from coset.errors import InputError
 
 
 def check_count(name: str, value: object, minimum: int = 1) -> int:
     """Return ``value`` if it is an integer of at least ``minimum``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+    if not is_count(value, minimum):
         raise InputError(f"{name} must be an integer of at least {minimum}, found {value!r}")
     return value
 
@@ -22,7 +22,7 @@ def check_counts(name: str, values: object, minimum: int = 1) -> tuple[int, ...]
 
 def check_rate(name: str, value: object) -> float:
     """Return ``value`` if it is a probability in [0, 1)."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+    if not is_number(value) or not 0 <= value < 1:
         raise InputError(f"{name} must be a number in [0, 1), found {value!r}")
     return float(value)
 
@@ -44,7 +44,7 @@ def check_choice(name: str, value: object, known: Iterable[str]) -> str:
 
 def scaled_count(name: str, base: int, factor: float) -> int:
     """Return ``base × factor``, which must come out as an integer of at least 1."""
-    if isinstance(factor, bool) or not isinstance(factor, int | float) or not math.isfinite(factor):
+    if not is_number(factor):
         raise InputError(f"{name} must be a finite number, found {factor!r}")
     product = base * factor
     if product < 1 or product != int(product):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coset._checks import is_seed
 from coset.errors import InputError
 from coset.models._arguments import check_count
 from coset.models._cct import CCT
@@ -123,6 +124,6 @@ def _seeded(seed: int | None) -> Iterator[None]:
 
 
 def _check_seed(seed: int) -> int:
-    if check_count("seed", seed, minimum=0) >= 2**63:
+    if not is_seed(check_count("seed", seed, minimum=0)):
         raise InputError(f"seed must be below 2**63, found {seed}")
     return seed

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from coset._checks import check_count
 from coset._show.tables import text_table
 from coset.errors import InputError
-from coset.posterior.fit import check_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

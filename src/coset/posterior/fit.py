@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from coset._checks import check_seed
 from coset._files.sealed import check_writable, checksum, kind, read_sealed, write_sealed
 from coset._show.progress import Ticker, progress
 from coset._values import Frozen
@@ -97,8 +98,7 @@ class Control:
     show: bool | None = None
 
     def __post_init__(self) -> None:
-        if type(self.seed) is not int or not 0 <= self.seed < 2**63:
-            raise InputError(f"seed is {self.seed!r}; expected a whole number from 0 to 2^63 - 1")
+        check_seed(self.seed)
         if self.callback is not None and not callable(self.callback):
             raise InputError(f"callback is a {type(self.callback).__name__}; expected a function")
 
@@ -235,19 +235,6 @@ def require_finite_losses(losses: Sequence[Tensor], before: float | None, epoch:
         place = f"epoch {epoch + 1}, step {at + 1} of {len(values)}"
         raise DivergenceError(f"the loss is {float(values[at]):.6g} in {place}; {known}; {advice}")
     return values
-
-
-def check_count(name: str, value: int, least: int = 1) -> None:
-    """Raise unless ``value`` is a whole number ≥ ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name} is {value!r}; expected a whole number ≥ {least}")
-
-
-def check_positive(name: str, value: float, *, zero: bool = False) -> None:
-    """Raise unless ``value`` is a finite number > 0, or ≥ 0 if ``zero``."""
-    fine = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not fine or value < 0 or (value == 0 and not zero):
-        raise InputError(f"{name} is {value!r}; expected a number {'≥' if zero else '>'} 0")
 
 
 def _tick(bar: Ticker, record: Mapping[str, float]) -> None:

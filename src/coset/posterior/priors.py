@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Size, Tensor
 
+from coset._checks import is_number
 from coset._values import Frozen
 from coset.errors import InputError
 
@@ -15,7 +16,7 @@ _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 def _check_deviation(what: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    if not is_number(value) or value <= 0:
         raise InputError(f"{what} is {value!r}; a standard deviation is a number > 0")
 
 
@@ -91,7 +92,7 @@ class Named(GaussianPrior):
             if not isinstance(moments, tuple | list) or len(moments) != 2:
                 raise InputError(f"special['{name}'] is {moments!r}; expected (mean, standard deviation)")
             mean, std = moments
-            if isinstance(mean, bool) or not isinstance(mean, int | float) or not math.isfinite(mean):
+            if not is_number(mean):
                 raise InputError(f"the mean of '{name}' is {mean!r}; expected a finite number")
             _check_deviation(f"the deviation of '{name}'", std)
         if not isinstance(self.otherwise, GaussianPrior):

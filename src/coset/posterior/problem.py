@@ -5,21 +5,22 @@ minibatch of M standing for all N by the factor N/M; reports are per data point,
 """
 
 import copy
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from coset._batches import is_pair
+from coset._checks import check_positive
 from coset.data import Split
 from coset.errors import InputError
 from coset.posterior.layout import Layout, layout_of
 from coset.posterior.likelihoods import Likelihood, as_likelihood
 from coset.posterior.priors import GaussianPrior, Named, Prior, as_prior, flat_moments
+from coset.running import check_model, outputs_with
 from coset.train.check import check_pair, model_device, probe
 
 Data = tuple[Tensor, Tensor] | Split
@@ -52,8 +53,7 @@ class Problem:
 
     def outputs(self, flat: Tensor, x: Tensor) -> Tensor:
         """f(x; θ), (n, …)."""
-        result: Tensor = functional_call(self.model, self.layout.views(flat), (x,))
-        return result
+        return outputs_with(self.model, self.layout.views(flat), x)
 
     def log_likelihood(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Σ_i log p(y_i | f(x_i; θ)) over the given points, a scalar."""
@@ -85,7 +85,7 @@ class Problem:
         The fast way for one network: leaves are the parameters' views, so that nothing but their gradients is made.
         """
         leaves = {name: view.detach().requires_grad_() for name, view in self.layout.views(flat).items()}
-        outputs = functional_call(self.model, leaves, (x,))
+        outputs = outputs_with(self.model, leaves, x)
         loss = -self.likelihood.log_prob(outputs, y).mean()
         gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
         return loss.detach(), [gradient.reshape(-1) for gradient in gradients]
@@ -94,7 +94,7 @@ class Problem:
         """``mean_loss_gradients`` as a function of x and y alone, always at what ``flat`` holds by then.
 
         Faster by a few hundredths of a step: a network of its own has its parameters in the memory of ``flat`` for
-        good, where ``functional_call`` would put them in and take them out again each time.
+        good, where ``outputs_with`` would put them in and take them out again each time.
         """
         network, layout = copy.deepcopy(self.model), self.layout
         parameters = dict(network.named_parameters())
@@ -135,11 +135,9 @@ def pose(
     ``points``: weights whose buffers and frozen parameters stand in place of the model's: running statistics belong to
     the weights they were trained with. Of several networks they must agree.
     """
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
+    check_model(model)
     x, y = data_tensors(data)
-    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
-        raise InputError(f"temperature is {temperature!r}; expected a number > 0")
+    check_positive("temperature", temperature)
     device = model_device(model)
     own = copy.deepcopy(model).eval()
     _take_points(own, points)

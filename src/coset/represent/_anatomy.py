@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from coset.errors import InputError
-from coset.represent._layers import replacing, replacing_all
 from coset.represent._slots import borrowing
+from coset.running import replacing, replacing_all
 from coset.train.metrics import evaluation_mode
 
 

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from coset.errors import InputError
 from coset.represent._anatomy import Crossing, crossing
-from coset.represent._layers import check_layers, recording, replacing
 from coset.represent._slots import borrowing
-from coset.running import suited
+from coset.running import check_layers, outputs_with, recording, replacing, suited
 from coset.train.metrics import evaluation_mode
 
 Change = Callable[[Tensor], Tensor]
@@ -126,7 +124,7 @@ def _one_architecture(below: nn.Module, above: nn.Module, probe: Tensor) -> bool
         return False
     inputs = suited_to(below, probe)
     with torch.no_grad(), evaluation_mode(below):
-        return _agree(functional_call(above, weights, (inputs,)), below(inputs))
+        return _agree(outputs_with(above, weights, inputs), below(inputs))
 
 
 @torch.no_grad()

@@ -10,8 +10,7 @@ from coset._batches import BATCH_SIZE, Inputs, count_batches, input_batches
 from coset._show.progress import progress
 from coset.data import Split
 from coset.errors import InputError
-from coset.represent._layers import check_layers, recording
-from coset.running import Network, suited, whole_weights, with_weights
+from coset.running import Network, check_layers, recording, suited, whole_weights, with_weights
 from coset.train.metrics import evaluation_mode
 
 ChannelAxis = int | Mapping[str, int] | None

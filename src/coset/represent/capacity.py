@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from coset._checks import check_count
 from coset.errors import InputError
 
 
@@ -84,8 +85,7 @@ def log_capacity(family: str, channels: int, *, grid: Grid | None = None, **opti
     """log |family ∩ grid| for maps from ``channels`` channels to as many; leading order in the size of the grid."""
     if family not in CAPACITIES:
         raise InputError(f"family is {family!r}; expected one of {', '.join(CAPACITIES)}")
-    if not isinstance(channels, int) or isinstance(channels, bool) or channels < 1:
-        raise InputError(f"channels is {channels!r}; expected a whole number ≥ 1")
+    check_count("channels", channels)
     takes = inspect.signature(CAPACITIES[family]).parameters.keys() - {"channels", "grid"}
     if options.keys() != takes:
         found = ", ".join(options) or "none"

@@ -9,6 +9,7 @@ from torch import Tensor
 from coset._magnitudes import exponents, scaled_by, squares_hold
 from coset.errors import InputError
 from coset.represent.unit_groups import UnitGroup
+from coset.running.moments import Moments, merged, moments_of
 
 DEAD = 1e-12
 """A channel is constant if what is left of it behind its mean is smaller, relative to the channel itself: rounding."""
@@ -51,42 +52,16 @@ def wide_chunks(*features: Tensor) -> Iterator[tuple[Tensor, ...]]:
         yield tuple(x[start : start + step].double() for x in features)
 
 
-@dataclass(frozen=True)
-class ChannelStatistics:
-    """Of each channel over examples and positions: ``count`` entries, their ``mean`` (C,), and ``spread`` (C,), the
-    sum of squares of what is left behind the mean; ``largest`` (C,): of the absolute values.
-    """
-
-    count: int
-    mean: Tensor
-    spread: Tensor
-    largest: Tensor
-
-
-def channel_statistics(parts: Iterable[Tensor]) -> ChannelStatistics:
-    """Of features (n, C, P) part after part, in float64; sums of squares are merged around the means (Chan et al.)."""
-    total: ChannelStatistics | None = None
+def channel_statistics(parts: Iterable[Tensor]) -> Moments:
+    """Of features (n, C, P) part after part, in float64: the moments of each channel."""
+    total: Moments | None = None
     for part in parts:
         for (x,) in wide_chunks(part):
-            count = x.shape[0] * x.shape[2]
-            mean = x.mean((0, 2))
-            spread = torch.linalg.vector_norm(x - mean[:, None], dim=(0, 2)).square()
-            here = ChannelStatistics(count, mean, spread, largest_entries(x))
+            here = moments_of(x)
             total = here if total is None else merged(total, here)
     if total is None:
         raise InputError("there are no features; expected at least one batch")
     return total
-
-
-def merged(a: ChannelStatistics, b: ChannelStatistics) -> ChannelStatistics:
-    """The statistics of two sets of entries together."""
-    count, gap = a.count + b.count, b.mean - a.mean
-    return ChannelStatistics(
-        count,
-        a.mean + gap * (b.count / count),
-        a.spread + b.spread + gap.square() * (a.count * b.count / count),
-        torch.maximum(a.largest, b.largest),
-    )
 
 
 def largest_entries(x: Tensor) -> Tensor:
@@ -151,14 +126,14 @@ class Normalization:
         return wide.mul_(self.factor[start:stop, None]).contiguous()
 
 
-def normalization(statistics: ChannelStatistics, group: UnitGroup, *, centred: bool) -> Normalization:
+def normalization(statistics: Moments, group: UnitGroup, *, centred: bool) -> Normalization:
     """The normalisation that removes the scales of ``group``.
 
     If ``centred``, each unit's mean over examples and positions is subtracted. Then each piece with a scale of its own
     is divided by its ℓ2 norm, and all that has none by its norm together; dead pieces become 0.
     """
     order = torch.arange(group.size) if group.order is None else torch.tensor(group.order)
-    own, spread = (tensor[order.to(tensor.device)] for tensor in (statistics.mean, statistics.spread))
+    own, spread = (tensor[order.to(tensor.device)] for tensor in (statistics.mean, statistics.squares))
     units = torch.empty(group.size, dtype=torch.long)
     for number, (start, stop) in enumerate(group.units):
         units[start:stop] = number
@@ -166,7 +141,9 @@ def normalization(statistics: ChannelStatistics, group: UnitGroup, *, centred: b
     mean = _mean_by(units.to(own.device), own) if centred else torch.zeros_like(own)
     squares = spread + statistics.count * (own - mean).square()
     raw = spread + statistics.count * own.square()
-    check_squares(group, statistics.spread + statistics.count * statistics.mean.square(), statistics.largest, "a layer")
+    check_squares(
+        group, statistics.squares + statistics.count * statistics.mean.square(), statistics.largest, "a layer"
+    )
     norm, whole = (_sum_by(scaled.to(own.device), part).sqrt() for part in (squares, raw))
     alive = norm > DEAD * whole
     factor = torch.where(alive, 1 / torch.where(alive, norm, 1.0), 0.0)

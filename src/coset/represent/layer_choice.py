@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
-from torch.func import functional_call
 from torch.nn.utils.parametrize import is_parametrized
 
 from coset.errors import InputError
 from coset.represent._layer_group import layer_groups
-from coset.represent._layers import layer_names
 from coset.represent.unit_groups import UnitGroup
+from coset.running import layer_names, outputs_with
 from coset.symmetry import Symmetry
 from coset.train.metrics import evaluation_mode
 
@@ -70,7 +69,7 @@ def layers_before_weights(model: nn.Module, inputs: Tensor) -> tuple[str, ...]:
                 hooks.callback(module.register_forward_pre_hook(read, with_kwargs=True).remove)
         for name, module in _innermost(model):
             hooks.callback(module.register_forward_hook(speak(name)).remove)
-        outputs = functional_call(model, weights, (probe,))
+        outputs = outputs_with(model, weights, probe)
         handing |= _nearest(outputs, spoken)
     if not called:
         raise InputError("the model calls no layers; expected a module made of modules")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from coset._checks import is_count
 from coset._files.atomic import cache_folder, require_writable
 from coset._files.locks import locked
 from coset.errors import InputError
@@ -175,7 +176,7 @@ class Store:
         that nobody holds, half-written files untouched for an hour, and unfinished work untouched for thirty days or
         whose entry is there always go. With ``dry_run`` nothing is removed.
         """
-        if keep is not None and (type(keep) is not int or keep < 0):
+        if keep is not None and not is_count(keep, 0):
             raise InputError(f"keep must be a whole number of 0 or more, found {keep!r}")
         if older_than is not None and older_than < timedelta(0):
             raise InputError(f"older_than must be 0 or more, found {older_than}")

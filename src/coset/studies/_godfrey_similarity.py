@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from coset._batches import input_batches
 from coset.errors import InputError
 from coset.represent import Interval, feature_chunks
-from coset.represent.channels import ChannelStatistics, channel_statistics, check_features, merged
+from coset.represent.channels import channel_statistics, check_features
 from coset.represent.similarity import CrossMoments, Side, added, cross_moments, made_side, procrustes_of_moments
 from coset.represent.similarity.procrustes_resampling import resampled_distances, sums_by_batch
 from coset.represent.similarity.resampling import percentile_interval, u_centred
 from coset.represent.unit_groups import group_on
+from coset.running.moments import Moments as ChannelStatistics
+from coset.running.moments import merged
 from coset.studies._godfrey_zoo import Networks, drawn
 from coset.study import Context
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from coset._checks import is_seed
 from coset._files.atomic import atomic_path, output_folder
 from coset.errors import InputError
 from coset.store import Store
@@ -43,8 +44,7 @@ def run_study(
     chosen = find_study(name)
     if preset not in chosen.presets:
         raise InputError(f"the study {name} has no preset {preset!r}; there are: {', '.join(chosen.presets)}")
-    # True and 1.5 would pass for numbers, and be written down as the seed.
-    if type(seed) is not int or not 0 <= seed < 2**63:
+    if not is_seed(seed):
         raise InputError(f"seed must be an integer from 0 to 2^63 - 1, found {seed!r}")
     context = Context(seed, _device(device, preset), Store() if store is None else store, show)
     with output_folder(out) as parent, output_folder(parent / name) as folder:

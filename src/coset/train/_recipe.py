@@ -1,10 +1,10 @@
 """How a network is trained: everything that decides the outcome beside the model, the data and the seed."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Self
 
+from coset._checks import is_count, is_number
 from coset.errors import InputError
 from coset.train.augment import AUGMENTATIONS
 from coset.train.loss import LOSSES
@@ -143,21 +143,18 @@ def _clean(name: str, value: Any) -> Any:
         return _require(name, value, value in _CHOICES[name], f"one of {', '.join(_CHOICES[name])}")
     if name in _WHOLE:
         least = _WHOLE[name]
-        return _require(name, value, type(value) is int and value >= least, f"a whole number of at least {least}")
+        return _require(name, value, is_count(value, least), f"a whole number of at least {least}")
     if name == "nesterov":
         return _require(name, value, isinstance(value, bool), "True or False")
     if name == "betas":
         pair = isinstance(value, tuple | list) and len(value) == 2
-        _require(name, value, pair and all(_is_real(beta) and 0 <= beta < 1 for beta in value), "two numbers in [0, 1)")
+        both = pair and all(is_number(beta) and 0 <= beta < 1 for beta in value)
+        _require(name, value, both, "two numbers in [0, 1)")
         return float(value[0]), float(value[1])
     if name == "clip" and value is None:
         return None
     allowed, expected = _REAL[name]
-    return float(_require(name, value, _is_real(value) and allowed(value), expected))
-
-
-def _is_real(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(_require(name, value, is_number(value) and allowed(value), expected))
 
 
 def _require(name: str, value: Any, right: bool, expected: str) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from coset._checks import is_count
 from coset._files.sealed import check_writable
 from coset._show.progress import Ticker, progress
 from coset.errors import InputError
@@ -57,7 +58,7 @@ def fit(
     model that never calls ``view`` on feature maps. ``show``: a progress bar, by default on a terminal. ``callback`` is
     called after every step and every epoch; what it raises ends the run.
     """
-    if type(seed) is not int or seed < 0:
+    if not is_count(seed, 0):
         raise InputError(f"seed is {seed!r}, expected a whole number of at least 0")
     if not checkpoint_seconds >= 0:
         raise InputError(f"checkpoint_seconds is {checkpoint_seconds!r}, expected a number of at least 0")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from coset._checks import is_count
 from coset.errors import InputError
 from coset.train.check import check_pair, model_device, probe
 from coset.train.loss import LOSSES, Loss
@@ -70,7 +71,7 @@ def evaluate(
     """
     if loss not in LOSSES:
         raise InputError(f"loss is {loss!r}, expected one of {', '.join(LOSSES)}")
-    if type(batch_size) is not int or batch_size < 1:
+    if not is_count(batch_size):
         raise InputError(f"batch_size is {batch_size!r}, expected a whole number of at least 1")
     check_pair(x, y, "x", "y")
     device = model_device(model)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from coset._batches import Labelled, is_pair, labelled_batches
+from coset._checks import check_count, check_positive
 from coset._show.progress import progress
 from coset.alignment._agreement import agreement
 from coset.alignment._result import Alignment, Callback, Step, T, points
@@ -63,20 +64,13 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "every", "examples"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} is {value!r}; expected a whole number ≥ 1")
+            check_count(name, value)
         check_positive("learning_rate", self.learning_rate)
         check_positive("scale_rate", self.scale_rate)
         if self.largest_scale is not None:
             check_positive("largest_scale", self.largest_scale)
             if self.largest_scale < 1:
                 raise InputError(f"largest_scale is {self.largest_scale!r}; expected a number ≥ 1, or None")
-
-
-def check_positive(name: str, value: float) -> None:
-    """Raise unless ``value`` is a positive finite number."""
-    if not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise InputError(f"{name} is {value!r}; expected a number > 0")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What a differentiable alignment minimises: functions of the reference and of the permuted network."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from coset._magnitudes import exponent, scaled
 from coset.errors import InputError
+from coset.running import outputs_with, under_owners
 from coset.symmetry import Symmetry
 from coset.symmetry.action import memory_of
 from coset.train.loss import LOSSES
@@ -140,7 +141,7 @@ def _task(name: str, setting: Setting) -> Callable[[Params, Batch | None], Tenso
         inputs, targets = batch
         try:
             with evaluation_mode(model), BatchStatistics():
-                outputs = torch.func.functional_call(model, dict(_untied(model, params)), (inputs,))
+                outputs = outputs_with(model, under_owners(model, params), inputs)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             if isinstance(error, InputError):
                 raise
@@ -169,14 +170,6 @@ def between(a: Params, b: Params, tau: float) -> dict[str, Tensor]:
     return {
         name: torch.lerp(tensor, b[name], tau) if tensor.is_floating_point() else tensor for name, tensor in a.items()
     }
-
-
-def _untied(model: nn.Module, params: Params) -> Iterator[tuple[str, Tensor]]:
-    """Of parameters that the model ties, the first given one: merging makes several tensors of one."""
-    owners: dict[int, str] = {}
-    tied = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    first = {name: owners.setdefault(id(tensor), name) for name, tensor in tied if name in params}
-    return ((name, tensor) for name, tensor in params.items() if first.get(name, name) == name)
 
 
 class BatchStatistics(TorchFunctionMode):

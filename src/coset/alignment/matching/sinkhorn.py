@@ -3,8 +3,9 @@
 from torch import Tensor, nn
 
 from coset._batches import Labelled
+from coset._checks import check_positive
 from coset.alignment._result import Alignment, Callback, T
-from coset.alignment.matching.descent import Options, check_positive, descend
+from coset.alignment.matching.descent import Options, descend
 from coset.alignment.matching.losses import Criterion, Loss
 from coset.alignment.matching.sinkhorn_operator import sinkhorn
 from coset.symmetry import Element, Symmetry

@@ -9,6 +9,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from coset._checks import check_count, check_positive
 from coset.errors import InputError
 
 # By how much, per unit, the Laplacian of the columns is lifted from its null spaces: more than what rounding may
@@ -32,18 +33,12 @@ def sinkhorn(scores: Tensor, temperature: float = 1.0, iterations: int = 200, to
     Where the sweeps ended before, it is that of a fixed point with the sums reached.
     """
     _check_scores(scores)
-    if not _is_number(temperature) or not 0 < temperature < math.inf:
-        raise InputError(f"temperature is {temperature!r}; expected a number > 0")
-    if not _is_number(tolerance) or not tolerance >= 0:
-        raise InputError(f"tolerance is {tolerance!r}; expected a number ≥ 0")
-    if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
-        raise InputError(f"iterations is {iterations!r}; expected a whole number ≥ 1")
+    check_positive("temperature", temperature)
+    if tolerance != math.inf:
+        check_positive("tolerance", tolerance, zero=True)
+    check_count("iterations", iterations)
     projected: Tensor = _Sinkhorn.apply(scores, float(temperature), iterations, tolerance)  # type: ignore[no-untyped-call]
     return projected
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check_scores(scores: object) -> None:

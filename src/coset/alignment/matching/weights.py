@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 
+from coset._checks import check_count
 from coset._magnitudes import unscaled
 from coset._show.progress import progress
 from coset.alignment._agreement import agreement
@@ -57,8 +58,7 @@ def match_weights(
     """
     if gauge not in GAUGES:
         raise InputError(f"gauge is {gauge!r}; expected one of {', '.join(GAUGES)}")
-    if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 0:
-        raise InputError(f"restarts is {restarts!r}; expected a whole number ≥ 0")
+    check_count("restarts", restarts, 0)
     if start is not None:
         check_start(sym, start)
     clock, since = Clock(), time.perf_counter()

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from coset._batches import BATCH_SIZE, input_batches
+from coset._checks import check_count
 from coset._show.progress import progress
 from coset.alignment.merging.measured import result
 from coset.alignment.merging.passes import Known, Params, Task, first_pass, target
@@ -39,8 +40,7 @@ def data_free(
     ``example``: a batch of inputs, of which only the shape counts; by default the shape is the model's ``input_shape``.
     Inputs are taken to be normalised, with mean 0 and deviation 1.
     """
-    if type(count) is not int or count < 2:
-        raise InputError(f"count is {count!r}; expected a whole number ≥ 2")
+    check_count("count", count, 2)
     noise = _noise(merged, _shape(model, example), count, seed)
     task = Task("repair", sym, model, merged, ends, weights, hidden_only, batch_ends=True)
     # Batches of equal size, so that none is left with one input.

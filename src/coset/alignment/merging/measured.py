@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from torch import nn
 
 from coset._batches import BATCH_SIZE, Inputs, count_batches, input_batches
+from coset._checks import check_count
 from coset._show.progress import progress
 from coset.alignment.merging.passes import Known, Params, Task, corrections, first_pass, next_pass
 from coset.alignment.merging.renormalized import Renormalized, folded, refreshed
@@ -86,8 +87,7 @@ def rescale(
 
 
 def _measured(task: Task, data: Inputs, batch_size: int, passes: int, show: bool | None) -> Renormalized:
-    if type(passes) is not int or passes < 1:
-        raise InputError(f"passes is {passes!r}; expected a whole number ≥ 1")
+    check_count("passes", passes)
     if passes > 1 and isinstance(data, Iterator):
         raise InputError(
             f"data is a {type(data).__name__}, which can be gone through once, and passes is {passes}; expected a "

@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coset._checks import check_count
 from coset.distribution import Estimate, Gaussian, LowRank, MeanField
 from coset.errors import InputError
-from coset.posterior.fit import Control, Fit, check_count
+from coset.posterior.fit import Control, Fit
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike, pose
 

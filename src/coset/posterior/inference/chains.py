@@ -1,12 +1,12 @@
 """Many chains of weights side by side: where they begin, which of their states are kept, and the density they see."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from coset._checks import is_number
 from coset.distribution.samples import Samples
 from coset.errors import InputError
 from coset.posterior.fit import Fit, device_stream
@@ -142,7 +142,7 @@ def starts(problem: Problem, start: Start | Samples | None, spread: str | float,
             raise InputError(f"spread is {spread!r}; expected one of {', '.join(SPREADS)}, or a number ≥ 0")
         found = torch.stack([first, *(SPREADS[spread](problem, chain, seed) for chain in range(1, chains))])
     else:
-        if isinstance(spread, bool) or not isinstance(spread, int | float) or not 0 <= spread < math.inf:
+        if not is_number(spread) or spread < 0:
             raise InputError(f"spread is {spread!r}; expected one of {', '.join(SPREADS)}, or a number ≥ 0")
         found = first.repeat(chains, 1)
         found[1:] += spread * torch.empty_like(found[1:]).normal_(generator=device_stream("initial", seed, 0, found))

@@ -8,17 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
+from coset._checks import check_count
 from coset.distribution.samples import Samples
 from coset.errors import InputError
-from coset.posterior.fit import (
-    Callback,
-    Control,
-    Fit,
-    check_count,
-    epoch_batches,
-    require_finite_losses,
-    run_rounds,
-)
+from coset.posterior.fit import Callback, Control, Fit, epoch_batches, require_finite_losses, run_rounds
 from coset.posterior.inference.chains import require_batching, samples_of
 from coset.posterior.inference.flat_optimizer import FlatOptimizer, optimization
 from coset.posterior.inference.point import ADVICE, NegativeLogJoint, descent_settings, given_or_flat

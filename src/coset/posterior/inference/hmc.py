@@ -5,10 +5,11 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from coset._checks import check_count
 from coset._files.sealed import checksum
 from coset.distribution.samples import Samples
 from coset.errors import InputError
-from coset.posterior.fit import Callback, Control, Fit, Trace, check_count, device_stream, run_rounds
+from coset.posterior.fit import Callback, Control, Fit, Trace, device_stream, run_rounds
 from coset.posterior.inference.chains import LogDensity, Plan, finished, joint_density, require_batching, starts
 from coset.posterior.inference.hamiltonian import Hamiltonian, Trajectories
 from coset.posterior.inference.starting import Start, points_of

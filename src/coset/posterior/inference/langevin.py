@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coset._checks import check_count, check_positive
 from coset.errors import InputError
-from coset.posterior.fit import check_count, check_positive
 from coset.posterior.inference.chains import Plan, check_states
 from coset.train import DivergenceError
 

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coset._checks import check_count
 from coset._show.progress import progress
 from coset.distribution.gaussian import Gaussian
 from coset.distribution.mean_field import MeanField
 from coset.distribution.samples import Samples
 from coset.errors import InputError
-from coset.posterior.fit import Callback, Control, Fit, Trace, check_count
+from coset.posterior.fit import Callback, Control, Fit, Trace
 from coset.posterior.inference.ggn import dense_ggn, diagonal_ggn
 from coset.posterior.inference.kronecker import kronecker_posterior
 from coset.posterior.inference.point import fit_map

@@ -9,20 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coset._checks import check_count, check_positive
 from coset._files.sealed import checksum
 from coset.distribution import MeanField
 from coset.errors import InputError
-from coset.posterior.fit import (
-    Callback,
-    Control,
-    Fit,
-    check_count,
-    check_positive,
-    device_stream,
-    epoch_batches,
-    require_finite_losses,
-    run_rounds,
-)
+from coset.posterior.fit import Callback, Control, Fit, device_stream, epoch_batches, require_finite_losses, run_rounds
 from coset.posterior.inference.flat_optimizer import FlatOptimizer, optimization
 from coset.posterior.inference.negative_elbo import KL, EntropyTerm, NegativeELBO
 from coset.posterior.inference.starting import Start, initial_weights, points_of

@@ -6,9 +6,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from coset._checks import check_count
 from coset._files.sealed import checksum
 from coset.distribution.samples import Samples
-from coset.posterior.fit import Callback, Control, Fit, check_count, device_stream, run_rounds
+from coset.posterior.fit import Callback, Control, Fit, device_stream, run_rounds
 from coset.posterior.inference.chains import Plan, finished, require_batching, starts
 from coset.posterior.inference.langevin import Dynamics, Gradient, Langevin, check_plan
 from coset.posterior.inference.starting import Start, points_of

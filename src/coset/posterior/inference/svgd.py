@@ -7,18 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from coset._checks import check_count, check_positive
 from coset._magnitudes import exponent, scaled
 from coset.distribution.samples import Samples
-from coset.posterior.fit import (
-    Callback,
-    Control,
-    Fit,
-    check_count,
-    check_positive,
-    epoch_batches,
-    require_finite_losses,
-    run_rounds,
-)
+from coset.posterior.fit import Callback, Control, Fit, epoch_batches, require_finite_losses, run_rounds
 from coset.posterior.inference.chains import require_batching, samples_of
 from coset.posterior.inference.ensemble import initial_members
 from coset.posterior.inference.flat_optimizer import FlatOptimizer, optimization

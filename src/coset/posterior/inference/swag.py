@@ -6,9 +6,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from coset._checks import check_count
 from coset.distribution.low_rank import LowRank
 from coset.errors import InputError
-from coset.posterior.fit import Callback, Control, Fit, check_count, run_rounds
+from coset.posterior.fit import Callback, Control, Fit, run_rounds
 from coset.posterior.inference.flat_optimizer import FlatOptimizer, optimization
 from coset.posterior.inference.point import NegativeLogJoint, descend, descent_settings, given_or_flat
 from coset.posterior.inference.starting import Start, initial_weights, points_of

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jvp
+from torch.func import jvp
 
 from coset.posterior.inference.starting import Start, weights_of
-from coset.running import whole_weights
+from coset.running import outputs_with, whole_weights
 
 
 class Linearized(nn.Module):
@@ -35,7 +35,7 @@ class Linearized(nn.Module):
         given = dict(self.named_parameters(remove_duplicate=False))
         center = {name: parameter.detach() for name, parameter in network.named_parameters()}
         away = {name: (given[name] - tensor).to(tensor) for name, tensor in center.items()}
-        both = jvp(lambda params: functional_call(network, params, (x,)), (center,), (away,))
+        both = jvp(lambda params: outputs_with(network, params, x), (center,), (away,))
         outputs: Tensor = both[0]
         change: Tensor = both[1]
         return outputs + change

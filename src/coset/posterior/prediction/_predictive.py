@@ -8,9 +8,9 @@ Memory: beside the inputs, sums (N, C), one chunk's activations, and one draw of
 import torch
 from torch import Tensor, nn
 
+from coset._checks import check_positive
 from coset._show.progress import progress
 from coset.errors import InputError
-from coset.posterior.fit import check_positive
 from coset.posterior.likelihoods import Likelihood, as_likelihood
 from coset.posterior.prediction.chunks import Runner, runner
 from coset.posterior.prediction.draws import Posterior, draws_of

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
+from coset._checks import check_count
 from coset._show.progress import SILENT, Ticker
 from coset.errors import InputError
-from coset.posterior.fit import check_count
 from coset.posterior.prediction.draws import Draws
-from coset.running import owners, suited, whole_weights, with_weights
+from coset.running import check_model, outputs_with, suited, under_owners, whole_weights, with_weights
 from coset.symmetry.action import memory_of
 from coset.train.check import probe
 
@@ -80,8 +80,7 @@ def runner(model: nn.Module, draws: Draws, x: Tensor, batch_size: int) -> Runner
 
     Small networks are run in groups by ``vmap``, unless the model does not allow it; see ``OVERHEAD_WORK``.
     """
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
+    check_model(model)
     check_count("batch_size", batch_size)
     if not isinstance(x, Tensor) or x.ndim == 0 or len(x) == 0:
         found = f"of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
@@ -93,8 +92,7 @@ def runner(model: nn.Module, draws: Draws, x: Tensor, batch_size: int) -> Runner
     copied = copy.deepcopy(model).eval()
     first = draws.draw(0)
     weights = whole_weights(copied, first)
-    owner = owners(copied)
-    sources = {owner[name]: name for name in reversed(list(first))}
+    sources = under_owners(copied, {name: name for name in first})
     own = {name: tensor for name, tensor in weights.items() if name not in sources}
     points = suited(x, weights)
     outputs = probe(lambda some: with_weights(copied, weights, lambda network: network(some)), points[:2], "x")
@@ -115,19 +113,16 @@ def _group(size: int, x: Tensor, rows: int, count: int) -> int:
 
 def _together(model: nn.Module, members: list[dict[str, Tensor]]) -> Callable[[Tensor], Tensor]:
     """x ↦ outputs (networks, points, …) of several networks at once; what is the same tensor in all is not stacked."""
-    buffers = {name for name, _ in model.named_buffers()}
     stacked: dict[str, Tensor] = {}
     shared: dict[str, Tensor] = {}
     for name, tensor in members[0].items():
         if len({memory_of(member[name]) for member in members}) == 1:
-            # A forward pass may write to buffers.
-            shared[name] = tensor.clone() if name in buffers else tensor
+            shared[name] = tensor
         else:
             stacked[name] = torch.stack([member[name] for member in members])
 
     def one(varying: dict[str, Tensor], x: Tensor) -> Tensor:
-        result: Tensor = functional_call(model, {**shared, **varying}, (x,))
-        return result
+        return outputs_with(model, {**shared, **varying}, x)
 
     if not stacked:
         return lambda x: torch.stack([one({}, x)] * len(members))

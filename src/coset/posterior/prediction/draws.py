@@ -7,13 +7,14 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from coset._checks import check_count, check_seed
 from coset.distribution.delta import Delta
 from coset.distribution.mean_field import MeanField
 from coset.distribution.mixture import Mixture
 from coset.distribution.samples import Samples
 from coset.distribution.ties import ties
 from coset.errors import InputError
-from coset.posterior.fit import Fit, check_count
+from coset.posterior.fit import Fit
 from coset.train.randomness import stream
 
 SAMPLES = 128
@@ -179,6 +180,4 @@ def _root(seed: int | torch.Generator) -> int:
     """The seed itself, or one number taken from a generator."""
     if isinstance(seed, torch.Generator):
         return int(torch.randint(2**63 - 1, (), generator=seed, device=seed.device))
-    if type(seed) is not int or not 0 <= seed < 2**63:
-        raise InputError(f"seed is {seed!r}; expected a whole number from 0 to 2^63 - 1, or a torch.Generator")
-    return seed
+    return check_seed(seed, otherwise=", or a torch.Generator")

@@ -6,13 +6,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from coset._checks import check_count
 from coset._show.progress import progress
 from coset.distribution import Estimate, MeanField
-from coset.distribution.draws import check_count
 from coset.errors import InputError
 from coset.posterior.fit import device_stream
 from coset.posterior.symmetrized.drawn import Drawn
-from coset.posterior.symmetrized.exact import check_seed, entropy_of
+from coset.posterior.symmetrized.exact import entropy_of
 from coset.posterior.symmetrized.orbit import Orbit, orbit
 from coset.posterior.symmetrized.proposals import Proposal, proposal_named
 from coset.posterior.symmetrized.units import unknowns
@@ -53,11 +53,11 @@ def information_bounds(
     ``proposal``: a name in ``PROPOSALS``. Both come from the same draws and close as K grows; see ``LogWeights``.
     """
     chosen = proposal_named(proposal)
-    check_count(K, "K")
-    check_count(samples, "samples")
+    check_count("K", K)
+    check_count("samples", samples)
     if samples < 2:
         raise InputError("samples is 1; expected two or more, for a standard error")
-    check_seed(seed)
+    check_count("seed", seed, 0)
     over = unknowns(q)
     moved = orbit(sym, over.names, over.like)
     # A stream of its own: the plain one of a seed may be what the network began with.

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from coset._checks import check_count
 from coset._show.progress import progress
 from coset.distribution import Estimate, MeanField, Samples
-from coset.distribution.draws import check_count, check_generator
+from coset.distribution.draws import check_generator
 from coset.errors import InputError
 from coset.posterior.fit import device_stream
 from coset.posterior.symmetrized.enumeration import enumerated
@@ -73,10 +74,10 @@ def mutual_information(
     2024, theorem 4.1).
     """
     density = _density(method)
-    check_count(samples, "samples")
+    check_count("samples", samples)
     if samples < 2:
         raise InputError("samples is 1; expected two or more, for a standard error")
-    check_seed(seed)
+    check_count("seed", seed, 0)
     over = unknowns(q)
     # A stream of its own: the plain one of a seed may be what the network began with.
     generator = device_stream("mutual information", seed, 0, over.mean)
@@ -114,7 +115,7 @@ def sample_symmetrized(sym: Symmetry, q: MeanField, n: int, generator: torch.Gen
 
     Points move too: every draw computes the function it computed before (appendix C).
     """
-    check_count(n)
+    check_count("n", n)
     check_generator(generator)
     if not isinstance(q, MeanField):
         raise InputError(f"q is a {type(q).__name__}; expected a MeanField")
@@ -134,9 +135,3 @@ def entropy_of(q: MeanField) -> float:
     """H(q) in nats, in float64."""
     std = unknowns(q).std
     return float(std.log().sum()) + 0.5 * len(std) * (1 + math.log(2 * math.pi))
-
-
-def check_seed(seed: object) -> None:
-    """A seed is a whole number."""
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise InputError(f"seed is {seed!r}; expected a whole number ≥ 0")

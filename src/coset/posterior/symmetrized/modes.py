@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coset._checks import check_count, check_positive
 from coset._magnitudes import exponent, scaled, unscaled
 from coset.distribution import MeanField
 from coset.distribution.density import vector
@@ -113,9 +114,9 @@ def volume_bound(norm: float, dimension: int, log_order: float) -> float:
     D < log|G|: the distance is always ≤ 2‖ω‖. For d_i-n-d_o it is at most 2(d_i + d_o + 1 + d_o/n)‖ω‖/(log n − 1);
     (11) of the paper loses a factor of 2 and prints 1/n for d_o/n.
     """
-    _check_positive("norm", norm, zero=True)
-    _check_positive("dimension", dimension)
-    _check_positive("log_order", log_order)
+    check_positive("norm", norm, zero=True)
+    check_positive("dimension", dimension)
+    check_positive("log_order", log_order)
     return 2 * norm * dimension / log_order
 
 
@@ -125,9 +126,8 @@ def pair_bound(norm: float, units: int) -> float:
     The mean of ‖ν_i − ν_j‖² over pairs is at most 2‖ω‖²/(n − 1), so the least is: sharper than theorem 3.1, in which
     the sizes of input and output appear.
     """
-    _check_positive("norm", norm, zero=True)
-    if isinstance(units, bool) or not isinstance(units, int) or units < 2:
-        raise InputError(f"units is {units!r}; expected a whole number ≥ 2")
+    check_positive("norm", norm, zero=True)
+    check_count("units", units, 2)
     return 2 * norm / math.sqrt(units - 1)
 
 
@@ -147,9 +147,3 @@ def _trained(sym: Symmetry, weights: MeanField | Mapping[str, Tensor]) -> tuple[
 
 def _is_buffer(sym: Symmetry, key: str) -> bool:
     return key in sym.parameters and sym.parameters[key].buffer
-
-
-def _check_positive(name: str, value: float, *, zero: bool = False) -> None:
-    real = isinstance(value, int | float) and not isinstance(value, bool)
-    if not real or not (0 <= value < math.inf) or (value == 0 and not zero):
-        raise InputError(f"{name} is {value!r}; expected a finite number {'≥' if zero else '>'} 0")

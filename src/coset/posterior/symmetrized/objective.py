@@ -8,12 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from coset._checks import check_count
 from coset.distribution import Estimate, MeanField
 from coset.distribution.density import pieces
 from coset.distribution.draws import check_generator
 from coset.distribution.ties import ties
 from coset.errors import InputError
-from coset.posterior.fit import Fit, check_count, device_stream
+from coset.posterior.fit import Fit, device_stream
 from coset.posterior.inference._elbo import elbo
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike, pose

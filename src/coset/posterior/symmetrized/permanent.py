@@ -15,7 +15,8 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from coset.distribution.draws import check_count, check_generator
+from coset._checks import check_count
+from coset.distribution.draws import check_generator
 from coset.errors import InputError
 from coset.posterior.symmetrized import subsets
 
@@ -56,7 +57,7 @@ def sample_permutations(logs: Tensor, n: int, generator: torch.Generator) -> Ten
     a_{|S|,j} f(S∖{j}).
     """
     _check(logs)
-    check_count(n)
+    check_count("n", n)
     check_generator(generator)
     size = logs.shape[-1]
 

@@ -9,16 +9,16 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from coset._checks import is_number
 from coset._show.progress import progress
 from coset.errors import InputError
 from coset.represent._channel_maps import on_channels
 from coset.represent._features import ChannelAxis, feature_chunks
-from coset.represent._layers import check_layers
 from coset.represent.dissection.images import AnnotatedBatch, AnnotatedImages, Census, census, checked_batches
 from coset.represent.dissection.placement import Placement, interpolation, positions_of
 from coset.represent.dissection.quantiles import KEPT, TailThreshold
 from coset.represent.dissection.result import Dissection
-from coset.represent.stitching.settings import is_number
+from coset.running import check_layers
 
 SHARE = 0.005
 """The share of a unit's activations above its threshold."""

@@ -9,14 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coset._checks import check_count, is_number
 from coset.errors import InputError
 from coset.represent._group_elements import random_rotation
 
 
 def special_rotation(channels: int, generator: torch.Generator) -> Tensor:
     """A uniform rotation of determinant 1, (C, C) in float64: of an element of O(C) with −1, one row is turned over."""
-    if not isinstance(channels, int) or channels < 1:
-        raise InputError(f"channels is {channels!r}; expected a whole number ≥ 1")
+    check_count("channels", channels)
     rotation = random_rotation(channels, generator)
     if torch.linalg.det(rotation) < 0:
         rotation[0] = -rotation[0]
@@ -35,7 +35,7 @@ def rotation_powers(rotation: Tensor, powers: Sequence[float]) -> Tensor:
     planes, angles = _turns(checked.numpy())
     found = []
     for power in powers:
-        if not isinstance(power, int | float) or isinstance(power, bool) or not math.isfinite(power):
+        if not is_number(power):
             raise InputError(f"powers holds {power!r}; expected finite numbers")
         if power in (0, 1):
             found.append(torch.eye(len(checked), dtype=torch.float64) if power == 0 else checked)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from coset._checks import check_count
 from coset.errors import InputError
 from coset.represent.dissection._dissect import feature_maps, unit_maps
 from coset.represent.dissection.images import AnnotatedImages
@@ -45,8 +46,7 @@ def top_examples(
     ``options`` as given to ``dissect``. The model runs once more.
     """
     for name, value in (("units", units), ("images", images)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InputError(f"{name} is {value!r}; expected a whole number ≥ 1")
+        check_count(name, value)
     chosen = dissection.best.argsort(descending=True, stable=True)[:units]
     found: dict[int, list[Example]] = {unit: [] for unit in chosen.tolist()}
     for features, (inputs, masks, _) in feature_maps(model, layer, data, **options):

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from coset.errors import InputError
 from coset.represent._features import ChannelAxis, channels_second
-from coset.represent._layers import recording
-from coset.running import suited
+from coset.running import recording, suited
 from coset.train.metrics import evaluation_mode
 
 

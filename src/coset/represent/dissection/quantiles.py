@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from coset._checks import check_count
 from coset.errors import InputError
 
 KEPT = 8192
@@ -27,8 +28,7 @@ class TailThreshold:
         if not isinstance(share, float) or not 0 < share < 1:
             raise InputError(f"share is {share!r}; expected a number between 0 and 1")
         for name, value in (("total", total), ("kept", kept)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InputError(f"{name} is {value!r}; expected a whole number ≥ 1")
+            check_count(name, value)
         self.share, self.total, self.kept = share, total, kept
         self.above = int(share * total)
         self.weight = -(-(self.above + 1) // kept)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coset._checks import check_count
 from coset.errors import InputError
 from coset.represent._features import feature_chunks
 from coset.represent.dissection._dissect import NEURONS, dissect
@@ -87,8 +88,7 @@ def dissect_rotations(
 
     ``options``: those of ``dissect``. t = 0 is the basis of units, which all rotations share.
     """
-    if not isinstance(rotations, int) or isinstance(rotations, bool) or rotations < 1:
-        raise InputError(f"rotations is {rotations!r}; expected a whole number ≥ 1")
+    check_count("rotations", rotations)
     if "bases" in options:
         raise InputError("bases are the powers of random rotations here; dissect takes others")
     channels = _channels(model, layer, data, options)

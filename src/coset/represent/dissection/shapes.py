@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from coset._batches import check_batch_size
+from coset._checks import check_count
 from coset.errors import InputError
 from coset.represent.dissection.images import AnnotatedImages, Batch, Concept, Repeated, masks_of_labels
 
@@ -51,8 +52,7 @@ def shape_images(
     """
     check_batch_size(batch_size)
     for name, value in (("count", count), ("size", size), ("objects", objects)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InputError(f"{name} is {value!r}; expected a whole number ≥ 1")
+        check_count(name, value)
     if not 0 < radii[0] <= radii[1] <= 0.5:
         raise InputError(f"radii is {radii!r}; expected two shares of the image, at most 0.5 and in order")
 

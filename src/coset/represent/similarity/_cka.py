@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from coset._checks import is_count
 from coset.errors import InputError
 from coset.represent.channels import (
-    ChannelStatistics,
     Normalization,
     channel_statistics,
     check_pair,
@@ -29,6 +29,7 @@ from coset.represent.similarity.kernels import (
     linear_sums,
 )
 from coset.represent.unit_groups import Group, UnitGroup, group_on
+from coset.running.moments import Moments
 
 FORMS = ("auto", "features", "gram")
 """How the linear kernel is computed: by products of features, of examples (tiles of Gram matrices), or the cheaper."""
@@ -55,7 +56,7 @@ def cka(
     tiles of the two kernels.
     """
     x, y = check_pair(x, y, positions=False)
-    if not isinstance(batches, int) or isinstance(batches, bool) or not 1 <= batches <= len(x):
+    if not is_count(batches) or batches > len(x):
         raise InputError(f"batches is {batches!r}; expected a whole number from 1 to the number of examples, {len(x)}")
     check_examples(estimator, len(x))
     if len(x) // batches < FEWEST[estimator]:
@@ -200,7 +201,7 @@ def side_of(parts: Iterable[Tensor], group: Group, kernel: str | None, what: str
     return made_side(acting, kernel, lambda: channel_statistics(parts))
 
 
-def made_side(group: UnitGroup, kernel: str | None, statistics: Callable[[], ChannelStatistics]) -> Side:
+def made_side(group: UnitGroup, kernel: str | None, statistics: Callable[[], Moments]) -> Side:
     """A side from its group, its kernel (None: the group's own) and, where they matter, statistics of its channels."""
     kernel = kernel or default_kernel(group)
     check_kernel(kernel)

@@ -13,12 +13,13 @@ from coset._show.progress import Ticker, progress
 from coset.data import Split
 from coset.errors import InputError
 from coset.represent._features import ChannelAxis, feature_chunks, inputs_of
-from coset.represent._layers import check_layers
-from coset.represent.channels import ChannelStatistics, channel_statistics, check_features, merged
+from coset.represent.channels import channel_statistics, check_features
 from coset.represent.similarity._cka import Side, made_side, mean_terms, shared_kernel
 from coset.represent.similarity._hsic import HsicTerms, check_examples, hsic_terms, sums_of_matrices
 from coset.represent.similarity._procrustes import CrossMoments, added, cross_moments, procrustes_of_moments
 from coset.represent.unit_groups import Group, group_on
+from coset.running import check_layers
+from coset.running.moments import Moments, merged
 
 Kernels = tuple[tuple[str, ...], ...]
 """Names of kernels, by layer of x and layer of y."""
@@ -167,7 +168,7 @@ _Sides = dict[tuple[str, str], Side]
 
 def _sides(comparison: Comparison) -> tuple[tuple[_Sides, _Sides], dict[tuple[str, str], str]]:
     """The sides of every layer of both models, from one pass over the data, and the kernel of every pair."""
-    known: tuple[dict[str, ChannelStatistics], dict[str, ChannelStatistics]] = ({}, {})
+    known: tuple[dict[str, Moments], dict[str, Moments]] = ({}, {})
     for chunk in comparison.chunks():
         for own, features in zip(known, chunk, strict=True):
             for name, tensor in features.items():

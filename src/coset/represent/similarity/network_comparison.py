@@ -12,7 +12,6 @@ from coset._show.progress import progress
 from coset.errors import InputError
 from coset.represent._features import ChannelAxis, features
 from coset.represent._layer_group import named_group
-from coset.represent._layers import check_layers
 from coset.represent.channels import check_features, ordinary_features
 from coset.represent.similarity._advice import Advice, advice
 from coset.represent.similarity._cka import shared_kernel, side_of
@@ -20,6 +19,7 @@ from coset.represent.similarity._hsic import check_examples, hsic_terms, sums_of
 from coset.represent.similarity.layer_matrix import Kernels, LayerMatrix
 from coset.represent.similarity.resampling import Interval, kernel_interval, procrustes_interval, u_centred
 from coset.represent.unit_groups import Group, UnitGroup, group_on
+from coset.running import check_layers
 
 WAYS = ("own", "orthogonal")
 """Modulo what layers are compared: the group that acts on each, and O(C)."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coset._checks import check_count
 from coset._show.progress import progress
 from coset.errors import InputError
 from coset.represent.channels import check_pair, ordinary_features
@@ -212,8 +213,7 @@ def _portions(draws: int) -> list[int]:
 
 
 def _check(draws: int, level: float = 0.5) -> None:
-    if not isinstance(draws, int) or isinstance(draws, bool) or draws < 1:
-        raise InputError(f"draws is {draws!r}; expected a whole number ≥ 1")
+    check_count("draws", draws)
     if not 0 < level < 1:
         raise InputError(f"level is {level!r}; expected a number between 0 and 1")
 

@@ -13,16 +13,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coset._batches import is_pair
+from coset._checks import check_count, is_number
 from coset._show.progress import progress
 from coset.errors import InputError
 from coset.represent._channel_maps import as_rows, find_axis, on_channels
 from coset.represent._crossing_features import CHUNK, KEPT_BYTES, CrossingFeatures, index_batches
 from coset.represent._cut import Change, Cut, cut, suited_to
-from coset.represent._layers import recording
 from coset.represent.stitching.least_squares import products
 from coset.represent.stitching.maps import MapFamily, Weights, make_family
 from coset.represent.stitching.refresh import batch_statistics, refresh_norms
-from coset.represent.stitching.settings import is_number
+from coset.running import recording
 from coset.train.check import check_pair
 from coset.train.loss import LOSSES
 from coset.train.metrics import evaluation_mode
@@ -51,8 +51,7 @@ class StitchTraining:
             value = getattr(self, name)
             if value is None and name == "head_start":
                 continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise InputError(f"{name} is {value!r}; expected a whole number ≥ {least}")
+            check_count(name, value, least)
         if not isinstance(self.batch_statistics, bool):
             raise InputError(f"batch_statistics is {self.batch_statistics!r}; expected True or False")
         if not is_number(self.learning_rate) or self.learning_rate <= 0:

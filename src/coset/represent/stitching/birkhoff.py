@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from coset._checks import check_count
 from coset.alignment.assignment import assign
 from coset.errors import InputError
 
@@ -18,8 +19,7 @@ def to_birkhoff(matrix: Tensor, sweeps: int = SWEEPS) -> Tensor:
     """
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or len(matrix) == 0:
         raise InputError(f"matrix has shape {tuple(matrix.shape)}; expected a square one")
-    if not isinstance(sweeps, int) or sweeps < 1:
-        raise InputError(f"sweeps is {sweeps!r}; expected a whole number ≥ 1")
+    check_count("sweeps", sweeps)
     wide = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
     # Far below rounding, but above 0: it matters only where there is nothing else. Of float16 the root is 0.008.
     positive: Tensor = wide.relu() + torch.finfo(wide.dtype).tiny ** 0.5

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coset._checks import check_count, is_number
 from coset.errors import InputError
 from coset.represent.stitching.birkhoff import SWEEPS, nearest_permutation, to_birkhoff
 from coset.represent.stitching.least_squares import (
@@ -23,7 +24,6 @@ from coset.represent.stitching.least_squares import (
     orthogonal_map,
     polar,
 )
-from coset.represent.stitching.settings import is_number
 
 Weights = dict[str, Tensor]
 """What is trained of a map, by name; tensors that change in place."""
@@ -66,8 +66,7 @@ def full(*, bias: bool = False) -> MapFamily:
 
 def low_rank(*, rank: int) -> MapFamily:
     """Two 1×1 convolutions with ``rank`` channels between: M = ``out`` (D, r) · ``in`` (r, C)."""
-    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
-        raise InputError(f"rank is {rank!r}; expected a whole number ≥ 1")
+    check_count("rank", rank)
 
     def random(d: int, c: int, generator: torch.Generator) -> Weights:
         return {"in": _uniform((rank, c), c, generator), "out": _uniform((d, rank), rank, generator)}

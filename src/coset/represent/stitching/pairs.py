@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coset._checks import check_count, is_number
 from coset._show.progress import progress
 from coset.errors import InputError
 from coset.represent.similarity.resampling import Interval
 from coset.represent.stitching._stitch import Stitching, StitchTraining, check_labelled, stitch
 from coset.represent.stitching.maps import FAMILIES
 from coset.represent.stitching.penalties import DRAWS, Penalty, bootstrap_mean, correct, stitching_penalty
-from coset.represent.stitching.settings import is_number
 
 ALPHAS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """The multipliers of −‖P‖² among which D.5 of the paper chooses."""
@@ -25,8 +25,7 @@ CROSS_VALIDATION = StitchTraining(epochs=5, head_start=0)
 def sample_pairs(models: int, pairs: int, *, seed: int = 0) -> list[tuple[int, int]]:
     """``pairs`` ordered pairs of different models out of ``models``, uniform and with replacement (D.1)."""
     for name, value, least in (("models", models, 2), ("pairs", pairs, 1)):
-        if not isinstance(value, int) or value < least:
-            raise InputError(f"{name} is {value!r}; expected a whole number ≥ {least}")
+        check_count(name, value, least)
     generator = torch.Generator().manual_seed(seed)
     first = torch.randint(models, (pairs,), generator=generator)
     # One of the others: so many places further, around the circle.

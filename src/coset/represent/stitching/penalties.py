@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from coset._checks import check_count
 from coset.errors import InputError
 from coset.represent._crossing_features import CHUNK, index_batches
 from coset.represent._cut import suited_to
@@ -84,8 +85,7 @@ def bootstrap_mean(
         raise InputError(f"values have shape {tuple(values.shape)}; expected a row of one at least")
     if not 0 < level < 1:
         raise InputError(f"level is {level!r}; expected a number between 0 and 1")
-    if not isinstance(draws, int) or draws < 1:
-        raise InputError(f"draws is {draws!r}; expected a whole number ≥ 1")
+    check_count("draws", draws)
     generator = torch.Generator().manual_seed(seed)
     means = torch.empty(draws, dtype=torch.float64)
     for indices in index_batches(draws, max(1, _HELD // len(values))):

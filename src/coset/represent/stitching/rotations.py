@@ -17,10 +17,10 @@ from coset.represent._anatomy import part_below
 from coset.represent._channel_maps import find_axis, on_channels
 from coset.represent._cut import suited_to
 from coset.represent._group_elements import random_element
-from coset.represent._layers import check_layers, recording, replacing
 from coset.represent.stitching._stitch import check_labelled
 from coset.represent.stitching.penalties import DRAWS, Penalty, correct, penalty_between
 from coset.represent.unit_groups import Group, group_on
+from coset.running import check_layers, recording, replacing
 from coset.train import Recipe, fit
 from coset.train.metrics import evaluation_mode
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from architectures import CASES, evaluate, made
 from coset.errors import InputError
-from coset.represent._layers import check_layers, layer_names, recording, replacing, replacing_all
+from coset.running import check_layers, layer_names, recording, replacing, replacing_all
 
 
 class Shared(nn.Module):

@@ -19,6 +19,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from coset.errors import InputError
+from coset.running._weights import check_model
 
 _LISTED = 12
 """So many names of layers are listed where none is near the one that was given."""
@@ -34,8 +35,7 @@ def layer_names(model: nn.Module) -> tuple[str, ...]:
 
 def check_layers(model: nn.Module, names: Sequence[str]) -> tuple[str, ...]:
     """``names`` as a tuple; raises unless each is the name of a layer, or of a call of one, and none comes twice."""
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
+    check_model(model)
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise InputError(f"layers is {names!r}; expected a sequence of names of layers")
     if not names:

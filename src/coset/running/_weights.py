@@ -22,6 +22,18 @@ def owners(model: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(tensor), name) for name, tensor in named}
 
 
+def check_model(model: object) -> None:
+    """Raise unless ``model`` is a module."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
+
+
+def under_owners(model: nn.Module, params: Mapping[str, T]) -> dict[str, T]:
+    """``params`` of ``model``, each tensor once and under its first name; of several names for one, the first given."""
+    owner = owners(model)
+    return {owner.get(name, name): params[name] for name in reversed(list(params))}
+
+
 def whole_weights(model: nn.Module, params: Mapping[str, Tensor], *, partial: bool = False) -> dict[str, Tensor]:
     """All that ``model`` holds, each tensor under its first name, with ``params`` in place of its own.
 
@@ -50,16 +62,20 @@ def whole_weights(model: nn.Module, params: Mapping[str, Tensor], *, partial: bo
 
 
 def with_weights(model: nn.Module, weights: Mapping[str, Tensor], task: Callable[[Network], T]) -> T:
-    """The result of ``task``, which is given x ↦ f(x; θ) with ``weights`` as ``whole_weights`` gives them.
+    """The result of ``task``, which is given x ↦ f(x; θ), θ the ``weights``, each under its first name.
 
-    Buffers are copied: a forward pass that writes to them changes neither the model nor the weights. Many batches in
-    one task are faster than one each: weights are put in place once.
+    What ``weights`` leaves out is the model's own. Buffers are copied: a forward pass that writes to them changes
+    neither the model nor the weights. Many batches in one task are faster than one each: weights are put in place once.
     """
-    bound = {f"model.{name}": tensor for name, tensor in weights.items()}
-    for name, _ in model.named_buffers():
-        bound[f"model.{name}"] = weights[name].detach().clone()
+    bound = {f"model.{name}": tensor for name, tensor in _bound(model, weights).items()}
     result: T = functional_call(_Task(model), bound, (task,))
     return result
+
+
+def outputs_with(model: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """f(x; θ): one pass of ``with_weights``, with less around it; derivatives and ``vmap`` pass through θ and x."""
+    outputs: Tensor = functional_call(model, _bound(model, weights), (x,))
+    return outputs
 
 
 def suited(inputs: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
@@ -79,6 +95,12 @@ class _Task(nn.Module):
 
     def forward(self, task: Callable[[Network], T]) -> T:
         return task(self.model)
+
+
+def _bound(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights, and copies of all buffers."""
+    buffers = {name: weights.get(name, buffer).detach().clone() for name, buffer in model.named_buffers()}
+    return {**weights, **buffers}
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:

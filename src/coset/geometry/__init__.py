@@ -1,0 +1,1 @@
+"""Geometry of weights: spheres, and the gauge without scales that puts the weights of units on them."""

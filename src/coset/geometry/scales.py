@@ -1,0 +1,163 @@
+"""The gauge without scales: which weights come in to each unit, and their norms (thesis, section 4.4)."""
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from coset._magnitudes import exponents, scaled_by
+from coset.errors import InputError
+from coset.symmetry.axes import Concat, Node, Product, Units, units_of
+from coset.symmetry.incidence import appearances, rows_along, unit_labels
+from coset.symmetry.parameters import Family
+from coset.symmetry.symmetry import Symmetry
+
+_SMALL = 2.0**-100
+"""Units whose norm is such a part of the largest entry: their squares need not be numbers beside its own."""
+
+
+def incoming_weights(sym: Symmetry) -> Iterator[tuple[str, list[list[str]]]]:
+    """Each family of scales, from the input on, with the parameters its norm is of, those with most axes first."""
+    incoming = {key: _incoming(sym, key) for key in sym.scaling}
+    removed: set[str] = set()
+    while len(removed) < len(sym.scaling):
+        key, ranks = _next_family(sym, incoming, removed)
+        removed.add(key)
+        yield key, ranks
+
+
+def _scales_on(sym: Symmetry, unit: Units) -> dict[str, int]:
+    """The free scales that an appearance of a class carries: family → power."""
+    keys = {charge.key(unit.name): charge.scale for charge in unit.charges}
+    return {key: power for key, power in keys.items() if power and key in sym.scaling}
+
+
+def _appearances(node: Node) -> Iterator[tuple[Units, tuple[Units, ...]]]:
+    """Each appearance of a class on an axis, with the others that multiply the same entries."""
+    if isinstance(node, Units):
+        yield node, ()
+    elif isinstance(node, Product):
+        for index, factor in enumerate(node.factors):
+            others = tuple(u for at, other in enumerate(node.factors) if at != index for u in units_of(other))
+            for unit, beside in _appearances(factor):
+                yield unit, (*beside, *others)
+    elif isinstance(node, Concat):
+        for segment in node.segments:
+            yield from _appearances(segment)
+
+
+def scale_carriers(sym: Symmetry, key: str) -> list[str]:
+    """The parameters a family's scale moves, with the gains that make up for a variance."""
+    names = [
+        name
+        for name in sym.structures
+        if any(key in _scales_on(sym, unit) for node in sym.parameters[name].axes for unit in units_of(node))
+    ]
+    gains = [sym.parameters[name].gain for name in names]
+    return list(dict.fromkeys([*names, *(gain for gain in gains if gain is not None)]))
+
+
+def _incoming(sym: Symmetry, key: str) -> dict[str, set[str]]:
+    """The parameters that carry a family with power +1, each with the other scales (or the same again) beside it."""
+    found: dict[str, set[str]] = {}
+    for name in sym.structures:
+        parameter = sym.parameters[name]
+        for axis, node in enumerate(parameter.axes):
+            elsewhere = [u for at, other in enumerate(parameter.axes) if at != axis for u in units_of(other)]
+            for unit, beside in _appearances(node):
+                own = _scales_on(sym, unit)
+                if own.get(key) == 1 and not parameter.shift:
+                    others = {other for u in (*beside, *elsewhere) for other in _scales_on(sym, u)}
+                    found.setdefault(name, set()).update(others | (own.keys() - {key}))
+    return found
+
+
+def _next_family(
+    sym: Symmetry, incoming: Mapping[str, Mapping[str, set[str]]], removed: Collection[str]
+) -> tuple[str, list[list[str]]]:
+    """The first family whose incoming parameters carry no other scale that is still free.
+
+    Returns its key and its incoming parameters by number of axes, most first.
+    """
+    waiting = [key for key in sym.scaling if key not in removed]
+    for insist in (True, False):
+        for key in waiting:
+            ready = [name for name, others in incoming[key].items() if all(other in removed for other in others)]
+            ranks = sorted({len(sym.parameters[name].shape) for name in ready}, reverse=True)
+            best = max((len(sym.parameters[name].shape) for name in incoming[key]), default=0)
+            if ranks and (ranks[0] == best or not insist):
+                return key, [[name for name in ready if len(sym.parameters[name].shape) == rank] for rank in ranks]
+    raise InputError(
+        f"the scales of {', '.join(repr(key) for key in waiting)} cannot be normalised one after the other: each is "
+        f"carried with power +1 only beside another of them, or not at all"
+    )
+
+
+def incoming_norms(sym: Symmetry, key: str, ranks: list[list[str]], params: Mapping[str, Tensor]) -> Tensor:
+    """‖incoming‖ per unit, of the class's shape, float64; from the first rank of parameters that is not all zero."""
+    family = sym.families[key]
+    shape = sym.shape(family.owner)
+    norms = torch.zeros(shape, dtype=torch.float64).reshape(-1)
+    for rank in ranks:
+        wide = {name: _checked(sym, name, params[name]) for name in rank}
+        # Over the largest entry, so that squares of large numbers stay numbers.
+        largest = max((float(tensor.abs().max()) for tensor in wide.values() if tensor.numel()), default=0.0)
+        if largest == 0.0:
+            continue
+        whole = {name: _wide(params[name] / largest).reshape(wide[name].shape) for name in rank}
+        found = largest * _unit_norms(sym, family, whole)
+        # Of units far smaller than that, over their own.
+        small = (norms == 0) & (found < largest * _SMALL)
+        if bool(small.any()):
+            labels = {name: unit_labels(sym, name, family).reshape(wide[name].shape) for name in rank}
+            found = torch.where(small, lengths(labels, wide, len(norms)), found)
+        norms = torch.where(norms == 0, found, norms)
+    return torch.where(norms == 0, torch.ones_like(norms), norms).reshape(shape)
+
+
+def _checked(sym: Symmetry, name: str, tensor: Tensor) -> Tensor:
+    """A parameter of a single network in float64 on the CPU, its dimensions taken apart."""
+    wide = _wide(tensor)
+    if wide.ndim != len(sym.parameters[name].shape):
+        raise InputError(f"'{name}' has leading sample axes; normalise one network at a time")
+    if not bool(torch.isfinite(wide).all()):
+        raise InputError(f"'{name}' has entries that are NaN or infinite")
+    return wide.reshape(sym.structures[name].sizes)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.detach().to(device="cpu", dtype=torch.float64)
+
+
+def _unit_norms(sym: Symmetry, family: Family, params: Mapping[str, Tensor]) -> Tensor:
+    """The norm of everything that carries each unit's scale with power +1, (∏shape,)."""
+    total = torch.zeros(math.prod(sym.shape(family.owner)), dtype=torch.float64)
+    for name, tensor in params.items():
+        # A sum for each parameter, and then their sum.
+        squares = torch.zeros_like(total)
+        for stretch, item in appearances(sym, name):
+            if item.scales.get(family.key) == 1:
+                present = item.unit >= 0
+                rows = rows_along(tensor**2, sym.structures[name], stretch)
+                squares.index_add_(0, item.unit[present], rows[present].sum(1))
+        total += squares
+    return total.sqrt()
+
+
+def lengths(units: Mapping[str, Tensor], values: Mapping[str, Tensor], count: int) -> Tensor:
+    """The norm of all entries of each of ``count`` units, of any size, (count,) in float64.
+
+    ``units``: name → the unit of each entry of ``values``, as ``unit_labels`` gives them.
+    """
+    device = next(iter(values.values())).device if values else None
+    largest = torch.zeros(count, dtype=torch.float64, device=device)
+    entries = [(label[label >= 0], values[name].detach()[label >= 0].double()) for name, label in units.items()]
+    for label, part in entries:
+        largest.scatter_reduce_(0, label, part.abs(), "amax")
+    # Each unit on its own scale, so that squares are numbers.
+    by = exponents(largest[:, None], 1)
+    squares = torch.zeros_like(largest)
+    for label, part in entries:
+        squares.index_add_(0, label, scaled_by(part, by[label]).square())
+    return scaled_by(squares.sqrt(), -by)
