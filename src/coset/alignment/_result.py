@@ -10,10 +10,13 @@ from coset._values import Frozen
 from coset.distribution import Delta, Gaussian, LowRank, MeanField
 from coset.symmetry import Element, Symmetry
 
-Network = Mapping[str, Tensor] | Delta | MeanField | Gaussian | LowRank
+Weights = Mapping[str, Tensor] | Delta | MeanField | Gaussian | LowRank
 """A point of weight space, as a dict or a ``Delta``, or a posterior."""
 
-T = TypeVar("T", bound=Network)
+Network = Weights
+"""What ``Weights`` were called in 0.1; a ``coset.running.Network`` is a function."""
+
+T = TypeVar("T", bound=Weights)
 
 
 @dataclass(frozen=True)
@@ -69,14 +72,19 @@ class Alignment(Generic[T]):
         )
 
 
-def points(network: Network) -> Mapping[str, Tensor]:
+def points(network: Weights) -> Mapping[str, Tensor]:
     """The weights themselves; of a posterior, its means."""
     return network if isinstance(network, Mapping) else network.mean
 
 
-def marginals(network: Network) -> Mapping[str, Tensor] | Delta | MeanField:
+def marginals(network: Weights) -> Mapping[str, Tensor] | Delta | MeanField:
     """What is matched of a network: all of it, but of correlated Gaussians their means and marginal deviations."""
-    return network.marginals if isinstance(network, Gaussian | LowRank) else network
+    return network if isinstance(network, Mapping) else network.marginals
+
+
+def deviations(network: Weights) -> Mapping[str, Tensor]:
+    """The marginal deviations of a posterior; of a point none."""
+    return {} if isinstance(network, Mapping) else network.std
 
 
 def carried(sym: Symmetry, g: Element, network: T) -> T:

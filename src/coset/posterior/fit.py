@@ -16,7 +16,6 @@ from coset._files.sealed import check_writable, checksum, kind, read_sealed, wri
 from coset._show.progress import Ticker, progress
 from coset._values import Frozen
 from coset.errors import InputError
-from coset.posterior.priors import GaussianPrior
 from coset.posterior.problem import Problem
 from coset.train import DivergenceError
 from coset.train.randomness import own_global_state, stream, stream_seed
@@ -197,7 +196,7 @@ def _close(there: Any, here: Any) -> bool:
 
 
 def _prior_name(problem: Problem) -> str:
-    if isinstance(problem.prior, GaussianPrior):
+    if problem.prior_moments() is not None:
         return repr(problem.prior)
     # A function has no name that lasts; its values at two places tell it apart.
     values = [float(problem.log_prior(flat)) for flat in (problem.start, torch.ones_like(problem.start))]
