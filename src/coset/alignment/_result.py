@@ -1,11 +1,12 @@
 """What an alignment returns, and what it reports while it runs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
 from torch import Tensor
 
+from coset import callbacks
 from coset._values import Frozen
 from coset.distribution import Delta, Gaussian, LowRank, MeanField
 from coset.symmetry import Element, Symmetry
@@ -28,7 +29,7 @@ class Step:
     what: str
 
 
-Callback = Callable[[Step], bool | None]
+Callback = callbacks.Callback[Step]
 """Called after every step; returning True stops the alignment there, with the best element so far."""
 
 

@@ -20,6 +20,7 @@ from coset.alignment.matching.relaxation import relax as relax_all
 from coset.alignment.matching.scores import Scoring
 from coset.alignment.matching.terms import build_terms, matched_names
 from coset.alignment.matching.weights import GAUGES
+from coset.callbacks import check_callback
 from coset.distribution import Samples, act_each, normalize_scales
 from coset.distribution.contract import require
 from coset.distribution.rescaling import common_exponent, rescaled
@@ -92,6 +93,7 @@ def align_samples(
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 0:
         raise InputError(f"rounds is {rounds!r}; expected a whole number ≥ 0")
     check_seed(seed)
+    check_callback(callback)
     for number, draw in enumerate(samples):
         check_network(sym, draw, f"draw {number % samples.draws} of chain {number // samples.draws}")
     clock, since = Clock(), time.perf_counter()

@@ -50,6 +50,9 @@ class Distribution(ABC):
     else:
 
         def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):
+                # A property that has failed comes here, too: it says best what is missing.
+                return object.__getattribute__(self, name)
             raise Absent(f"a {type(self).__name__} has no '{name}'; expected a kind of distribution that has it")
 
     @property

@@ -1,5 +1,6 @@
 """What inference returns, and the loop all methods share: progress, divergence, checkpoints that resume."""
 
+import inspect
 import math
 import operator
 import re
@@ -12,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from coset import callbacks
 from coset._files.sealed import check_writable, checksum, kind, read_sealed, write_sealed
 from coset._show.progress import Ticker, progress
 from coset._values import Frozen
@@ -77,8 +79,16 @@ class Fit(Generic[Q]):
         return f"Fit({self.method}: {type(self.posterior).__name__}, {self.trace!r}, {self.seconds:.2f} s)"
 
 
-Callback = Callable[[int, Mapping[str, float]], bool | None]
-"""Called after each round with its number and record; True ends the run there."""
+@dataclass(frozen=True)
+class Round:
+    """A round of a run, which a callback is told: its ``number`` from 0, and its ``record`` in the trace."""
+
+    number: int
+    record: Mapping[str, float]
+
+
+Callback = callbacks.Callback[Round] | Callable[[int, Mapping[str, float]], bool | None]
+"""Called after each round; True ends the run there. A function of two arguments gets number and record, as in 0.1."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +108,26 @@ class Control:
     def __post_init__(self) -> None:
         if type(self.seed) is not int or not 0 <= self.seed < 2**63:
             raise InputError(f"seed is {self.seed!r}; expected a whole number from 0 to 2^63 - 1")
-        if self.callback is not None and not callable(self.callback):
-            raise InputError(f"callback is a {type(self.callback).__name__}; expected a function")
+        callbacks.check_callback(self.callback)
+
+    def ends(self, number: int, record: Mapping[str, float]) -> bool:
+        """Tell the callback of a round, if there is one; whether it ends the run."""
+        callback: Any = self.callback
+        if callback is None:
+            return False
+        return bool(callback(number, record) if _takes_two(callback) else callback(Round(number, record)))
+
+
+def _takes_two(callback: Callable[..., object]) -> bool:
+    """Whether a callback has the two arguments of 0.1."""
+    try:
+        inspect.signature(callback).bind(0, {})
+    except TypeError:
+        return False
+    except ValueError:
+        # Nothing is known of some functions written in C; so far all had two.
+        return True
+    return True
 
 
 def run_rounds(
@@ -136,7 +164,7 @@ def run_rounds(
         ended = False
         if records:
             bar.advance(len(records))
-            ended = control.callback is not None and bool(control.callback(len(records) - 1, records[-1]))
+            ended = control.ends(len(records) - 1, records[-1])
         for number in range(rounds if ended else len(records), rounds):
             since = time.perf_counter()
             record = dict(advance(number))
@@ -144,7 +172,7 @@ def run_rounds(
             _require_finite_values(state, method, number)
             records.append(record | {"seconds": time.perf_counter() - since})
             _tick(bar, record)
-            stop = control.callback is not None and bool(control.callback(number, records[-1]))
+            stop = control.ends(number, records[-1])
             last = number == rounds - 1 or stop
             if path is not None and (last or time.perf_counter() - written >= control.checkpoint_seconds):
                 write_sealed(path, KEY, FORMAT, state, {"run": identity, "records": records})
