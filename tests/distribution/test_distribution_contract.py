@@ -1,9 +1,12 @@
 """Every kind of distribution keeps the contract, and two that the library has never heard of do, too."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import pytest
 import torch
 from contract import Box, Contract, Flow, gaussian, low_rank, mean_field, same, samples, seeded
-from torch import nn
+from torch import Tensor, nn
 
 import coset
 from architectures import randomized
@@ -12,6 +15,7 @@ from coset.distribution import (
     Distribution,
     MeanField,
     Mixture,
+    Samples,
     load_distribution,
     save_distribution,
     wasserstein2,
@@ -164,6 +168,26 @@ def test_a_kind_in_files_is_read_by_its_name(setting, tmp_path, monkeypatch):
     monkeypatch.delitem(KINDS, "box")
     with pytest.raises(InputError, match="its kind is 'box'; expected one of delta, mean-field"):
         load_distribution(tmp_path / "q")
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted(Samples):
+    """Draws with something of their own beside them, a name and two dicts with points in both."""
+
+    weight: Mapping[str, Tensor]
+    label: str
+
+
+def test_every_field_of_a_kind_from_outside_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setitem(KINDS, "weighted", Kind(Weighted, ("params", "weight"), values=("label",), lead=2))
+    point, drawn = torch.arange(3.0).expand(2, 4, 3), torch.randn(2, 4, 3, generator=seeded())
+    q = Weighted({"a": drawn, "b": point}, {"a": (point[0, 0] + 1).expand(2, 4, 3), "b": drawn[..., :1]}, "one")
+    save_distribution(q, tmp_path / "q")
+    again = load_distribution(tmp_path / "q")
+    assert same(again, q)
+    assert again.label == "one"
+    assert all(torch.equal(again.weight[key], tensor) for key, tensor in q.weight.items())
+    assert again.params["b"].stride()[:2] == again.weight["a"].stride()[:2] == (0, 0)
 
 
 def test_rules_are_found_by_kind_and_by_what_it_inherits():

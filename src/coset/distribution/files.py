@@ -46,16 +46,16 @@ _OWN = (KEY, checksum_key(KEY), _FORMAT)
 class Kind:
     """How a class of distributions stands in a file: which of its fields are what; ``cls(**fields)`` makes it again.
 
-    ``mappings``: dicts of tensors; ``tensors``; ``values``: what JSON can hold, lists come back as tuples;
-    ``distributions``: sequences of distributions. ``lead``: so many leading axes of the ``mappings``, over which a
-    point may be repeated.
+    ``mappings``: dicts of tensors; ``tensors``; ``values``: what JSON can hold, lists come back as tuples; ``parts``:
+    one sequence of distributions. ``lead``: so many leading axes of the ``mappings``, over which a point may be
+    repeated.
     """
 
     cls: type[Distribution]
     mappings: tuple[str, ...] = ()
     tensors: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
-    distributions: tuple[str, ...] = ()
+    parts: str = ""
     lead: int = 0
 
 
@@ -65,7 +65,7 @@ KINDS: dict[str, Kind] = {
     "samples": Kind(Samples, ("params",), lead=2),
     "gaussian": Kind(Gaussian, ("mean",), ("covariance",), ("names",)),
     "low-rank": Kind(LowRank, ("mean", "diagonal", "factors")),
-    "mixture": Kind(Mixture, tensors=("weights",), distributions=("components",)),
+    "mixture": Kind(Mixture, tensors=("weights",), parts="components"),
 }
 """Name in files → how the kind is written and read; a kind from outside is added here."""
 
@@ -144,15 +144,19 @@ def _pack(q: Distribution, prefix: str, tensors: dict[str, Tensor]) -> dict[str,
         description[part] = ties(params)
         points = [name for name in dict.fromkeys(description[part].values()) if _is_repeated(params[name], kind.lead)]
         if points:
-            description["repeated"] = {"over": list(params[points[0]].shape[: kind.lead]), "names": points}
+            description[_repeated_key(kind, part)] = {
+                "over": list(params[points[0]].shape[: kind.lead]),
+                "names": points,
+            }
         for name in dict.fromkeys(description[part].values()):
             tensors[f"{prefix}{part}/{name}"] = params[name][(0,) * kind.lead] if name in points else params[name]
     tensors |= {f"{prefix}{part}": getattr(q, part) for part in kind.tensors}
     for part in kind.values:
         value = getattr(q, part)
         description[part] = list(value) if isinstance(value, tuple) else value
-    for part in kind.distributions:
-        description[part] = [_pack(one, f"{prefix}{number}/", tensors) for number, one in enumerate(getattr(q, part))]
+    if kind.parts:
+        rows = enumerate(getattr(q, kind.parts))
+        description[kind.parts] = [_pack(one, f"{prefix}{number}/", tensors) for number, one in rows]
     return description
 
 
@@ -164,16 +168,22 @@ def _unpack(description: Mapping[str, Any], prefix: str, tensors: Mapping[str, T
         part: {name: _tensor(tensors, f"{prefix}{part}/{one}") for name, one in description[part].items()}
         for part in kind.mappings
     }
-    if kind.lead and "repeated" in description:
-        for part in kind.mappings:
-            views = _repeated(parts[part], description["repeated"], kind.lead)
+    for part in kind.mappings:
+        if kind.lead and (key := _repeated_key(kind, part)) in description:
+            views = _repeated(parts[part], description[key], kind.lead)
             parts[part] |= {name: views[one] for name, one in description[part].items() if one in views}
     parts |= {part: _tensor(tensors, f"{prefix}{part}") for part in kind.tensors}
     for part in kind.values:
         parts[part] = tuple(value) if isinstance(value := description[part], list) else value
-    for part in kind.distributions:
-        parts[part] = [_unpack(one, f"{prefix}{number}/", tensors) for number, one in enumerate(description[part])]
+    if kind.parts:
+        rows = enumerate(description[kind.parts])
+        parts[kind.parts] = [_unpack(one, f"{prefix}{number}/", tensors) for number, one in rows]
     return kind.cls(**parts)
+
+
+def _repeated_key(kind: Kind, part: str) -> str:
+    """Under which name a description has the points of a dict: that of ``Samples`` is as old as the format."""
+    return "repeated" if part == kind.mappings[0] else f"repeated {part}"
 
 
 def _is_repeated(tensor: Tensor, lead: int) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, count, islice
 from numbers import Real
 from typing import Literal
@@ -28,6 +28,8 @@ from coset.train.randomness import own_global_state, seed_global_state, stream, 
 from coset.train.schedule import learning_rate as rate_at
 
 _ADVICE = "a lower learning_rate may help"
+_RECIPE = Recipe(epochs=1, batch_size=128, learning_rate=1e-3, optimizer="adam", schedule="linear")
+"""Without a decay: that of a fit is of points on the curve, not of its bends. The rate is set at every step."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +98,8 @@ def fit_curve(
         raise InputError(f"kind is {kind!r}; expected one of {', '.join(KINDS)}")
     if mode not in ("eval", "train"):
         raise InputError(f"mode is {mode!r}; expected 'eval' or 'train'")
-    # The decay is that of points on the curve, not of its bends.
-    recipe = Recipe(epochs=1, batch_size=batch_size, learning_rate=learning_rate, optimizer="adam", schedule="linear")
-    ends = params_of(a, "a"), params_of(b, "b")
-    fit = _Fit(model, ends, KINDS[kind], bends, mean_loss(criterion), weight_decay, recipe)
+    recipe = replace(_RECIPE, batch_size=batch_size, learning_rate=float(learning_rate))
+    fit = _Fit(model, (params_of(a, "a"), params_of(b, "b")), KINDS[kind], bends, mean_loss(criterion), weight_decay)
     still, taus = still_modules(model), stream("tau", seed, 0)
     history: list[CurveStep] = []
     stopped = False
@@ -137,7 +137,6 @@ class _Fit:
         bends: int,
         mean: Mean,
         weight_decay: float,
-        recipe: Recipe,
     ) -> None:
         check_alike(ends, ("a", "b"))
         self.model, self.mean, self.weight_decay, self.kind = model, mean, weight_decay, kind
@@ -152,7 +151,7 @@ class _Fit:
         self.bends = [{name: tensor.clone() for name, tensor in point.items()} for point in line]
         self.curve = kind([a, *self.bends, b])
         moving = [bend[name] for bend in self.bends for name in self.trained]
-        self.optimizer = make_optimizer(moving, recipe)
+        self.optimizer = make_optimizer(moving, _RECIPE)
 
     def check(self, inputs: Tensor) -> None:
         """Raise if the model cannot take the inputs."""
