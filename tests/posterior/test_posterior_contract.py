@@ -14,7 +14,7 @@ from coset.models import MLP
 from coset.posterior import FITS, Round
 
 DESCENT = {"batch_size": 16, "learning_rate": 0.05}
-CHAINS = {"burn_in": 30, "draws": 60, "batch_size": 9, "chains": 3, "step_size": 1e-3, "spread": 0.1}
+CHAINS = {"burn_in": 10, "draws": 20, "batch_size": 9, "chains": 3, "step_size": 1e-3, "spread": 0.1}
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ CASES = {
     **{
         f"symmetrized, {proposal}": Case(
             "symmetrized",
-            DESCENT | {"epochs": 4, "samples": 2, "K": 3, "std": 0.3, "proposal": proposal},
+            DESCENT | {"epochs": 4, "batch_size": 30, "samples": 2, "K": 3, "std": 0.3, "proposal": proposal},
             (("K", 4, "K is 3 there and 4 here"), ("proposal", "exact", "proposal is")),
         )
         for proposal in ("uniform", "sequential")
@@ -56,7 +56,7 @@ CASES = {
     "swag": Case("swag", DESCENT | {"epochs": 8, "momentum": 0.9, "rank": 3, "collect_every": 3}),
     "svgd": Case("svgd", DESCENT | {"epochs": 6, "particles": 3}, lead=(3, 1)),
     **{
-        f"sgmcmc, {name}": Case("sgmcmc", CHAINS | changes, (("step_size", 2e-3, ""),), (3, 60), torch.float64)
+        f"sgmcmc, {name}": Case("sgmcmc", CHAINS | changes, (("step_size", 2e-3, ""),), (3, 20), torch.float64)
         for name, changes in (
             ("sgld", {"method": "sgld"}),
             ("own batches", {"method": "sghmc", "own_batches": True, "thin": 2}),
@@ -67,9 +67,9 @@ CASES = {
     **{
         f"hmc, {mass}": Case(
             "hmc",
-            {"draws": 20, "warmup": 30, "leapfrog_steps": 3, "chains": 3, "thin": 2, "mass": mass, "spread": 0.1},
+            {"draws": 8, "warmup": 12, "leapfrog_steps": 3, "chains": 3, "thin": 2, "mass": mass, "spread": 0.1},
             (("jitter", 0.1, ""),),
-            (3, 20),
+            (3, 8),
             torch.float64,
             "burn-in",
         )
