@@ -19,7 +19,6 @@ from coset.alignment.matching.feature_assignment import assign, objective
 from coset.alignment.matching.feature_hidden_signs import settle_signs
 from coset.alignment.matching.feature_moments import STATISTICS, Moments, merged, moments
 from coset.alignment.matching.feature_signs import solve
-from coset.distribution import Delta, MeanField
 from coset.errors import InputError
 from coset.models import MLP, build
 from coset.symmetry import Family, Parameter, Symmetry, discover
@@ -315,20 +314,6 @@ def test_loader_and_tensor_give_the_same():
         assert result.history == pytest.approx(whole.history, rel=1e-12)
 
 
-def test_posteriors_are_matched_by_their_means():
-    model, sym, params, x, generator = setting("flatten")
-    part = sym.restrict(scales=False)
-    std = {name: tensor.abs() + 0.1 for name, tensor in params.items()}
-    q = MeanField(params, std)
-    planted = part.act(part.random(generator), q)
-    result = match_activations(sym, q, planted, model=model, data=x)
-    assert isinstance(result.aligned, MeanField)
-    assert all(torch.equal(result.aligned.std[name], tensor) for name, tensor in std.items())
-    point = match_activations(sym, Delta(params), Delta(planted.mean), model=model, data=x)
-    assert isinstance(point.aligned, Delta)
-    assert point.element == result.element
-
-
 def test_callback_stops_after_a_batch_with_what_was_seen():
     model, sym, params, x, generator = setting("flatten", seed=3)
     other = randomized(model, generator)
@@ -357,20 +342,6 @@ def test_callback_sees_every_batch_and_class_and_stops_among_classes():
     assert part.stopped
     assert torch.equal(part.element.permutations["c1"], whole.element.permutations["c1"])
     assert torch.equal(part.element.permutations["c2"], sym.identity().permutations["c2"])
-
-
-def test_deterministic_and_without_traces():
-    model, sym, params, x, generator = setting("batchnorm+depthwise")
-    other = randomized(model, generator)
-    state, buffers = torch.get_rng_state(), {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    model.train()
-    first, second = (match_activations(sym, params, other, model=model, data=x, seed=4) for _ in range(2))
-    assert model.training
-    model.eval()
-    assert first.element == second.element
-    assert first.history == second.history
-    assert torch.equal(state, torch.get_rng_state())
-    assert all(torch.equal(tensor, buffers[name]) for name, tensor in model.state_dict().items())
 
 
 def test_trained_networks_agree_as_well_from_anywhere_on_their_orbit(checkpoint_folder):

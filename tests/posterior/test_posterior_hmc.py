@@ -271,43 +271,6 @@ def test_trajectories_are_cut_and_it_is_told():
     assert "4 trajectories were cut at max_steps=3" in fit.notes
 
 
-@pytest.mark.parametrize("mass", ["identity", "diagonal"])
-def test_an_interrupted_run_goes_on_to_the_same_result(mass, tmp_path):
-    model, data = regression()
-    settings = {"draws": 40, "warmup": 60, "leapfrog_steps": 3, "chains": 3, "thin": 2, "mass": mass, **LINEAR}
-    before = torch.random.get_rng_state()
-    whole = fit_hmc(model, data, **settings)
-    assert torch.equal(torch.random.get_rng_state(), before)
-    path = tmp_path / "run.coset"
-
-    def interrupt(number, record):
-        if number == 33:
-            raise KeyboardInterrupt
-
-    halted = fit_hmc(model, data, checkpoint=path, callback=lambda number, _: number == 7, **settings)
-    assert len(halted.trace) == 8
-    assert "burn-in" in halted.notes[0]
-    with pytest.raises(KeyboardInterrupt):
-        fit_hmc(model, data, checkpoint=path, checkpoint_seconds=0.0, callback=interrupt, **settings)
-    resumed = fit_hmc(model, data, checkpoint=path, **settings)
-    for name, tensor in whole.posterior.params.items():
-        assert torch.equal(tensor, resumed.posterior.params[name])
-        assert tensor.shape[:2] == (3, 40)
-    for column in ("log_joint", "accept", "step_size", "divergences"):
-        assert whole.trace[column] == resumed.trace[column]
-    assert whole.notes == resumed.notes
-    with pytest.raises(InputError, match="belongs to another run"):
-        fit_hmc(model, data, checkpoint=path, **settings | {"jitter": 0.1})
-
-
-def test_the_seed_decides():
-    model, data = regression()
-    settings = {"draws": 5, "warmup": 5, "leapfrog_steps": 3, **LINEAR}
-    a, b, c = (fit_hmc(model, data, seed=seed, **settings).posterior.params["weight"] for seed in (1, 1, 2))
-    assert torch.equal(a, b)
-    assert not torch.equal(a, c)
-
-
 def test_a_network_that_cannot_be_batched_is_refused():
     class Branching(nn.Linear):
         def forward(self, x):

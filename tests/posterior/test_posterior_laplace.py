@@ -193,29 +193,6 @@ def test_what_it_cannot_do_is_said(monkeypatch):
         fit_laplace(model, data, structure="full", **at)
 
 
-def test_resume_goes_on_with_the_search_for_the_maximum(tmp_path):
-    class Interrupted(Exception):
-        pass
-
-    def interrupt(number, record):
-        if number == 2:
-            raise Interrupted
-
-    problem, path = problem_of("categorical"), tmp_path / "map.safetensors"
-
-    def run(**control):
-        settings = {"epochs": 5, "batch_size": 8, "learning_rate": 0.05}
-        return fit_laplace(problem.model, (problem.x, problem.y), **settings, **control)
-
-    whole = run()
-    with pytest.raises(Interrupted):
-        run(checkpoint=path, checkpoint_seconds=0.0, callback=interrupt)
-    resumed = run(checkpoint=path)
-    for name, tensor in whole.posterior.std.items():
-        assert torch.equal(tensor, resumed.posterior.std[name])
-    assert whole.trace["log_marginal_likelihood"][-1] == resumed.trace["log_marginal_likelihood"][-1]
-
-
 def test_kron_without_the_package_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "laplace", None)
     model, data, _, mean = linear_posterior()

@@ -305,32 +305,6 @@ def test_any_discovered_model_gets_a_posterior_on_which_its_group_acts(name):
     torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
-def test_a_run_that_was_stopped_ends_as_if_it_had_not(network, points, tmp_path):
-    settings = {
-        "epochs": 5,
-        "batch_size": 5,
-        "learning_rate": 0.05,
-        "momentum": 0.9,
-        "optimizer": "sgd",
-        "samples": 2,
-        "show": False,
-    }
-    whole = fit_mean_field(network, points, **settings)
-    path = tmp_path / "run"
-    part = fit_mean_field(network, points, checkpoint=path, callback=lambda number, _: number == 1, **settings)
-    assert len(part.trace) == 2
-    resumed = fit_mean_field(network, points, checkpoint=path, **settings)
-    for kind in ("mean", "std"):
-        for name, tensor in getattr(whole.posterior, kind).items():
-            assert torch.equal(tensor, getattr(resumed.posterior, kind)[name])
-    assert resumed.trace["elbo"] == whole.trace["elbo"]
-    with pytest.raises(InputError, match=r"belongs to another run: recipe learning_rate is 0\.05 there and 0\.1 here"):
-        fit_mean_field(network, points, checkpoint=path, **(settings | {"learning_rate": 0.1}))
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(InputError, match="not a whole safetensors file"):
-        fit_mean_field(network, points, checkpoint=path, **settings)
-
-
 def test_divergence_says_where_and_what_may_help(network, points):
     with pytest.raises(DivergenceError, match=r"epoch \d+, step \d+ of 3; .*; a lower learning_rate"):
         fit_mean_field(network, points, epochs=20, batch_size=5, learning_rate=1e200, optimizer="sgd", show=False)

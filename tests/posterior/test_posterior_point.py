@@ -92,39 +92,6 @@ def test_learned_noise_is_the_deviation_of_the_residuals():
     )
 
 
-def resumes(run, tmp_path):
-    """``run(**control)`` interrupted twice, by an exception and by a callback, ends as if it were not."""
-    whole = run()
-
-    class Interrupted(Exception):
-        pass
-
-    def interrupt(number, record):
-        if number == 2:
-            raise Interrupted
-
-    path = tmp_path / "run.safetensors"
-    with pytest.raises(Interrupted):
-        run(checkpoint=path, checkpoint_seconds=0.0, callback=interrupt)
-    stopped = run(checkpoint=path, checkpoint_seconds=0.0, callback=lambda number, record: number == 3)
-    assert len(stopped.trace) == 4
-    resumed = run(checkpoint=path)
-    drop = [{k: v for k, v in record.items() if k != "seconds"} for record in resumed.trace]
-    assert drop == [{k: v for k, v in record.items() if k != "seconds"} for record in whole.trace]
-    return whole, resumed
-
-
-@pytest.mark.parametrize("settings", [{"optimizer": "adam"}, {"optimizer": "sgd", "momentum": 0.9}])
-def test_map_resumes_to_the_bit(tmp_path, settings):
-    def run(**control):
-        common = {"epochs": 6, "batch_size": 16, "learning_rate": 0.02, "schedule": "cosine"}
-        return fit_map(network(torch.float32), blobs(dtype=torch.float32), **common, **settings, **control)
-
-    whole, resumed = resumes(run, tmp_path)
-    for name, tensor in whole.posterior.params.items():
-        assert torch.equal(tensor, resumed.posterior.params[name])
-
-
 def test_a_checkpoint_of_another_start_is_refused(tmp_path):
     path, data = tmp_path / "run.safetensors", blobs()
     settings = {"epochs": 2, "batch_size": 16, "learning_rate": 0.02, "checkpoint": path}
@@ -256,14 +223,3 @@ def test_a_network_that_cannot_be_batched_is_trained_one_after_the_other():
     assert torch.equal(chosen.posterior.params["read.weight"], asked.posterior.params["read.weight"])
     with pytest.raises(InputError, match="cannot be run with the weights of many chains at once"):
         fit_ensemble(Branching(), data, batched=True, **settings)
-
-
-@pytest.mark.parametrize("batched", [True, False])
-def test_ensembles_resume_to_the_bit(tmp_path, batched):
-    def run(**control):
-        settings = {"members": 2, "epochs": 6, "batch_size": 16, "learning_rate": 0.02, "batched": batched}
-        return fit_ensemble(network(torch.float32), blobs(dtype=torch.float32), **settings, **control)
-
-    whole, resumed = resumes(run, tmp_path)
-    for name, tensor in whole.posterior.params.items():
-        assert torch.equal(tensor, resumed.posterior.params[name])

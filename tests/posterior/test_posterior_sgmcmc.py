@@ -271,48 +271,6 @@ def test_posteriors_takes_the_same_steps():
     torch.testing.assert_close(sampler.state["position"], start + sampler.state["velocity"])
 
 
-CASES = {
-    "sgld": {"method": "sgld"},
-    "own batches": {"method": "sghmc", "own_batches": True, "thin": 2},
-    "rms": {"method": "sghmc", "preconditioner": "rms"},
-    "cycles": {"method": "csghmc", "cycles": 2, "burn_in": 5},
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_an_interrupted_run_goes_on_to_the_same_result(case, tmp_path):
-    model, data = regression()
-    settings = {"step_size": 1e-3, "draws": 60, "burn_in": 30, "batch_size": 9, "chains": 3, **LINEAR, **CASES[case]}
-    before = torch.random.get_rng_state()
-    whole = fit_sgmcmc(model, data, **settings)
-    assert torch.equal(torch.random.get_rng_state(), before)
-    path = tmp_path / "run.coset"
-
-    def interrupt(number, record):
-        if number == 17:
-            raise KeyboardInterrupt
-
-    halted = fit_sgmcmc(model, data, checkpoint=path, callback=lambda number, _: number == 8, **settings)
-    assert len(halted.trace) == 9
-    with pytest.raises(KeyboardInterrupt):
-        fit_sgmcmc(model, data, checkpoint=path, checkpoint_seconds=0.0, callback=interrupt, **settings)
-    resumed = fit_sgmcmc(model, data, checkpoint=path, **settings)
-    for name, tensor in whole.posterior.params.items():
-        assert torch.equal(tensor, resumed.posterior.params[name])
-        assert tensor.shape[:2] == (3, 60)
-    assert whole.trace["log_joint"] == resumed.trace["log_joint"]
-    with pytest.raises(InputError, match="belongs to another run"):
-        fit_sgmcmc(model, data, checkpoint=path, **settings | {"step_size": 2e-3})
-
-
-def test_the_seed_decides():
-    model, data = regression()
-    settings = {"step_size": 1e-3, "draws": 5, "burn_in": 3, "batch_size": 9, **LINEAR}
-    a, b, c = (fit_sgmcmc(model, data, seed=seed, **settings).posterior.params["weight"] for seed in (1, 1, 2))
-    assert torch.equal(a, b)
-    assert not torch.equal(a, c)
-
-
 def test_a_run_that_was_ended_says_so():
     model, data = regression()
     settings = {"step_size": 1e-3, "draws": 50, "burn_in": 50, "batch_size": 40, "chains": 2, **LINEAR}

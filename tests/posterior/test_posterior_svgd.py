@@ -139,24 +139,3 @@ def test_particles_begin_at_fresh_weights_and_improve():
     assert fit.posterior.params["layers.0.weight"].equal(again.posterior.params["layers.0.weight"])
     with pytest.raises(InputError, match="bandwidth is 0"):
         fit_svgd(network(), blobs(), particles=5, epochs=1, batch_size=16, learning_rate=0.05, bandwidth=0)
-
-
-def test_it_resumes_to_the_bit(tmp_path):
-    class Interrupted(Exception):
-        pass
-
-    def interrupt(number, record):
-        if number == 2:
-            raise Interrupted
-
-    def run(**control):
-        settings = {"particles": 3, "epochs": 6, "batch_size": 16, "learning_rate": 0.05}
-        return fit_svgd(network(torch.float32), blobs(dtype=torch.float32), **settings, **control)
-
-    whole, path = run(), tmp_path / "svgd.safetensors"
-    with pytest.raises(Interrupted):
-        run(checkpoint=path, checkpoint_seconds=0.0, callback=interrupt)
-    assert len(run(checkpoint=path, callback=lambda number, record: number == 3).trace) == 4
-    resumed = run(checkpoint=path)
-    for name, tensor in whole.posterior.params.items():
-        assert torch.equal(tensor, resumed.posterior.params[name])

@@ -114,29 +114,6 @@ def test_it_begins_at_a_fit_and_keeps_buffers_as_points():
     assert fit.posterior.mean["norm.num_batches_tracked"].dtype == torch.int64
 
 
-def test_it_resumes_to_the_bit(tmp_path):
-    class Interrupted(Exception):
-        pass
-
-    def interrupt(number, record):
-        if number == 3:
-            raise Interrupted
-
-    def run(**control):
-        settings = {"epochs": 8, "batch_size": 16, "learning_rate": 0.05, "momentum": 0.9, "rank": 3}
-        return fit_swag(network().float(), (blobs()[0].float(), blobs()[1]), collect_every=3, **settings, **control)
-
-    whole, path = run(), tmp_path / "swag.safetensors"
-    with pytest.raises(Interrupted):
-        run(checkpoint=path, checkpoint_seconds=0.0, callback=interrupt)
-    stopped = run(checkpoint=path, callback=lambda number, record: number == 5)
-    assert len(stopped.trace) == 6
-    resumed = run(checkpoint=path)
-    for part in ("mean", "diagonal", "factors"):
-        for name, tensor in getattr(whole.posterior, part).items():
-            assert torch.equal(tensor, getattr(resumed.posterior, part)[name])
-
-
 def test_too_few_weights_are_refused_and_early_ends_are_noted():
     settings = {"epochs": 5, "batch_size": 16, "learning_rate": 0.05}
     with pytest.raises(InputError, match="rank is 20 and 5 weights are collected in 5 epochs of 4 steps"):

@@ -204,32 +204,6 @@ def test_the_noise_of_the_weights_is_that_of_plain_inference(network, points):
     assert 0 < found.trace["gain"][0] * 12 <= math.log(2)
 
 
-def test_same_seed_same_result(network, points):
-    first, again, other = (fit_symmetrized(network, points, K=4, seed=seed, **SETTINGS) for seed in (1, 1, 2))
-    assert same(first, again)
-    assert first.trace["gain"] == again.trace["gain"]
-    assert not same(first, other)
-
-
-@pytest.mark.parametrize("proposal", ["uniform", "sequential"])
-def test_a_run_that_was_stopped_ends_as_if_it_had_not(network, points, tmp_path, proposal):
-    settings = SETTINGS | {"epochs": 4, "samples": 2, "K": 3, "proposal": proposal}
-    whole = fit_symmetrized(network, points, **settings)
-    path = tmp_path / "run"
-    part = fit_symmetrized(network, points, checkpoint=path, callback=lambda number, _: number == 1, **settings)
-    assert len(part.trace) == 2
-    resumed = fit_symmetrized(network, points, checkpoint=path, **settings)
-    assert same(whole, resumed)
-    for column in ("elbo", "gain", "symmetrized_elbo"):
-        assert resumed.trace[column] == whole.trace[column]
-    for change, message in [
-        ({"K": 4}, "belongs to another run: K is 3 there and 4 here"),
-        ({"proposal": "exact"}, "belongs to another run: proposal is"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            fit_symmetrized(network, points, checkpoint=path, **(settings | change))
-
-
 def test_the_trace_has_the_gain_per_data_point(network, points):
     found = fit_symmetrized(network, points, K=6, temperature=0.5, **SETTINGS)
     for record in found.trace:

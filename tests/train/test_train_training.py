@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
 
+from coset.errors import InputError
 from coset.train import Moment, Recipe, evaluate, fit
 from coset.train._mix import draw_mixes, mix_inputs
 from coset.train.augment import AUGMENTATIONS, move
@@ -247,6 +249,21 @@ def test_draws_of_a_callback_do_not_change_the_run() -> None:
     model, (x, y) = network(dropout=0.5), examples()
     undisturbed = fit(model, x, y, PLAIN, seed=3).params
     assert equal(fit(model, x, y, PLAIN, seed=3, callback=lambda moment: torch.rand(7).sum()).params, undisturbed)
+
+
+def test_a_callback_that_returns_true_ends_the_run_with_its_epoch(tmp_path: Path) -> None:
+    """Said at a step or at the end of an epoch; the checkpoint is written, and the same call goes on from it."""
+    model, (x, y) = network(), examples()
+    whole = fit(model, x, y, PLAIN, seed=3)
+    for when in (lambda moment: moment.step == 6, lambda moment: moment.record is not None and moment.epoch == 1):
+        path = tmp_path / "run"
+        ended = fit(model, x, y, PLAIN, seed=3, checkpoint=path, checkpoint_seconds=1e9, callback=when)
+        assert len(ended.history) == 2
+        assert ended.steps == 2 * whole.steps // 3
+        assert equal(fit(model, x, y, PLAIN, seed=3, checkpoint=path).params, whole.params)
+        path.unlink()
+    with pytest.raises(InputError, match="callback is a int; expected a function"):
+        fit(model, x, y, PLAIN, seed=3, callback=3)  # type: ignore[arg-type]
 
 
 def test_callback_hears_every_step_and_every_epoch() -> None:

@@ -2,7 +2,7 @@
 
 from coset.alignment._align import METHODS, align
 from coset.alignment._many import ManyAlignment, align_many
-from coset.alignment._result import Alignment, Callback, Network, Step
+from coset.alignment._result import Alignment, Callback, Network, Step, Weights
 from coset.alignment._samples import SamplesAlignment, align_samples
 from coset.alignment.averages import mean, spherical
 from coset.alignment.matching.sinkhorn_operator import sinkhorn
@@ -21,6 +21,7 @@ __all__ = [
     "Renormalized",
     "SamplesAlignment",
     "Step",
+    "Weights",
     "align",
     "align_many",
     "align_samples",

@@ -21,6 +21,7 @@ from coset.alignment.matching.places import Layout, layout_of
 from coset.alignment.matching.relaxation import relax
 from coset.alignment.matching.scores import Scoring
 from coset.alignment.matching.terms import build_terms
+from coset.callbacks import check_callback
 from coset.distribution.rescaling import common_exponent, rescaled
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
@@ -95,6 +96,7 @@ def align_many(
         raise InputError(f"{len(networks)} networks are given; expected two or more to align")
     check_count("rounds", rounds)
     check_seed(seed)
+    check_callback(callback)
     check_networks(sym, networks, correlated=True)
     matched = [marginals(network) for network in networks]
     # Of which products are numbers; pairs are then worth 4⁻ᵉ of what they are.

@@ -1,19 +1,23 @@
 """What an alignment returns, and what it reports while it runs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
 from torch import Tensor
 
+from coset import callbacks
 from coset._values import Frozen
 from coset.distribution import Delta, Gaussian, LowRank, MeanField
 from coset.symmetry import Element, Symmetry
 
-Network = Mapping[str, Tensor] | Delta | MeanField | Gaussian | LowRank
+Weights = Mapping[str, Tensor] | Delta | MeanField | Gaussian | LowRank
 """A point of weight space, as a dict or a ``Delta``, or a posterior."""
 
-T = TypeVar("T", bound=Network)
+Network = Weights
+"""What ``Weights`` were called in 0.1; a ``coset.running.Network`` is a function."""
+
+T = TypeVar("T", bound=Weights)
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class Step:
     what: str
 
 
-Callback = Callable[[Step], bool | None]
+Callback = callbacks.Callback[Step]
 """Called after every step; returning True stops the alignment there, with the best element so far."""
 
 
@@ -69,14 +73,19 @@ class Alignment(Generic[T]):
         )
 
 
-def points(network: Network) -> Mapping[str, Tensor]:
+def points(network: Weights) -> Mapping[str, Tensor]:
     """The weights themselves; of a posterior, its means."""
     return network if isinstance(network, Mapping) else network.mean
 
 
-def marginals(network: Network) -> Mapping[str, Tensor] | Delta | MeanField:
+def marginals(network: Weights) -> Mapping[str, Tensor] | Delta | MeanField:
     """What is matched of a network: all of it, but of correlated Gaussians their means and marginal deviations."""
-    return network.marginals if isinstance(network, Gaussian | LowRank) else network
+    return network if isinstance(network, Mapping) else network.marginals
+
+
+def deviations(network: Weights) -> Mapping[str, Tensor]:
+    """The marginal deviations of a posterior; of a point none."""
+    return {} if isinstance(network, Mapping) else network.std
 
 
 def carried(sym: Symmetry, g: Element, network: T) -> T:

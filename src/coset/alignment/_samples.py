@@ -21,7 +21,9 @@ from coset.alignment.matching.relaxation import relax as relax_all
 from coset.alignment.matching.scores import Scoring
 from coset.alignment.matching.terms import build_terms, matched_names
 from coset.alignment.matching.weights import GAUGES
+from coset.callbacks import check_callback
 from coset.distribution import Samples, act_each, normalize_scales
+from coset.distribution.contract import require
 from coset.distribution.rescaling import common_exponent, rescaled
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
@@ -86,12 +88,12 @@ def align_samples(
     however they are scaled; the weights of the last layer then carry the products of all norms, and count most.
     ``callback`` is told of every pass through the draws and may stop after it.
     """
-    if not isinstance(samples, Samples):
-        raise InputError(f"samples is a {type(samples).__name__}; expected Samples")
+    require(samples, Samples, "samples", "Samples")
     if gauge not in GAUGES:
         raise InputError(f"gauge is {gauge!r}; expected one of {', '.join(GAUGES)}")
     check_count("rounds", rounds, 0)
     check_seed(seed)
+    check_callback(callback)
     for number, draw in enumerate(samples):
         check_network(sym, draw, f"draw {number % samples.draws} of chain {number // samples.draws}")
     clock, since = Clock(), time.perf_counter()

@@ -2,22 +2,25 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NoReturn, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from coset._checks import check_count
 from coset._values import Frozen
+from coset.distribution.contract import Distribution
 from coset.distribution.draws import repeated
 from coset.distribution.ties import map_tied, ties
-from coset.errors import InputError
 from coset.symmetry.action import Action
 
 
 @dataclass(frozen=True, eq=False)
-class Delta:
+class Delta(Distribution):
     """All mass on one point: ``params``, names as in ``state_dict()``."""
+
+    centred: ClassVar[bool] = True
+    powers: ClassVar[Mapping[str, int]] = {"params": 1}
 
     params: Mapping[str, Tensor]
 
@@ -44,13 +47,10 @@ class Delta:
         check_count("n", n)
         return map_tied(lambda name: repeated(self.params[name], n), ties(self.params))
 
-    def log_prob(self, params: Mapping[str, Tensor]) -> NoReturn:
-        """A point has no density: an InputError."""
-        raise InputError("a Delta has no density, so log_prob is not defined; expected a MeanField or a Gaussian")
-
-    def entropy(self) -> NoReturn:
-        """A point has no density: an InputError."""
-        raise InputError("a Delta has no density, so entropy is not defined; expected a MeanField or a Gaussian")
+    @property
+    def marginals(self) -> Self:
+        """The point itself."""
+        return self
 
     def transformed(self, action: Action, *, partial: bool) -> Self:
         """θ → g·θ."""

@@ -10,12 +10,12 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from coset._magnitudes import scaled
+from coset.distribution.contract import Distribution, rule_for
 from coset.distribution.delta import Delta
 from coset.distribution.density import vector
 from coset.distribution.gaussian import Gaussian
 from coset.distribution.low_rank import LowRank
 from coset.distribution.mean_field import MeanField
-from coset.distribution.mixture import Distribution, Mixture
 from coset.distribution.rescaling import common_exponent, rescaled
 from coset.distribution.samples import Samples
 from coset.distribution.ties import ties
@@ -33,7 +33,7 @@ def kl(q: Distribution, p: Distribution) -> Tensor:
     moves both. What has no density (a deviation of 0, a singular covariance) is an InputError: the KL is infinite.
     """
     # It has no unit: both may be multiplied by what makes their squares numbers.
-    by = common_exponent(q, p) if (type(q), type(p)) in KL else 0
+    by = 0 if rule_for(KL, q, p) is None else common_exponent(q, p)
     return _of(KL, rescaled(q, by), rescaled(p, by), "kl")
 
 
@@ -150,20 +150,20 @@ WASSERSTEIN: dict[tuple[type, type], _Divergence] = {
     **dict.fromkeys(itertools.product(_NORMALS, _NORMALS), _w2_gaussians),
     (MeanField, MeanField): _w2_mean_fields,
     (Samples, Samples): _w2_samples,
-    **{(Delta, kind): _w2_from_point for kind in (Delta, *_NORMALS, Samples, Mixture)},
-    **{(kind, Delta): _w2_from_point for kind in (*_NORMALS, Samples, Mixture)},
+    (Delta, Distribution): _w2_from_point,
+    (Distribution, Delta): _w2_from_point,
 }
 """Kinds of q0 and q1 → their squared Wasserstein distance."""
 
 
 def _of(registry: Mapping[tuple[type, type], _Divergence], a: Distribution, b: Distribution, what: str) -> Tensor:
-    pair = (type(a), type(b))
-    if pair not in registry:
+    rule = rule_for(registry, a, b)
+    if rule is None:
         known = ", ".join(f"{one.__name__} and {two.__name__}" for one, two in registry)
         raise InputError(
-            f"{what} of a {pair[0].__name__} and a {pair[1].__name__} has no closed form; expected one of: {known}"
+            f"{what} of a {type(a).__name__} and a {type(b).__name__} has no closed form; expected one of: {known}"
         )
-    return registry[pair](a, b)
+    return rule(a, b)
 
 
 def _check_same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
@@ -225,21 +225,41 @@ def _deviations(q: Distribution, names: list[str]) -> Tensor:
 
 def _covariance(q: _Normal, names: list[str]) -> Tensor:
     """(D, D) over ``names``; rows of zeros for what does not vary."""
-    if isinstance(q, MeanField):
-        return _deviations(q, names).square().diag()
+    rule = rule_for(COVARIANCES, q)
+    if rule is None:
+        raise InputError(f"a {type(q).__name__} is not in COVARIANCES; expected its covariance there")
+    return rule(q, names)
+
+
+def _diagonal(q: MeanField, names: list[str]) -> Tensor:
+    return _deviations(q, names).square().diag()
+
+
+def _low_rank(q: LowRank, names: list[str]) -> Tensor:
+    """As ``LowRank.dense``, but in float64 from the start."""
     first = _first(q.mean)
-    if isinstance(q, LowRank):
-        # As LowRank.dense, but in float64 from the start.
-        known = {first[name]: factor for name, factor in q.factors.items()}
-        fixed = {name: q.mean[name].new_zeros(q.rank, *q.mean[name].shape) for name in names if name not in known}
-        directions = vector({**known, **fixed}, names, q.mean).double()
-        return _covariance(MeanField(q.mean, q.diagonal), names) + directions.mT @ directions
+    known = {first[name]: factor for name, factor in q.factors.items()}
+    fixed = {name: q.mean[name].new_zeros(q.rank, *q.mean[name].shape) for name in names if name not in known}
+    directions = vector({**known, **fixed}, names, q.mean).double()
+    return _diagonal(MeanField(q.mean, q.diagonal), names) + directions.mT @ directions
+
+
+def _dense(q: Gaussian, names: list[str]) -> Tensor:
+    first = _first(q.mean)
     places, start = {}, 0
     for name in names:
         places[name] = torch.arange(start, start := start + q.mean[name].numel())
     found = torch.cat([places[first[name]] for name in q.names]).to(q.covariance.device)
     total = q.covariance.new_zeros(start, start, dtype=torch.float64)
     return total.index_put((found[:, None], found), q.covariance.double())
+
+
+COVARIANCES: dict[type, Callable[[Any, list[str]], Tensor]] = {
+    MeanField: _diagonal,
+    LowRank: _low_rank,
+    Gaussian: _dense,
+}
+"""Kind → its covariance over given names, float64."""
 
 
 def _root(covariance: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ of everything. Whatever the user adds stands beside it. Schema 1 had neither che
 import os
 import reprlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ from coset._files.atomic import parse_json
 from coset._files.sealed import TEXTS, checksum_key, unsealed, write_sealed
 from coset.checkpoints import Checkpoint, read_checkpoint
 from coset.checkpoints.reading import require_finite
+from coset.distribution.contract import Distribution
 from coset.distribution.delta import Delta
 from coset.distribution.gaussian import Gaussian
 from coset.distribution.low_rank import LowRank
 from coset.distribution.mean_field import MeanField
-from coset.distribution.mixture import Distribution, Mixture
+from coset.distribution.mixture import Mixture
 from coset.distribution.samples import Samples
 from coset.distribution.ties import ties
 from coset.errors import InputError
@@ -39,15 +41,33 @@ _FORMAT = "format"
 
 _OWN = (KEY, checksum_key(KEY), _FORMAT)
 
-_MAPPINGS: dict[str, tuple[type, tuple[str, ...]]] = {
-    "delta": (Delta, ("params",)),
-    "mean-field": (MeanField, ("mean", "std")),
-    "samples": (Samples, ("params",)),
-    "gaussian": (Gaussian, ("mean",)),
-    "low-rank": (LowRank, ("mean", "diagonal", "factors")),
-    "mixture": (Mixture, ()),
+
+@dataclass(frozen=True)
+class Kind:
+    """How a class of distributions stands in a file: which of its fields are what; ``cls(**fields)`` makes it again.
+
+    ``mappings``: dicts of tensors; ``tensors``; ``values``: what JSON can hold, lists come back as tuples; ``parts``:
+    one sequence of distributions. ``lead``: so many leading axes of the ``mappings``, over which a point may be
+    repeated.
+    """
+
+    cls: type[Distribution]
+    mappings: tuple[str, ...] = ()
+    tensors: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+    parts: str = ""
+    lead: int = 0
+
+
+KINDS: dict[str, Kind] = {
+    "delta": Kind(Delta, ("params",)),
+    "mean-field": Kind(MeanField, ("mean", "std")),
+    "samples": Kind(Samples, ("params",), lead=2),
+    "gaussian": Kind(Gaussian, ("mean",), ("covariance",), ("names",)),
+    "low-rank": Kind(LowRank, ("mean", "diagonal", "factors")),
+    "mixture": Kind(Mixture, tensors=("weights",), parts="components"),
 }
-"""Kind → its class and which of its parts are dicts of tensors."""
+"""Name in files → how the kind is written and read; a kind from outside is added here."""
 
 
 def save_distribution(
@@ -113,64 +133,69 @@ def unpack(tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> Dis
 
 def _pack(q: Distribution, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """Put the tensors of ``q`` into ``tensors`` and say what is where."""
-    kinds = {cls: kind for kind, (cls, _) in _MAPPINGS.items()}
-    if type(q) not in kinds:
-        known = ", ".join(cls.__name__ for cls in kinds)
+    names = {kind.cls: name for name, kind in KINDS.items()}
+    if type(q) not in names:
+        known = ", ".join(cls.__name__ for cls in names)
         raise InputError(f"a {type(q).__name__} cannot be saved; expected one of {known}")
-    kind = kinds[type(q)]
-    description: dict[str, Any] = {"kind": kind}
-    for part in _MAPPINGS[kind][1]:
+    kind = KINDS[names[type(q)]]
+    description: dict[str, Any] = {"kind": names[type(q)]}
+    for part in kind.mappings:
         params = dict(getattr(q, part))
         description[part] = ties(params)
-        tensors |= {f"{prefix}{part}/{name}": params[name] for name in description[part].values()}
-    if isinstance(q, Samples):
-        points = [name for name in dict.fromkeys(description["params"].values()) if _is_repeated(q.params[name])]
-        tensors |= {f"{prefix}params/{name}": q.params[name][0, 0] for name in points}
+        points = [name for name in dict.fromkeys(description[part].values()) if _is_repeated(params[name], kind.lead)]
         if points:
-            description["repeated"] = {"over": [q.chains, q.draws], "names": points}
-    if isinstance(q, Gaussian):
-        tensors[f"{prefix}covariance"] = q.covariance
-        description["names"] = list(q.names)
-    if isinstance(q, Mixture):
-        tensors[f"{prefix}weights"] = q.weights
-        description["components"] = [
-            _pack(component, f"{prefix}{number}/", tensors) for number, component in enumerate(q.components)
-        ]
+            description[_repeated_key(kind, part)] = {
+                "over": list(params[points[0]].shape[: kind.lead]),
+                "names": points,
+            }
+        for name in dict.fromkeys(description[part].values()):
+            tensors[f"{prefix}{part}/{name}"] = params[name][(0,) * kind.lead] if name in points else params[name]
+    tensors |= {f"{prefix}{part}": getattr(q, part) for part in kind.tensors}
+    for part in kind.values:
+        value = getattr(q, part)
+        description[part] = list(value) if isinstance(value, tuple) else value
+    if kind.parts:
+        rows = enumerate(getattr(q, kind.parts))
+        description[kind.parts] = [_pack(one, f"{prefix}{number}/", tensors) for number, one in rows]
     return description
 
 
 def _unpack(description: Mapping[str, Any], prefix: str, tensors: Mapping[str, Tensor]) -> Distribution:
-    kind = description["kind"]
-    if kind not in _MAPPINGS:
-        raise InputError(f"its kind is {reprlib.repr(kind)}; expected one of {', '.join(_MAPPINGS)}")
-    cls, mappings = _MAPPINGS[kind]
+    if description["kind"] not in KINDS:
+        raise InputError(f"its kind is {reprlib.repr(description['kind'])}; expected one of {', '.join(KINDS)}")
+    kind = KINDS[description["kind"]]
     parts: dict[str, Any] = {
         part: {name: _tensor(tensors, f"{prefix}{part}/{one}") for name, one in description[part].items()}
-        for part in mappings
+        for part in kind.mappings
     }
-    if cls is Samples and "repeated" in description:
-        views = _repeated(parts["params"], description["repeated"])
-        parts["params"] |= {name: views[one] for name, one in description["params"].items() if one in views}
-    if cls is Gaussian:
-        parts |= {"covariance": _tensor(tensors, f"{prefix}covariance"), "names": tuple(description["names"])}
-    if cls is Mixture:
-        rows = enumerate(description["components"])
-        parts["components"] = [_unpack(component, f"{prefix}{number}/", tensors) for number, component in rows]
-        parts["weights"] = _tensor(tensors, f"{prefix}weights")
-    built: Distribution = cls(**parts)
-    return built
+    for part in kind.mappings:
+        if kind.lead and (key := _repeated_key(kind, part)) in description:
+            views = _repeated(parts[part], description[key], kind.lead)
+            parts[part] |= {name: views[one] for name, one in description[part].items() if one in views}
+    parts |= {part: _tensor(tensors, f"{prefix}{part}") for part in kind.tensors}
+    for part in kind.values:
+        parts[part] = tuple(value) if isinstance(value := description[part], list) else value
+    if kind.parts:
+        rows = enumerate(description[kind.parts])
+        parts[kind.parts] = [_unpack(one, f"{prefix}{number}/", tensors) for number, one in rows]
+    return kind.cls(**parts)
 
 
-def _is_repeated(tensor: Tensor) -> bool:
-    """Whether draws (chains, draws, …) are one point, expanded; a single draw is as small either way."""
-    steps = [step for size, step in zip(tensor.shape[:2], tensor.stride()[:2], strict=True) if size > 1]
+def _repeated_key(kind: Kind, part: str) -> str:
+    """Under which name a description has the points of a dict: that of ``Samples`` is as old as the format."""
+    return "repeated" if part == kind.mappings[0] else f"repeated {part}"
+
+
+def _is_repeated(tensor: Tensor, lead: int) -> bool:
+    """Whether a tensor is one point, expanded over its leading axes; a single draw is as small either way."""
+    steps = [step for size, step in zip(tensor.shape[:lead], tensor.stride()[:lead], strict=True) if size > 1]
     return bool(steps) and not any(steps)
 
 
-def _repeated(points: Mapping[str, Tensor], description: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The points that ``description`` names as views (chains, draws, …); one for all the names of a tied tensor."""
+def _repeated(points: Mapping[str, Tensor], description: Mapping[str, Any], lead: int) -> dict[str, Tensor]:
+    """The points that ``description`` names as views with leading axes; one for all the names of a tied tensor."""
     over = description["over"]
-    if len(over) != 2 or not all(type(size) is int and size >= 1 for size in over):
+    if len(over) != lead or not all(type(size) is int and size >= 1 for size in over):
         raise InputError(f"its points are repeated over {reprlib.repr(over)}; expected [chains, draws]")
     return {name: points[name].expand(*over, *points[name].shape) for name in description["names"]}
 

@@ -2,16 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from coset._magnitudes import magnitude
-from coset.distribution.delta import Delta
-from coset.distribution.gaussian import Gaussian
-from coset.distribution.low_rank import LowRank
-from coset.distribution.mean_field import MeanField
+from coset.distribution.contract import Distribution
 from coset.distribution.ties import ties
 from coset.errors import InputError
 from coset.geometry.scales import incoming_norms, incoming_weights, scale_carriers
@@ -19,7 +16,7 @@ from coset.symmetry.action import Action
 from coset.symmetry.element import Element
 from coset.symmetry.symmetry import Symmetry
 
-_T = TypeVar("_T", Mapping[str, Tensor], Delta, MeanField, Gaussian, LowRank)
+_T = TypeVar("_T", bound=Mapping[str, Tensor] | Distribution)
 
 
 def normalize_scales(sym: Symmetry, params: _T) -> tuple[_T, Element]:
@@ -54,7 +51,8 @@ def normalize_scales(sym: Symmetry, params: _T) -> tuple[_T, Element]:
         touched = {name: current[name].detach().double() for name in carriers[key] if name in current}
         current.update(step(touched, partial=True))
     undo = sym.element(scales=scales)
-    representative = sym.act(sym.inverse(undo), params)
+    given: Any = params
+    representative = sym.act(sym.inverse(undo), given)
     for name, tensor in (representative if isinstance(representative, Mapping) else representative.mean).items():
         if not tensor.is_floating_point():
             continue

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from coset._checks import check_count
 from coset._values import Frozen
 from coset.distribution._monomial import monomial
+from coset.distribution.contract import Normal
 from coset.distribution.density import pieces, vector
 from coset.distribution.draws import check_generator, repeated, standard_normal
 from coset.distribution.mean_field import MeanField
@@ -26,13 +27,15 @@ _ROUNDING = 64.0
 
 
 @dataclass(frozen=True, eq=False)
-class Gaussian:
+class Gaussian(Normal):
     """q = N(m, S): ``mean`` m as a dict, ``covariance`` S (D, D) of the parameters ``names``, one after the other.
 
     Names of ``mean`` that are not in ``names`` are points, unless they are tied to one that is: one tensor under two
     names is one parameter and stands in ``names`` once. S may be singular; then there is no density.
     Under a monomial g with matrix A: m → g·m, S → A S Aᵀ; here signs do count.
     """
+
+    powers: ClassVar[Mapping[str, int]] = {"mean": 1, "covariance": 2}
 
     mean: Mapping[str, Tensor]
     covariance: Tensor

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from coset._checks import check_count
 from coset._magnitudes import exponents, scaled_by
 from coset._values import Frozen
 from coset.distribution._monomial import monomial
+from coset.distribution.contract import Normal
 from coset.distribution.density import pieces, vector
 from coset.distribution.draws import check_generator, repeated, standard_normal
 from coset.distribution.gaussian import Gaussian
@@ -26,13 +27,15 @@ _LOG_2PI = math.log(2 * math.pi)
 
 
 @dataclass(frozen=True, eq=False)
-class LowRank:
+class LowRank(Normal):
     """q = N(m, diag(d²) + F Fᵀ): ``mean`` m, ``diagonal`` d ≥ 0 and ``factors`` F, dicts named as ``state_dict()``.
 
     ``factors``: every tensor (K, *shape), its K slices the columns of F, with the names of ``diagonal``; names only in
     ``mean`` are points. Names under which one tensor of means stands (tied weights) are one parameter.
     Under a monomial g with matrix A: m → g·m, d → |A|d, F → A F; in the factors signs do count.
     """
+
+    powers: ClassVar[Mapping[str, int]] = {"mean": 1, "diagonal": 1, "factors": 1}
 
     mean: Mapping[str, Tensor]
     diagonal: Mapping[str, Tensor]

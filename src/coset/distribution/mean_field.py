@@ -4,13 +4,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from coset._checks import check_count
 from coset._values import Frozen
+from coset.distribution.contract import Normal
 from coset.distribution.density import rows
 from coset.distribution.draws import check_generator, repeated, standard_normal
 from coset.distribution.ties import map_tied, once, ties
@@ -22,13 +23,15 @@ _LOG_2PI = math.log(2 * math.pi)
 
 
 @dataclass(frozen=True, eq=False)
-class MeanField:
+class MeanField(Normal):
     """q = N(m, diag(s²)): ``mean`` m and standard deviations ``std`` s, each a dict with names as in ``state_dict()``.
 
     Names of ``mean`` without a deviation (batch-norm statistics, frozen layers) are points. Names under which one
     tensor of means stands (tied weights) are one parameter: drawn once, counted once.
     Under a monomial g: m → g·m and s → |g|·s; signs flip the mean, never the deviation.
     """
+
+    powers: ClassVar[Mapping[str, int]] = {"mean": 1, "std": 1}
 
     mean: Mapping[str, Tensor]
     std: Mapping[str, Tensor]
@@ -66,6 +69,11 @@ class MeanField:
     def random_names(self) -> tuple[str, ...]:
         """What varies, in the order of ``mean``; of tied names the first."""
         return tuple(name for name in once(self.mean, self._first) if name in self._spread)
+
+    @property
+    def marginals(self) -> Self:
+        """All of it: nothing is correlated."""
+        return self
 
     def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """m + s·ε, ε ~ N(0, 1): n draws on a leading axis of every tensor, points as views.

@@ -1,10 +1,10 @@
-"""Mixtures of any of the other distributions."""
+"""Mixtures of any distributions."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Self, Union
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -12,18 +12,11 @@ from torch import Tensor
 from coset._checks import check_count
 from coset._magnitudes import exponents, scaled_by
 from coset._values import Frozen
-from coset.distribution.delta import Delta
+from coset.distribution.contract import Distribution, require
 from coset.distribution.draws import check_generator
-from coset.distribution.gaussian import Gaussian
-from coset.distribution.low_rank import LowRank
-from coset.distribution.mean_field import MeanField
-from coset.distribution.samples import Samples
 from coset.distribution.ties import map_tied, ties
 from coset.errors import InputError
 from coset.symmetry.action import Action
-
-Distribution = Union[Delta, MeanField, Gaussian, LowRank, Samples, "Mixture"]
-"""Any distribution over weights."""
 
 _CHUNK = 256
 """So many draws are held at once while an entropy is estimated."""
@@ -37,11 +30,13 @@ class Estimate(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class Mixture:
+class Mixture(Distribution):
     """q = Σ w_k q_k: ``components`` q_k over the same names, and ``weights`` w_k ≥ 0, which are made to sum to 1.
 
     Names of different tensors are tied only where they are tied in every component.
     """
+
+    powers: ClassVar[Mapping[str, int]] = {"components": 1}
 
     components: tuple[Distribution, ...]
     weights: Tensor
@@ -128,7 +123,7 @@ class Mixture:
         return torch.logsumexp(weights.log() + logs, dim=0)
 
     @torch.no_grad()
-    def entropy(self, samples: int, generator: torch.Generator) -> Estimate:
+    def entropy(self, samples: int, generator: torch.Generator) -> Estimate:  # type: ignore[override]
         """E[−log q(θ)] in nats by so many ``samples``, with its standard error; there is no closed form."""
         check_count("samples", samples)
         if samples < 2:
@@ -156,8 +151,7 @@ def _check_components(components: tuple[Distribution, ...]) -> None:
     if not components:
         raise InputError("components is empty; expected at least one distribution")
     for number, component in enumerate(components):
-        if not isinstance(component, Delta | MeanField | Gaussian | LowRank | Samples | Mixture):
-            raise InputError(f"component {number} is a {type(component).__name__}; expected a distribution")
+        require(component, Distribution, f"component {number}", "a distribution")
         first, mean = components[0].mean, component.mean
         if odd := sorted(first.keys() ^ mean.keys()):
             has, lacks = (0, number) if odd[0] in first else (number, 0)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NoReturn, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from coset._checks import check_count, is_count
 from coset._magnitudes import exponents, scaled_by
 from coset._values import Frozen
+from coset.distribution.contract import Distribution
 from coset.distribution.draws import check_generator
 from coset.distribution.ties import map_tied, once, ties
 from coset.errors import InputError
@@ -20,8 +21,10 @@ from coset.symmetry.symmetry import Symmetry
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
+class Samples(Distribution):
     """The empirical distribution of draws: ``params``, every tensor of shape (chains, draws, *shape), buffers too."""
+
+    powers: ClassVar[Mapping[str, int]] = {"params": 1}
 
     params: Mapping[str, Tensor]
 
@@ -146,14 +149,6 @@ class Samples:
         check_generator(generator)
         chosen = torch.randint(len(self), (n,), generator=generator, device=generator.device)
         return self._each(lambda tensor: tensor.flatten(0, 1)[chosen.to(tensor.device)])
-
-    def log_prob(self, params: Mapping[str, Tensor]) -> NoReturn:
-        """Draws have no density: an InputError."""
-        raise InputError("Samples have no density, so log_prob is not defined; expected a MeanField or a Gaussian")
-
-    def entropy(self) -> NoReturn:
-        """Draws have no density: an InputError."""
-        raise InputError("Samples have no density, so entropy is not defined; expected a MeanField or a Gaussian")
 
     def transformed(self, action: Action, *, partial: bool) -> Self:
         """θ → g·θ, for every draw with the same g."""

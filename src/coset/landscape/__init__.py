@@ -8,7 +8,7 @@ from coset.landscape._curves import Bezier, PolygonalChain
 from coset.landscape._evaluation import evaluate
 from coset.landscape._fitting import Callback, CurveStep, FittedCurve, fit_curve
 from coset.landscape._functionals import DataFunctional, Functional, accuracy, error, loss, on
-from coset.landscape._geodesic import PATHS, geodesic, mixture
+from coset.landscape._geodesic import DENSE, GEODESICS, PATHS, geodesic, mixture
 from coset.landscape._great_circle import GreatCircle, great_circle
 from coset.landscape._path import Linear, Path, Point, linear
 from coset.landscape._plane import Plane, plane
@@ -27,6 +27,8 @@ from coset.landscape._posteriors import (
 from coset.landscape._profile import Midpoint, Profile, Profiles
 
 __all__ = [
+    "DENSE",
+    "GEODESICS",
     "PATHS",
     "Bezier",
     "Callback",

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, count, islice
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from coset import callbacks
 from coset._batches import Labelled, labelled_batches
 from coset._checks import is_count, is_number
 from coset._show.progress import progress
@@ -17,14 +18,18 @@ from coset.landscape._criterion import Criterion, Mean, mean_loss
 from coset.landscape._curves import KINDS, Bezier, PolygonalChain
 from coset.landscape._path import Point, between, check_alike, params_of
 from coset.running import Network, owners, suited, whole_weights, with_weights
+from coset.train import Recipe
 from coset.train.check import probe
 from coset.train.loop import DivergenceError
 from coset.train.metrics import evaluation_mode
 from coset.train.modes import still_modules, training_mode
-from coset.train.optimizer import FUSED_DEVICES
+from coset.train.optimizer import make_optimizer
 from coset.train.randomness import own_global_state, seed_global_state, stream, stream_seed
+from coset.train.schedule import learning_rate as rate_at
 
 _ADVICE = "a lower learning_rate may help"
+_RECIPE = Recipe(epochs=1, batch_size=128, learning_rate=1e-3, optimizer="adam", schedule="linear")
+"""Without a decay: that of a fit is of points on the curve, not of its bends. The rate is set at every step."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class CurveStep:
     loss: float
 
 
-Callback = Callable[[CurveStep], bool | None]
+Callback = callbacks.Callback[CurveStep]
 """Called after every step; returning True stops the fit there."""
 
 
@@ -88,10 +93,12 @@ def fit_curve(
     ``at`` of ``barrier`` is for. The same ``seed`` gives the same curve.
     """
     _check_numbers(bends, steps, learning_rate, batch_size, weight_decay, seed)
+    callbacks.check_callback(callback)
     if not isinstance(kind, str) or kind not in KINDS:
         raise InputError(f"kind is {kind!r}; expected one of {', '.join(KINDS)}")
     if mode not in ("eval", "train"):
         raise InputError(f"mode is {mode!r}; expected 'eval' or 'train'")
+    recipe = replace(_RECIPE, batch_size=batch_size, learning_rate=float(learning_rate))
     fit = _Fit(model, (params_of(a, "a"), params_of(b, "b")), KINDS[kind], bends, mean_loss(criterion), weight_decay)
     still, taus = still_modules(model), stream("tau", seed, 0)
     history: list[CurveStep] = []
@@ -106,7 +113,7 @@ def fit_curve(
             training_mode(model, still)
         for number, (inputs, targets) in enumerate(islice(chain([first], batches), steps)):
             tau = float(torch.rand((), generator=taus, dtype=torch.float64))
-            loss = fit.step(tau, inputs, targets, learning_rate * (1 - number / steps))
+            loss = fit.step(tau, inputs, targets, rate_at(recipe, number, steps))
             if not math.isfinite(loss):
                 raise DivergenceError(f"the loss is {loss} at step {number + 1}, τ = {tau:.3g}; {_ADVICE}")
             history.append(CurveStep(number + 1, tau, loss))
@@ -144,7 +151,7 @@ class _Fit:
         self.bends = [{name: tensor.clone() for name, tensor in point.items()} for point in line]
         self.curve = kind([a, *self.bends, b])
         moving = [bend[name] for bend in self.bends for name in self.trained]
-        self.optimizer = torch.optim.Adam(moving, fused=self.device.type in FUSED_DEVICES)
+        self.optimizer = make_optimizer(moving, _RECIPE)
 
     def check(self, inputs: Tensor) -> None:
         """Raise if the model cannot take the inputs."""

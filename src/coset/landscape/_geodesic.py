@@ -1,5 +1,6 @@
 """Paths between posteriors: Wasserstein geodesics, and mixtures (Rossi et al. 2023, section 3)."""
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,8 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from coset._magnitudes import exponent, scaled
-from coset.distribution import Delta, Distribution, Gaussian, LowRank, MeanField, Mixture, Samples
+from coset.distribution import Delta, Distribution, Gaussian, LowRank, MeanField, Mixture, Normal, Samples
+from coset.distribution.contract import rule_for
 from coset.errors import InputError
 from coset.landscape._path import Path, between, check_alike, check_tau, linear, params_of
 from coset.posterior.fit import Fit
@@ -143,23 +145,18 @@ def geodesic(q0: Any, q1: Any) -> Path[Any]:
     """The Wasserstein geodesic from ``q0`` (τ = 0) to ``q1`` (τ = 1), two posteriors of one kind.
 
     Points: the straight line. Mean-field and dense Gaussians: in closed form (a pair of both kinds as dense ones, and
-    low-rank ones, too). Draws: by the optimal assignment of draws to draws.
+    low-rank ones, too). Draws: by the optimal assignment of draws to draws. Other kinds: those in ``GEODESICS``.
     """
     q0, q1 = (q.posterior if isinstance(q, Fit) else q for q in (q0, q1))
-    if not isinstance(q0, _KINDS) and not isinstance(q1, _KINDS):
+    if not isinstance(q0, Distribution) and not isinstance(q1, Distribution):
         return linear(q0, q1)
-    if isinstance(q0, Delta) and isinstance(q1, Delta):
-        return linear(q0, q1)
-    if isinstance(q0, Samples) and isinstance(q1, Samples):
-        return SamplesGeodesic(q0, q1)
-    if isinstance(q0, MeanField) and isinstance(q1, MeanField):
-        return MeanFieldGeodesic(q0, q1)
-    if isinstance(q0, _GAUSSIANS) and isinstance(q1, _GAUSSIANS):
-        return GaussianGeodesic(_dense(q0), _dense(q1))
-    raise InputError(
-        f"q0 is a {type(q0).__name__} and q1 a {type(q1).__name__}; geodesics join two points, two Gaussians "
-        f"(mean-field, low-rank or dense) or two sets of draws"
-    )
+    join = rule_for(GEODESICS, q0, q1)
+    if join is None:
+        raise InputError(
+            f"q0 is a {type(q0).__name__} and q1 a {type(q1).__name__}; geodesics join two points, two Gaussians "
+            f"(mean-field, low-rank or dense) or two sets of draws"
+        )
+    return join(q0, q1)
 
 
 def mixture(q0: Any, q1: Any) -> MixturePath:
@@ -174,15 +171,8 @@ def mixture(q0: Any, q1: Any) -> MixturePath:
 PATHS: dict[str, Callable[[Any, Any], Path[Any]]] = {"geodesic": geodesic, "mixture": mixture}
 """Paths that need nothing but their ends, by name."""
 
-_KINDS = (Delta, MeanField, Gaussian, LowRank, Samples, Mixture)
-_GAUSSIANS = (MeanField, Gaussian, LowRank)
 
-
-def _dense(q: MeanField | Gaussian | LowRank) -> Gaussian:
-    if isinstance(q, Gaussian):
-        return q
-    if isinstance(q, LowRank):
-        return q.dense
+def _dense(q: MeanField) -> Gaussian:
     names = tuple(q.random_names)
     spread = torch.cat([q.std[name].reshape(-1) for name in names])
     variance = spread.square()
@@ -194,6 +184,33 @@ def _dense(q: MeanField | Gaussian | LowRank) -> Gaussian:
             f"{variance.dtype}; its covariance expects numbers nearer to 1, or all in float64"
         )
     return Gaussian(q.mean, variance.diag(), names)
+
+
+DENSE: dict[type, Callable[[Any], Gaussian]] = {
+    MeanField: _dense,
+    LowRank: operator.attrgetter("dense"),
+    Gaussian: lambda q: q,
+}
+"""Kind → the same distribution with its covariance written out."""
+
+
+def _gaussians(q0: Normal, q1: Normal) -> GaussianGeodesic:
+    dense = []
+    for q in (q0, q1):
+        rule = rule_for(DENSE, q)
+        if rule is None:
+            raise InputError(f"a {type(q).__name__} is not in DENSE; expected the rule that writes its covariance out")
+        dense.append(rule(q))
+    return GaussianGeodesic(*dense)
+
+
+GEODESICS: dict[tuple[type, type], Callable[[Any, Any], Path[Any]]] = {
+    (Delta, Delta): linear,
+    (Samples, Samples): SamplesGeodesic,
+    (MeanField, MeanField): MeanFieldGeodesic,
+    (Normal, Normal): _gaussians,
+}
+"""Kinds of two distributions → the geodesic between them."""
 
 
 def _smallest(matrix: Tensor) -> Tensor:

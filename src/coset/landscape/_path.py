@@ -10,6 +10,7 @@ from torch import Tensor
 from coset._checks import is_number
 from coset._values import Frozen
 from coset.distribution import Delta
+from coset.distribution.contract import require
 from coset.errors import InputError
 from coset.symmetry.action import memory_of
 from coset.symmetry.gather import transformed_by_functorch
@@ -85,9 +86,9 @@ def pointwise(points: Sequence[Mapping[str, Tensor]], rule: Callable[[Sequence[T
 
 def params_of(point: object, what: str) -> Mapping[str, Tensor]:
     """The parameters of a point given bare or as a ``Delta``."""
-    params = point.params if isinstance(point, Delta) else point
+    params = point
     if not isinstance(params, Mapping):
-        raise InputError(f"{what} is a {type(point).__name__}; expected a dict of parameters or a Delta")
+        params = require(point, Delta, what, "a dict of parameters or a Delta").params
     if not params:
         raise InputError(f"{what} has no parameters; expected at least one")
     for name, tensor in params.items():

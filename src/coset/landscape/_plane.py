@@ -15,6 +15,7 @@ from coset._show.progress import progress
 from coset.distribution import Samples
 from coset.errors import InputError
 from coset.landscape._path import Point, params_of
+from coset.posterior.inference.starting import draws_in
 from coset.posterior.layout import Layout
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.prediction.chunks import runner
@@ -138,8 +139,8 @@ def _check_grid(points: tuple[int, int], margin: float) -> None:
 def _vectors(problem: Problem, networks: Samples | Sequence[Point], what: str) -> Tensor:
     """The trained parameters of networks as vectors (S, D), in float64 and on the model's device."""
     layout = problem.layout
-    if isinstance(networks, Samples):
-        rows = layout.flatten(networks.flat)
+    if (many := draws_in(networks)) is not None:
+        rows = layout.flatten(many.flat)
     else:
         points = [params_of(network, f"{what} {number}") for number, network in enumerate(networks)]
         rows = torch.stack([layout.flatten(point) for point in points]) if points else torch.zeros(0, layout.size)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from coset._checks import check_count, check_positive
-from coset.distribution import Gaussian, LowRank, MeanField, Samples
+from coset.distribution import Normal
+from coset.distribution.contract import require
 from coset.errors import InputError
 from coset.landscape._functionals import Better
 from coset.landscape._reading import Reading, reading
@@ -188,6 +189,7 @@ class Seen:
         likelihood = wanted[0].likelihood
         like = run.outputs.double()
         self.q, self.run, self.exact, self.likelihood = q, run, draws.exact, likelihood
+        self.independent = draws.independent
         self.targets = likelihood.fit_targets(y.to(run.outputs.device), like)
         self.log_p = like.new_empty(draws.count, len(run.x))
         self.votes: Tensor | None = None
@@ -223,7 +225,7 @@ class Seen:
         Of ``Samples`` it is not known: draws of a chain depend on each other, and how well they stand for the posterior
         is a matter of the chains (``diagnose``), not of their number.
         """
-        if isinstance(self.q, Samples):
+        if not self.independent:
             return Reading(value)
         return Reading(value, 0.0) if self.exact else reading(value, influence)
 
@@ -299,9 +301,7 @@ def _right(seen: Seen) -> Reading:
 
 
 def _evidence_bound(seen: Seen, prior: Prior, temperature: float) -> Reading:
-    q = seen.q
-    if not isinstance(q, MeanField | Gaussian | LowRank):
-        raise InputError(f"q is a {type(q).__name__}, which has no entropy in closed form; expected a Gaussian")
+    q = require(seen.q, Normal, "q", "a Gaussian, whose entropy has a closed form")
     points = seen.log_p.shape[1]
     joint = seen.log_p.mean(1) + seen.log_priors[id(prior)] / points
     return seen.result(float(joint.mean()) + temperature * float(q.entropy()) / points, joint)

@@ -5,7 +5,7 @@ from typing import Any
 
 from coset.posterior._calibration import ReliabilityCurve, ece, plot_reliability, reliability
 from coset.posterior._diagnostics import Diagnostics, Mixing, diagnose
-from coset.posterior.fit import Fit, Trace
+from coset.posterior.fit import Fit, Round, Trace
 from coset.posterior.inference._elbo import elbo
 from coset.posterior.inference.ensemble import fit_ensemble
 from coset.posterior.inference.hmc import fit_hmc
@@ -54,6 +54,7 @@ __all__ = [
     "Predictive",
     "RealPredictive",
     "ReliabilityCurve",
+    "Round",
     "Scores",
     "SymmetrizedELBO",
     "TargetLikelihood",

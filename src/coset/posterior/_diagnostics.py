@@ -19,6 +19,7 @@ from coset._show.progress import progress
 from coset._show.tables import text_table
 from coset._values import Frozen
 from coset.alignment import SamplesAlignment, align_samples
+from coset.distribution.contract import require
 from coset.distribution.samples import Samples
 from coset.errors import InputError
 from coset.posterior.fit import Fit
@@ -187,8 +188,7 @@ def diagnose(
 def _checked(samples: Samples | Fit[Samples]) -> Samples:
     """The draws themselves, if there are enough of them."""
     found = samples.posterior if isinstance(samples, Fit) else samples
-    if not isinstance(found, Samples):
-        raise InputError(f"samples is a {type(found).__name__}; expected Samples, or a Fit that has found them")
+    require(found, Samples, "samples", "Samples, or a Fit that has found them")
     least = LEAST_DRAWS if found.chains > 1 else LEAST_DRAWS_ALONE
     if found.draws < least:
         raise InputError(f"samples is {_count(found.chains)} of {found.draws} draws; R̂ expects {least} draws or more")

@@ -1,5 +1,6 @@
 """What inference returns, and the loop all methods share: progress, divergence, checkpoints that resume."""
 
+import inspect
 import math
 import operator
 import re
@@ -12,12 +13,12 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from coset import callbacks
 from coset._checks import check_seed
 from coset._files.sealed import check_writable, checksum, kind, read_sealed, write_sealed
 from coset._show.progress import Ticker, progress
 from coset._values import Frozen
 from coset.errors import InputError
-from coset.posterior.priors import GaussianPrior
 from coset.posterior.problem import Problem
 from coset.train import DivergenceError
 from coset.train.randomness import own_global_state, stream, stream_seed
@@ -79,8 +80,16 @@ class Fit(Generic[Q]):
         return f"Fit({self.method}: {type(self.posterior).__name__}, {self.trace!r}, {self.seconds:.2f} s)"
 
 
-Callback = Callable[[int, Mapping[str, float]], bool | None]
-"""Called after each round with its number and record; True ends the run there."""
+@dataclass(frozen=True)
+class Round:
+    """A round of a run, which a callback is told: its ``number`` from 0, and its ``record`` in the trace."""
+
+    number: int
+    record: Mapping[str, float]
+
+
+Callback = callbacks.Callback[Round] | Callable[[int, Mapping[str, float]], bool | None]
+"""Called after each round; True ends the run there. A function of two arguments gets number and record, as in 0.1."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +108,26 @@ class Control:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
-        if self.callback is not None and not callable(self.callback):
-            raise InputError(f"callback is a {type(self.callback).__name__}; expected a function")
+        callbacks.check_callback(self.callback)
+
+    def ends(self, number: int, record: Mapping[str, float]) -> bool:
+        """Tell the callback of a round, if there is one; whether it ends the run."""
+        callback: Any = self.callback
+        if callback is None:
+            return False
+        return bool(callback(number, record) if _takes_two(callback) else callback(Round(number, record)))
+
+
+def _takes_two(callback: Callable[..., object]) -> bool:
+    """Whether a callback has the two arguments of 0.1."""
+    try:
+        inspect.signature(callback).bind(0, {})
+    except TypeError:
+        return False
+    except ValueError:
+        # Nothing is known of some functions written in C; so far all had two.
+        return True
+    return True
 
 
 def run_rounds(
@@ -137,7 +164,7 @@ def run_rounds(
         ended = False
         if records:
             bar.advance(len(records))
-            ended = control.callback is not None and bool(control.callback(len(records) - 1, records[-1]))
+            ended = control.ends(len(records) - 1, records[-1])
         for number in range(rounds if ended else len(records), rounds):
             since = time.perf_counter()
             record = dict(advance(number))
@@ -145,7 +172,7 @@ def run_rounds(
             _require_finite_values(state, method, number)
             records.append(record | {"seconds": time.perf_counter() - since})
             _tick(bar, record)
-            stop = control.callback is not None and bool(control.callback(number, records[-1]))
+            stop = control.ends(number, records[-1])
             last = number == rounds - 1 or stop
             if path is not None and (last or time.perf_counter() - written >= control.checkpoint_seconds):
                 write_sealed(path, KEY, FORMAT, state, {"run": identity, "records": records})
@@ -197,7 +224,7 @@ def _close(there: Any, here: Any) -> bool:
 
 
 def _prior_name(problem: Problem) -> str:
-    if isinstance(problem.prior, GaussianPrior):
+    if problem.prior_moments() is not None:
         return repr(problem.prior)
     # A function has no name that lasts; its values at two places tell it apart.
     values = [float(problem.log_prior(flat)) for flat in (problem.start, torch.ones_like(problem.start))]

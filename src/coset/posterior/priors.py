@@ -10,6 +10,7 @@ from torch import Size, Tensor
 
 from coset._checks import is_number
 from coset._values import Frozen
+from coset.distribution.contract import require
 from coset.errors import InputError
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -95,8 +96,7 @@ class Named(GaussianPrior):
             if not is_number(mean):
                 raise InputError(f"the mean of '{name}' is {mean!r}; expected a finite number")
             _check_deviation(f"the deviation of '{name}'", std)
-        if not isinstance(self.otherwise, GaussianPrior):
-            raise InputError(f"otherwise is a {type(self.otherwise).__name__}; expected a Gaussian prior")
+        require(self.otherwise, GaussianPrior, "otherwise", "a Gaussian prior")
 
     def check(self, names: Collection[str]) -> None:
         """Raise on a name that is no trained parameter: a misspelt one would count for nothing."""

@@ -33,6 +33,8 @@ class State:
     history: list[Epoch] = field(default_factory=list)
     best_epoch: int | None = None
     best: dict[str, Tensor] | None = None
+    ended: bool = False
+    """The callback wants no further epoch."""
 
 
 def snapshot(model: nn.Module) -> dict[str, Tensor]:

@@ -1,10 +1,10 @@
 """What training returns and reports."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from coset import callbacks
 from coset.train.metrics import Metrics
 
 
@@ -48,4 +48,5 @@ class Moment:
     record: Epoch | None = None
 
 
-Callback = Callable[[Moment], None]
+Callback = callbacks.Callback[Moment]
+"""Called after every step and every epoch; returning True ends the run with that epoch."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from coset._checks import is_count
 from coset._files.sealed import check_writable
 from coset._show.progress import Ticker, progress
+from coset.callbacks import check_callback
 from coset.errors import InputError
 from coset.train._checkpoint import State, load_checkpoint, save_checkpoint, snapshot
 from coset.train._identity import Identity, identify
@@ -56,7 +57,8 @@ def fit(
     ``device``: where to train, by default where the model is. ``channels_last`` keeps filters and feature maps
     with the channels innermost, which shortens steps of convolutional networks by about a fifth on a CPU, and needs a
     model that never calls ``view`` on feature maps. ``show``: a progress bar, by default on a terminal. ``callback`` is
-    called after every step and every epoch; what it raises ends the run.
+    called after every step and every epoch; if it returns True the run ends with that epoch, and the same call goes on
+    from its checkpoint; what it raises ends the run at once.
     """
     if not is_count(seed, 0):
         raise InputError(f"seed is {seed!r}, expected a whole number of at least 0")
@@ -64,6 +66,7 @@ def fit(
         raise InputError(f"checkpoint_seconds is {checkpoint_seconds!r}, expected a number of at least 0")
     if not isinstance(channels_last, bool):
         raise InputError(f"channels_last is {channels_last!r}, expected True or False")
+    check_callback(callback)
     data = _data(x, y, validation)
     if channels_last:
         check_images(x, "channels_last", 0)
@@ -170,4 +173,8 @@ def _train(
             save_checkpoint(*save_to, state)
             written = time.perf_counter()
         loss = torch.tensor(train.loss, device="cpu")
-        tell(run, Moment(epoch, (epoch + 1) * steps, loss, state.model, state.history[-1]))
+        tell(run, state, Moment(epoch, (epoch + 1) * steps, loss, state.model, state.history[-1]))
+        if state.ended:
+            if save_to is not None and not due:
+                save_checkpoint(*save_to, state)
+            return

@@ -90,7 +90,7 @@ def train_epoch(run: Run, state: State, epoch: int, bar: Ticker) -> Metrics:
         losses.append(loss)
         score += right
         if run.callback is not None:
-            tell(run, Moment(epoch, epoch * steps + index + 1, loss, state.model))
+            tell(run, state, Moment(epoch, epoch * steps + index + 1, loss, state.model))
         now = time.perf_counter()
         if now - looked >= LOOK or index == steps - 1:
             last = _require_finite_losses(losses, seen, epoch)
@@ -146,11 +146,11 @@ def validate(run: Run, model: nn.Module, data: tuple[Tensor, Tensor], epoch: int
     return metrics
 
 
-def tell(run: Run, moment: Moment) -> None:
+def tell(run: Run, state: State, moment: Moment) -> None:
     """Call the callback with generators of its own, so that what it draws does not change the run."""
     if run.callback is not None:
         with own_global_state(run.device):
-            run.callback(moment)
+            state.ended |= run.callback(moment) is True
 
 
 def _require_finite_losses(losses: list[Tensor], seen: int, epoch: int) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FUSED_DEVICES = frozenset({"cpu", "cuda"})
 
 
-def sgd(parameters: Sequence[nn.Parameter], recipe: "Recipe", fused: bool) -> Optimizer:
+def sgd(parameters: Sequence[Tensor], recipe: "Recipe", fused: bool) -> Optimizer:
     """Stochastic gradient descent with momentum (dampening 0), the decay added to the gradient."""
     return torch.optim.SGD(
         parameters,
@@ -30,28 +30,28 @@ def sgd(parameters: Sequence[nn.Parameter], recipe: "Recipe", fused: bool) -> Op
     )
 
 
-def adam(parameters: Sequence[nn.Parameter], recipe: "Recipe", fused: bool) -> Optimizer:
+def adam(parameters: Sequence[Tensor], recipe: "Recipe", fused: bool) -> Optimizer:
     """Kingma and Ba 2015, the decay added to the gradient."""
     return torch.optim.Adam(
         parameters, lr=recipe.learning_rate, betas=recipe.betas, weight_decay=recipe.weight_decay, fused=fused
     )
 
 
-def adamw(parameters: Sequence[nn.Parameter], recipe: "Recipe", fused: bool) -> Optimizer:
+def adamw(parameters: Sequence[Tensor], recipe: "Recipe", fused: bool) -> Optimizer:
     """Loshchilov and Hutter 2019: the decay applied to the weights themselves."""
     return torch.optim.AdamW(
         parameters, lr=recipe.learning_rate, betas=recipe.betas, weight_decay=recipe.weight_decay, fused=fused
     )
 
 
-OPTIMIZERS: dict[str, Callable[[Sequence[nn.Parameter], "Recipe", bool], Optimizer]] = {
+OPTIMIZERS: dict[str, Callable[[Sequence[Tensor], "Recipe", bool], Optimizer]] = {
     "sgd": sgd,
     "adam": adam,
     "adamw": adamw,
 }
 
 
-def make_optimizer(parameters: Sequence[nn.Parameter], recipe: "Recipe") -> Optimizer:
+def make_optimizer(parameters: Sequence[Tensor], recipe: "Recipe") -> Optimizer:
     """The recipe's optimizer, fused where every parameter lives on a device with fused kernels."""
     fused = all(p.device.type in FUSED_DEVICES and p.is_floating_point() for p in parameters)
     return OPTIMIZERS[recipe.optimizer](parameters, recipe, fused)

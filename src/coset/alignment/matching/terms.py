@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from coset._magnitudes import equivariant
-from coset.alignment._result import Network, points
+from coset.alignment._result import Weights, deviations, points
 from coset.distribution import Delta, MeanField
 from coset.distribution.rescaling import common_exponent, rescaled
 from coset.errors import InputError
@@ -65,7 +65,7 @@ def _precision(name: str, deviation: Tensor | None) -> Tensor:
 
 
 def build_terms(
-    sym: Symmetry, reference: Network, other: Network, divergence: str = "wasserstein", buffers: bool = False
+    sym: Symmetry, reference: Weights, other: Weights, divergence: str = "wasserstein", buffers: bool = False
 ) -> list[Term]:
     """The terms of all trained parameters that move, each tensor once; ``buffers``: running statistics too.
 
@@ -74,8 +74,7 @@ def build_terms(
     if divergence not in DIVERGENCES:
         raise InputError(f"divergence is {divergence!r}; expected one of {', '.join(DIVERGENCES)}")
     m0, m1 = points(reference), points(other)
-    s0 = reference.std if isinstance(reference, MeanField) else {}
-    s1 = other.std if isinstance(other, MeanField) else {}
+    s0, s1 = deviations(reference), deviations(other)
     names = matched_names(sym, [m0, m1], buffers, deviations=[s0, s1])
     terms: list[Term] = []
     for least in (torch.float32, torch.float64):

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from coset._checks import check_count
-from coset.distribution import Estimate, Gaussian, LowRank, MeanField
-from coset.errors import InputError
+from coset.distribution import Estimate, Normal
+from coset.distribution.contract import require
 from coset.posterior.fit import Control, Fit
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike, pose
@@ -16,7 +16,7 @@ from coset.posterior.problem import Data, PriorLike, pose
 
 def elbo(
     model: nn.Module,
-    q: MeanField | Gaussian | LowRank | Fit[Any],
+    q: Normal | Fit[Any],
     data: Data,
     *,
     likelihood: Likelihood | str = "categorical",
@@ -30,9 +30,8 @@ def elbo(
 
     The entropy is exact. At T = 1 this is a lower bound of log p(Y)/N, reached where q is the posterior.
     """
-    q = q.posterior if isinstance(q, Fit) else q
-    if not isinstance(q, MeanField | Gaussian | LowRank):
-        raise InputError(f"q is a {type(q).__name__}; expected a MeanField, a LowRank or a Gaussian, or a Fit of one")
+    given = q.posterior if isinstance(q, Fit) else q
+    q = require(given, Normal, "q", "a MeanField, a LowRank or a Gaussian, or a Fit of one")
     Control(seed)
     check_count("samples", samples, 2)
     check_count("batch_size", batch_size)

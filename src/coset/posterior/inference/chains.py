@@ -9,8 +9,8 @@ from torch import Tensor
 from coset._checks import is_number
 from coset.distribution.samples import Samples
 from coset.errors import InputError
-from coset.posterior.fit import Fit, device_stream
-from coset.posterior.inference.starting import Start, fresh_weights, weights_of
+from coset.posterior.fit import device_stream
+from coset.posterior.inference.starting import Start, draws_in, fresh_weights, weights_of
 from coset.posterior.problem import Problem
 from coset.train.randomness import stream_seed
 
@@ -128,11 +128,11 @@ def starts(problem: Problem, start: Start | Samples | None, spread: str | float,
     begins at ``start`` (None: the model's weights), and the others as ``spread`` says: "initial": see
     ``fresh_weights``; "prior": drawn from a Gaussian prior; a number s: from N(first, s²), 0 for all at one place.
     """
-    given = start.posterior if isinstance(start, Fit) else start
-    if isinstance(given, Samples):
-        first = problem.layout.flatten(given.flat).to(problem.start)
+    many = draws_in(start)
+    if many is not None:
+        first = problem.layout.flatten(many.flat).to(problem.start)
     else:
-        first = problem.start if given is None else problem.layout.flatten(weights_of(given, "start")).to(problem.start)
+        first = problem.start if start is None else problem.layout.flatten(weights_of(start, "start")).to(problem.start)
     if first.ndim > 1:
         if first.shape[:-1] != (chains,):
             raise InputError(f"start has the leading axes {tuple(first.shape[:-1])}; expected ({chains},), the chains")

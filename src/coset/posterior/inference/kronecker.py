@@ -11,6 +11,7 @@ from torch.nn.utils import vector_to_parameters
 from torch.utils.data import DataLoader, TensorDataset
 
 from coset._show.progress import progress
+from coset.distribution.contract import require
 from coset.distribution.samples import Samples
 from coset.errors import InputError
 from coset.posterior.fit import device_stream
@@ -44,8 +45,8 @@ def kronecker_posterior(
             f"structure is 'kron' and the likelihood a {type(problem.likelihood).__name__}; laplace-torch expects "
             f"Categorical, Bernoulli or GaussianNoise"
         )
-    assert isinstance(problem.prior, GaussianPrior), "checked before"
-    deviations = [problem.prior.moments(name, shape)[1] for name, shape in problem.layout.shapes.items()]
+    prior = require(problem.prior, GaussianPrior, "prior", "a Gaussian prior")
+    deviations = [prior.moments(name, shape)[1] for name, shape in problem.layout.shapes.items()]
     approximation = package.Laplace(
         model,
         "regression" if settings else "classification",

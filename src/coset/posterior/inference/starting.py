@@ -8,17 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coset.distribution.delta import Delta
-from coset.distribution.gaussian import Gaussian
-from coset.distribution.low_rank import LowRank
-from coset.distribution.mean_field import MeanField
+from coset.distribution.contract import Distribution
 from coset.distribution.samples import Samples
 from coset.errors import InputError
 from coset.posterior.fit import Fit
 from coset.posterior.problem import Problem
 from coset.train.randomness import own_global_state, seed_global_state
 
-Start = Mapping[str, Tensor] | Delta | MeanField | Gaussian | LowRank | Fit[Any]
+Start = Mapping[str, Tensor] | Distribution | Fit[Any]
 """Weights to begin at: a dict of them, a distribution with one centre (its mean), or a fit of either."""
 
 # What initialises a module again: torch's public name, and that of its attention layers.
@@ -37,16 +34,22 @@ def initial_weights(problem: Problem, start: Start | None) -> Tensor:
     return flat
 
 
-def points_of(*starts: Start | Samples | None) -> list[Mapping[str, Tensor]]:
+def points_of(*starts: Start | None) -> list[Mapping[str, Tensor]]:
     """What ``pose`` takes buffers and frozen parameters from: all that is said by networks to begin with."""
-    found = [start.posterior if isinstance(start, Fit) else start for start in starts if start is not None]
-    return [start.params if isinstance(start, Samples) else weights_of(start, "start") for start in found]
+    given = [start for start in starts if start is not None]
+    return [weights_of(start, "start") if (many := draws_in(start)) is None else many.params for start in given]
+
+
+def draws_in(start: object) -> Samples | None:
+    """The draws that are given to begin at, one for each chain or member; None where it is one network."""
+    found = start.posterior if isinstance(start, Fit) else start
+    return found if isinstance(found, Samples) else None
 
 
 def weights_of(start: Start, name: str) -> Mapping[str, Tensor]:
     """One network as a dict of weights. Draws have none to stand for all: their mean is no network of that function."""
     found = start.posterior if isinstance(start, Fit) else start
-    if isinstance(found, Delta | MeanField | Gaussian | LowRank):
+    if isinstance(found, Distribution) and found.centred:
         return found.mean
     if not isinstance(found, Mapping):
         raise InputError(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from coset._checks import check_count, check_seed
+from coset.distribution.contract import rule_for
 from coset.distribution.delta import Delta
 from coset.distribution.mean_field import MeanField
 from coset.distribution.mixture import Mixture
@@ -36,11 +37,15 @@ Posterior = Sampled | Mapping[str, Tensor] | Fit[Any]
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """``count`` draws of weights, ``draw(j)`` the j-th as one network; ``exact``: one is all there is to know."""
+    """``count`` draws of weights, ``draw(j)`` the j-th as one network; ``exact``: one is all there is to know.
+
+    ``independent``: the draws do not depend on each other, as those of a chain do.
+    """
 
     count: int
     exact: bool
     draw: Callable[[int], Mapping[str, Tensor]]
+    independent: bool = True
 
 
 def draws_of(q: Posterior, samples: int | None, seed: int | torch.Generator) -> Draws:
@@ -50,7 +55,7 @@ def draws_of(q: Posterior, samples: int | None, seed: int | torch.Generator) -> 
     an order in which any first few are spread over all. Of everything else, ``samples`` are drawn (128 if None), the
     j-th from a stream of its own that depends on the seed and on j only: distributions along a path see the same
     standard normal numbers. Draw j of a ``Mixture`` is draw j of one of its components, see ``_chosen``; if one has all
-    the weight, the draws are its own.
+    the weight, the draws are its own. ``DRAWS`` has the rules of single kinds.
     """
     if samples is not None:
         check_count("samples", samples)
@@ -58,27 +63,32 @@ def draws_of(q: Posterior, samples: int | None, seed: int | torch.Generator) -> 
         q = q.posterior
     if isinstance(q, Mapping):
         q = Delta(q)
-    if isinstance(q, Delta):
-        point = q.params
-        return Draws(1, True, lambda number: point)
-    if isinstance(q, Samples):
-        return _given(q, samples)
-    if isinstance(q, Mixture):
-        return _mixed(q, samples, seed)
     if isinstance(q, type) or not isinstance(q, Sampled):
         raise InputError(f"q is a {type(q).__name__}; expected a distribution over weights, a dict of them or a Fit")
-    root, count = _root(seed), samples or SAMPLES
-    if isinstance(q, MeanField) and not q.random_names:
-        return draws_of(q.mean, samples, seed)
-    if isinstance(q, MeanField) and len({(q.mean[name].dtype, q.mean[name].device) for name in q.random_names}) == 1:
-        return Draws(count, False, _flat(q, root))
-    distribution = q
+    return (rule_for(DRAWS, q) or _drawn)(q, samples, seed)
+
+
+def _drawn(q: Sampled, samples: int | None, seed: int | torch.Generator) -> Draws:
+    root = _root(seed)
 
     def draw(number: int) -> dict[str, Tensor]:
-        drawn = distribution.sample(1, stream("predictive", root, number))
+        drawn = q.sample(1, stream("predictive", root, number))
         return {name: tensor[0] for name, tensor in drawn.items()}
 
-    return Draws(count, False, draw)
+    return Draws(samples or SAMPLES, False, draw)
+
+
+def _point(q: Delta, samples: int | None, seed: int | torch.Generator) -> Draws:
+    return Draws(1, True, lambda number: q.params)
+
+
+def _mean_field(q: MeanField, samples: int | None, seed: int | torch.Generator) -> Draws:
+    root = _root(seed)
+    if not q.random_names:
+        return _point(Delta(q.mean), samples, root)
+    if len({(q.mean[name].dtype, q.mean[name].device) for name in q.random_names}) > 1:
+        return _drawn(q, samples, root)
+    return Draws(samples or SAMPLES, False, _flat(q, root))
 
 
 def _flat(q: MeanField, root: int) -> Callable[[int], dict[str, Tensor]]:
@@ -100,7 +110,7 @@ def _flat(q: MeanField, root: int) -> Callable[[int], dict[str, Tensor]]:
     return draw
 
 
-def _given(q: Samples, samples: int | None) -> Draws:
+def _given(q: Samples, samples: int | None, seed: int | torch.Generator) -> Draws:
     total = len(q)
     count = total if samples is None else min(samples, total)
     # The middle of each of ``count`` equal stretches.
@@ -110,7 +120,7 @@ def _given(q: Samples, samples: int | None) -> Draws:
     def draw(number: int) -> dict[str, Tensor]:
         return q.draw(*divmod(spaced[order[number]], q.draws))
 
-    return Draws(count, False, draw)
+    return Draws(count, False, draw, independent=False)
 
 
 def _mixed(q: Mixture, samples: int | None, seed: int | torch.Generator) -> Draws:
@@ -151,9 +161,18 @@ def _chosen(weights: Tensor, root: int, height: int) -> Callable[[int], int]:
     return component
 
 
-def _height(q: Mixture) -> int:
-    """1 for a mixture without mixtures in it; a component's is always less than the mixture's."""
-    return 1 + max((_height(part) for part in q.components if isinstance(part, Mixture)), default=0)
+DRAWS: dict[type, Callable[[Any, int | None, int | torch.Generator], Draws]] = {
+    Delta: _point,
+    MeanField: _mean_field,
+    Samples: _given,
+    Mixture: _mixed,
+}
+"""Kind → its draws, for (q, samples, seed); all other kinds are asked for one ``sample`` at a time."""
+
+
+def _height(q: object) -> int:
+    """1 for a mixture without mixtures in it, 0 for what is none; a component's is always less than the mixture's."""
+    return 1 + max(map(_height, q.components)) if hasattr(q, "components") else 0
 
 
 def _odd_prime(number: int) -> int:
