@@ -13,14 +13,14 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from architectures import CASES, evaluate, made, randomized
-from coset.alignment.matching import feature_moments
-from coset.alignment.matching.activations import match_activations
+from coset.alignment.matching.activations import STATISTICS, match_activations
 from coset.alignment.matching.feature_assignment import assign, objective
 from coset.alignment.matching.feature_hidden_signs import settle_signs
-from coset.alignment.matching.feature_moments import STATISTICS, Moments, merged, moments
 from coset.alignment.matching.feature_signs import solve
 from coset.errors import InputError
 from coset.models import MLP, build
+from coset.running import moments as running_moments
+from coset.running.moments import PairMoments, merged_pairs, pair_moments_of
 from coset.symmetry import Family, Parameter, Symmetry, discover
 from coset.symmetry.axes import Product, Units
 from coset.symmetry.structure import UnitClass
@@ -143,12 +143,12 @@ def test_covariance_pools_places_and_correlation_adds_them():
 
 @pytest.mark.parametrize("mean", [0.0, 1e6])
 def test_streamed_moments_against_two_passes(mean, monkeypatch):
-    monkeypatch.setattr(feature_moments, "_ENTRIES", 40)
+    monkeypatch.setattr(running_moments, "_ENTRIES", 40)
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randn(4, 101, generator=generator, dtype=torch.float64) + mean for _ in range(2))
     # The last samples are far from the first ones.
     x[:, 60:] += 3 + mean
-    streamed = merged(moments(x[:, :37], y[:, :37]), moments(x[:, 37:], y[:, 37:]))
+    streamed = merged_pairs(pair_moments_of(x[:, :37], y[:, :37]), pair_moments_of(x[:, 37:], y[:, 37:]))
     a, b = x.numpy(), y.numpy()
     assert streamed.count == 101
     assert np.allclose(streamed.mean.numpy(), [a.mean(1), b.mean(1)], rtol=1e-14)
@@ -163,7 +163,7 @@ def test_dead_units_correlate_with_nothing():
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randn(3, 50, generator=generator, dtype=torch.float64) for _ in range(2))
     x[1], y[2] = 0.1, 0  # a tenth has no exact binary form: its mean is off by rounding
-    score = STATISTICS["correlation"](moments(x, y))
+    score = STATISTICS["correlation"](pair_moments_of(x, y))
     assert bool(torch.isfinite(score).all())
     assert torch.equal(score[1], torch.zeros(3, dtype=torch.float64))
     assert torch.equal(score[:, 2], torch.zeros(3, dtype=torch.float64))
@@ -404,11 +404,11 @@ def test_bad_input_is_refused_by_name():
 
 
 def test_moments_are_values():
-    one = moments(torch.ones(2, 3), torch.ones(2, 3))
+    one = pair_moments_of(torch.ones(2, 3), torch.ones(2, 3))
     with pytest.raises(AttributeError):
         one.count = 4
-    assert isinstance(merged(one, one), Moments)
-    assert merged(one, one).count == 6
+    assert isinstance(merged_pairs(one, one), PairMoments)
+    assert merged_pairs(one, one).count == 6
 
 
 @pytest.mark.parametrize("data", [torch.zeros(10, 6), torch.ones(1, 6), torch.ones(8, 6)])

@@ -8,11 +8,11 @@ import torch
 
 from coset.alignment import align, align_many, align_samples, mean, merge, spherical
 from coset.alignment._agreement import agreement
-from coset.alignment.matching.feature_moments import moments as feature_moments
 from coset.alignment.merging.layer_statistics import moments as channel_moments
 from coset.distribution import LowRank, MeanField, Samples
 from coset.errors import InputError
 from coset.models import MLP
+from coset.running.moments import pair_moments_of as feature_moments
 from declared import declared
 
 SCALES = [

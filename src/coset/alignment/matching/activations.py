@@ -1,7 +1,7 @@
 """``"activations"``: match units by what they compute on data (Li et al. 2016; Ainsworth et al. 2023, section 3.1)."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -16,11 +16,29 @@ from coset.alignment.inputs import check_pair
 from coset.alignment.matching.feature_assignment import Scores, assign, objective
 from coset.alignment.matching.feature_calls import Watch, fitted, run
 from coset.alignment.matching.feature_hidden_signs import settle_signs
-from coset.alignment.matching.feature_moments import STATISTICS, Moments, merged, moments
 from coset.alignment.matching.features import Key, Placement, find_features, units_by_samples, unseen
 from coset.alignment.matching.weights import ascend_classes
 from coset.errors import InputError
+from coset.running.moments import PairMoments, merged_pairs, pair_moments_of
 from coset.symmetry import Element, Symmetry
+
+
+def covariance(of: PairMoments) -> Tensor:
+    """Cov(x_i, y_j), (N, N)."""
+    return of.cross / of.count
+
+
+def correlation(of: PairMoments) -> Tensor:
+    """Cov(x_i, y_j)/(σ_i σ_j), (N, N); 0 for dead units, which do not vary by more than rounding."""
+    deviation = (of.squares / of.count).sqrt()
+    alive = deviation > of.rounding * of.mean.abs()
+    inverse = torch.where(alive, 1 / torch.where(alive, deviation, 1), 0)
+    return inverse[0][:, None] * (of.cross / of.count) * inverse[1]
+
+
+STATISTICS: dict[str, Callable[[PairMoments], Tensor]] = {"correlation": correlation, "covariance": covariance}
+"""How alike unit i of one network and unit j of another are, from their moments."""
+
 
 Params = Mapping[str, Tensor]
 
@@ -97,7 +115,7 @@ class _Session:
     places: Mapping[str, tuple[Placement, ...]]
     statistic: str
     callback: Callback | None
-    gathered: dict[tuple[object, ...], Moments] = field(default_factory=dict)
+    gathered: dict[tuple[object, ...], PairMoments] = field(default_factory=dict)
     steps: int = 0
     stopped: bool = False
     stopped_at_class: bool = False
@@ -109,10 +127,10 @@ class _Session:
             x, y = (self._features(params, batch) for params in fit)
             for place in list(x):
                 mine = x.pop(place)
-                found = moments(mine, y.pop(place).to(mine.device))
+                found = pair_moments_of(mine, y.pop(place).to(mine.device))
                 _check_finite(found, place, number)
                 key = self._key(place)
-                self.gathered[key] = merged(self.gathered[key], found) if key in self.gathered else found
+                self.gathered[key] = merged_pairs(self.gathered[key], found) if key in self.gathered else found
             bar.advance(note=f"batch {number + 1}")
             if self.callback is not None:
                 here = objective(self.sym, self.scores(), self.sym.identity())
@@ -228,7 +246,7 @@ def _checked(batch: Tensor, number: int) -> Tensor:
     return batch
 
 
-def _check_finite(found: Moments, place: Placement, number: int) -> None:
+def _check_finite(found: PairMoments, place: Placement, number: int) -> None:
     fine = torch.isfinite(found.squares).all(1).tolist()
     if not all(fine):
         whose = "the other network" if fine[0] else "the reference"
