@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from architectures import CASES, made, randomized
 from coset.alignment.matching.feature_calls import Watch, fitted, run
+from coset.alignment.matching.feature_places import find_features, units_by_samples
 from coset.alignment.matching.feature_signs import signs_at
-from coset.alignment.matching.features import find_features, units_by_samples
 from coset.errors import InputError
 from coset.symmetry import Symmetry
 from coset.symmetry.axes import Fixed, Product, Units

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from tiny_groups import LINEAR, tiny, weights
 
 from coset.alignment import align
-from coset.alignment.matching.places import layout_of
+from coset.alignment.matching.class_places import layout_of
+from coset.alignment.matching.products import build_terms, matched_names
 from coset.alignment.matching.scores import Scoring
-from coset.alignment.matching.terms import build_terms, matched_names
 from coset.distribution import MeanField
 from coset.errors import InputError
 from coset.models import MLP

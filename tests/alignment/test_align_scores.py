@@ -10,9 +10,9 @@ from tiny_groups import LINEAR, TINY, inner_product, inner_products, numbered, t
 
 from architectures import CASES, made, randomized
 from coset.alignment.matching import scores as scores_module
-from coset.alignment.matching.places import layout_of
+from coset.alignment.matching.class_places import layout_of
+from coset.alignment.matching.products import Term, build_terms
 from coset.alignment.matching.scores import Scoring
-from coset.alignment.matching.terms import Term, build_terms
 from coset.symmetry.axes import Units, units_of
 
 SEEDS = st.integers(0, 2**31)

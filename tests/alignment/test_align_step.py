@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tiny_groups import LINEAR, inner_product, inner_products, numbered, tiny, weights
 
 from architectures import made, randomized
-from coset.alignment.matching.places import Move, layout_of
+from coset.alignment.matching.class_places import ClassMove, layout_of
+from coset.alignment.matching.products import build_terms
 from coset.alignment.matching.scores import Scoring
 from coset.alignment.matching.step import TreeStep, move_scores
-from coset.alignment.matching.terms import build_terms
 from coset.distribution import MeanField
 
 SEEDS = st.integers(0, 2**31)
@@ -100,7 +100,7 @@ def test_any_choice_of_active_classes_is_exact(name, seed):
         for active in itertools.combinations(layout.tree(root), count):
             if any(layout.coupled[one] & set(active) for one in active):
                 continue
-            found = stepped(scoring, Move(root, frozenset(active)), g).best()
+            found = stepped(scoring, ClassMove(root, frozenset(active)), g).best()
             best = float(inner_products(sym, left, right, g, active).max())
             assert inner_product(sym, left, found, right) == pytest.approx(best, rel=0, abs=1e-10)
 

@@ -11,10 +11,10 @@ from tiny_groups import TINY, inner_product, inner_products, tiny, weights
 from architectures import Attention, attention_symmetry, randomized
 from coset.alignment import align
 from coset.alignment.matching.ascent import ascend
-from coset.alignment.matching.places import layout_of
+from coset.alignment.matching.class_places import layout_of
+from coset.alignment.matching.products import build_terms
 from coset.alignment.matching.relaxation import relax
 from coset.alignment.matching.scores import Scoring
-from coset.alignment.matching.terms import build_terms
 from coset.alignment.matching.weights import ascend_classes
 from coset.models import MLP
 from coset.symmetry import Symmetry, discover

@@ -18,7 +18,7 @@ from coset.posterior.symmetrized.drawn import Drawn
 from coset.posterior.symmetrized.noise import NoiseComparison
 from coset.posterior.symmetrized.orbit import orbit
 from coset.posterior.symmetrized.pairs import unit_log_probs
-from coset.posterior.symmetrized.places import MOST_BLOCKS, Places, blocks_of
+from coset.posterior.symmetrized.strides import MOST_BLOCKS, Places, blocks_of
 from coset.posterior.symmetrized.units import unknowns
 
 DOUBLE = {"dtype": torch.float64}

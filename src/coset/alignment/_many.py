@@ -17,10 +17,10 @@ from coset.alignment._result import Callback, Step, T, carried, marginals, point
 from coset.alignment.averages import mean
 from coset.alignment.inputs import check_networks
 from coset.alignment.matching.ascent import Clock, ascend
-from coset.alignment.matching.places import Layout, layout_of
+from coset.alignment.matching.class_places import ClassLayout, layout_of
+from coset.alignment.matching.products import build_terms
 from coset.alignment.matching.relaxation import relax
 from coset.alignment.matching.scores import Scoring
-from coset.alignment.matching.terms import build_terms
 from coset.callbacks import check_callback
 from coset.distribution.rescaling import common_exponent, rescaled
 from coset.errors import InputError
@@ -138,7 +138,7 @@ class _Session(Generic[T]):
         unit: int = 0,
     ) -> None:
         self.finite = finite
-        self.layout: Layout = layout_of(finite)
+        self.layout: ClassLayout = layout_of(finite)
         self.networks = networks
         self.thorough = thorough
         self.generator = torch.Generator().manual_seed(seed)

@@ -16,10 +16,10 @@ from coset.alignment._agreement import agreement
 from coset.alignment._result import Callback, Step
 from coset.alignment.inputs import check_network
 from coset.alignment.matching.ascent import Clock, ascend
-from coset.alignment.matching.places import layout_of
+from coset.alignment.matching.class_places import layout_of
+from coset.alignment.matching.products import build_terms, matched_names
 from coset.alignment.matching.relaxation import relax as relax_all
 from coset.alignment.matching.scores import Scoring
-from coset.alignment.matching.terms import build_terms, matched_names
 from coset.alignment.matching.weights import GAUGES
 from coset.callbacks import check_callback
 from coset.distribution import Samples, act_each, normalize_scales

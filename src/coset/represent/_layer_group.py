@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from coset.alignment.matching.features import check_model
+from coset.alignment.matching.feature_places import check_model
 from coset.errors import InputError
 from coset.represent._features import ChannelAxis, channel_position, features
 from coset.represent._layer_layout import parts_of

@@ -16,7 +16,7 @@ from coset.alignment.inputs import check_pair
 from coset.alignment.matching.feature_assignment import Scores, assign, objective
 from coset.alignment.matching.feature_calls import Watch, fitted, run
 from coset.alignment.matching.feature_hidden_signs import settle_signs
-from coset.alignment.matching.features import Key, Placement, find_features, units_by_samples, unseen
+from coset.alignment.matching.feature_places import FeaturePlacement, Key, find_features, units_by_samples, unseen
 from coset.alignment.matching.weights import ascend_classes
 from coset.errors import InputError
 from coset.running.moments import PairMoments, merged_pairs, pair_moments_of
@@ -112,7 +112,7 @@ class _Session:
     sym: Symmetry
     model: nn.Module
     networks: tuple[Params, Params]
-    places: Mapping[str, tuple[Placement, ...]]
+    places: Mapping[str, tuple[FeaturePlacement, ...]]
     statistic: str
     callback: Callback | None
     gathered: dict[tuple[object, ...], PairMoments] = field(default_factory=dict)
@@ -138,12 +138,12 @@ class _Session:
                 if self.stopped:
                     return
 
-    def _features(self, params: Params, batch: Tensor) -> dict[Placement, Tensor]:
+    def _features(self, params: Params, batch: Tensor) -> dict[FeaturePlacement, Tensor]:
         """What one network computes on a batch, at every place: (units, samples)."""
-        wanted: dict[Key, list[Placement]] = {}
+        wanted: dict[Key, list[FeaturePlacement]] = {}
         for place in chain(*self.places.values()):
             wanted.setdefault(place.site.key, []).append(place)
-        features: dict[Placement, Tensor] = {}
+        features: dict[FeaturePlacement, Tensor] = {}
 
         def see(call: int, argument: int, _name: str, tensor: Tensor) -> None:
             for place in wanted.get((call, argument), ()):
@@ -160,7 +160,7 @@ class _Session:
                 )
         return features
 
-    def _key(self, place: Placement) -> tuple[object, ...]:
+    def _key(self, place: FeaturePlacement) -> tuple[object, ...]:
         """Which features are pooled: places are normalised one by one for correlations, and are samples of one
         population for covariances, as far as they show the same signs.
         """
@@ -211,7 +211,7 @@ def _on_weights(
     sym: Symmetry,
     networks: tuple[Params, Params],
     g: Element,
-    places: Mapping[str, tuple[Placement, ...]],
+    places: Mapping[str, tuple[FeaturePlacement, ...]],
     seed: int,
 ) -> tuple[Element, tuple[str, ...]]:
     """Match what features do not show on the weights, given all the rest; and what to tell the user of it."""
@@ -246,7 +246,7 @@ def _checked(batch: Tensor, number: int) -> Tensor:
     return batch
 
 
-def _check_finite(found: PairMoments, place: Placement, number: int) -> None:
+def _check_finite(found: PairMoments, place: FeaturePlacement, number: int) -> None:
     fine = torch.isfinite(found.squares).all(1).tolist()
     if not all(fine):
         whose = "the other network" if fine[0] else "the reference"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from coset.alignment.assignment import WarmAssignment
-from coset.alignment.matching.places import Move
+from coset.alignment.matching.class_places import ClassMove
 from coset.alignment.matching.scores import Scoring
 from coset.alignment.matching.step import TreeStep, move_scores
 from coset.symmetry import Element
@@ -48,7 +48,7 @@ def ascend(
     start: Element,
     generator: torch.Generator,
     *,
-    moves: Sequence[Move] | None = None,
+    moves: Sequence[ClassMove] | None = None,
     report: Report | None = None,
     clock: Clock | None = None,
 ) -> Climb:
@@ -73,7 +73,7 @@ def ascend(
 class _Ascent:
     """The moves of an ascent: what each depends on, and the prices its assignments begin with."""
 
-    def __init__(self, scoring: Scoring, moves: Sequence[Move], generator: torch.Generator, clock: Clock) -> None:
+    def __init__(self, scoring: Scoring, moves: Sequence[ClassMove], generator: torch.Generator, clock: Clock) -> None:
         self.scoring = scoring
         self.moves = list(moves)
         self.generator = generator
@@ -147,7 +147,7 @@ class _Ascent:
         names = _carrying(self.scoring, tree)
         value = self.scoring.objective(g, names)
         best, most = g, ROUNDING * _precision(self.scoring) * abs(value)
-        whole = Move(root, frozenset().union(*(self.moves[number].active for number in own)))
+        whole = ClassMove(root, frozenset().union(*(self.moves[number].active for number in own)))
         scores = {name: self.scoring.scores(name, g, apart=True) for name in tree}
         together = TreeStep(layout, whole, g, scores).best()
         for number in sorted(own):

@@ -15,7 +15,7 @@ from coset._show.progress import progress
 from coset.alignment._agreement import agreement
 from coset.alignment._result import Alignment, Callback, Step, T, points
 from coset.alignment.inputs import check_pair, check_start
-from coset.alignment.matching.features import check_model
+from coset.alignment.matching.feature_places import check_model
 from coset.alignment.matching.losses import Batch, Criterion, Loss, Objective, Params, Setting, objective_of
 from coset.alignment.matching.random_batches import again, endless, fixed
 from coset.alignment.matching.sinkhorn_operator import permutation_of

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from coset.alignment.matching.places import Place
+from coset.alignment.matching.class_places import ClassPlace
 from coset.symmetry import Symmetry
 from coset.symmetry.structure import Appearance, Stretch, ancestors
 
@@ -26,7 +26,7 @@ def over_group(sym: Symmetry, tensor: Tensor, stretches: Sequence[Stretch], sign
     return tensor
 
 
-def beside(sym: Symmetry, place: Place, rows: Tensor, signed: bool) -> Tensor:
+def beside(sym: Symmetry, place: ClassPlace, rows: Tensor, signed: bool) -> Tensor:
     """Rows of a stretch at the positions of a place (N, R, rest), averaged over what stands beside the class."""
     assert place.positions is not None
     positions = place.positions

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from coset.alignment.assignment import WarmAssignment
 from coset.alignment.matching.ascent import Clock, Report
+from coset.alignment.matching.class_places import ClassMove, ClassPlace, sym_units
 from coset.alignment.matching.orbit_means import unit_orbits
-from coset.alignment.matching.places import Move, Place, sym_units
+from coset.alignment.matching.products import Term
 from coset.alignment.matching.scores import Scores, Scoring, add_product
 from coset.alignment.matching.step import TreeStep, counted_places
-from coset.alignment.matching.terms import Term
 from coset.symmetry import Element
 from coset.symmetry.action import Action
 
@@ -21,7 +21,7 @@ from coset.symmetry.action import Action
 class _Factor:
     """Scores left · rightᵀ of one place, not multiplied out."""
 
-    place: Place
+    place: ClassPlace
     term: Term
     right: Tensor
 
@@ -34,7 +34,7 @@ class MeanScores:
     parameters.
     """
 
-    def __init__(self, scoring: Scoring, move: Move) -> None:
+    def __init__(self, scoring: Scoring, move: ClassMove) -> None:
         self.scoring = scoring
         self._whole: dict[str, Scores] = {}
         self._factors: dict[str, list[_Factor]] = {}
@@ -184,7 +184,7 @@ class _Gradient:
         return vertex, slope
 
 
-def _value(scoring: Scoring, move: Move, scores: dict[str, Scores], g: Element | None) -> float:
+def _value(scoring: Scoring, move: ClassMove, scores: dict[str, Scores], g: Element | None) -> float:
     """⟨∇f, g⟩ over the tree of a move; None stands for the average over the group."""
     layout = scoring.layout
     if g is not None:

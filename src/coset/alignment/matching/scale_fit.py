@@ -10,7 +10,7 @@ from scipy.optimize import OptimizeResult, minimize
 from torch import Tensor
 
 from coset._magnitudes import exponent, scaled
-from coset.alignment.matching.terms import matched_names
+from coset.alignment.matching.products import matched_names
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.incidence import rows_along, spread
 from coset.symmetry.structure import Stretch

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from coset.alignment.matching import orbit_means as averages
-from coset.alignment.matching.places import Layout, Place
-from coset.alignment.matching.terms import Term
+from coset.alignment.matching.class_places import ClassLayout, ClassPlace
+from coset.alignment.matching.products import Term
 from coset.symmetry import Element
 from coset.symmetry.action import Action
 from coset.symmetry.action import Move as Moved
@@ -39,7 +39,7 @@ class Scoring:
     units of its neighbour have moved since, only these columns are multiplied again.
     """
 
-    def __init__(self, layout: Layout, terms: Sequence[Term]) -> None:
+    def __init__(self, layout: ClassLayout, terms: Sequence[Term]) -> None:
         self.layout = layout
         self.terms: dict[str, list[Term]] = {}
         for term in terms:
@@ -63,12 +63,12 @@ class Scoring:
         others = frozenset(name for place in self.layout.places[owner] for name in self._neighbours[id(place)])
         return others if followed is None else others | {followed}
 
-    def is_constant(self, place: Place) -> bool:
+    def is_constant(self, place: ClassPlace) -> bool:
         """Whether the scores of a place depend on no other class."""
         return not self._neighbours[id(place)]
 
     def scores(
-        self, owner: str, g: Element | None, places: Sequence[Place] | None = None, *, apart: bool = False
+        self, owner: str, g: Element | None, places: Sequence[ClassPlace] | None = None, *, apart: bool = False
     ) -> Scores:
         """The scores of a class at element ``g``, or on average over the group; ``places``: only of these.
 
@@ -106,7 +106,7 @@ class Scoring:
                 total += float(torch.mul(term.left.reshape(moved.shape), moved).sum(dtype=torch.float64))
         return total
 
-    def _unchanging(self, owner: str, places: Sequence[Place], action: Action | None) -> Scores:
+    def _unchanging(self, owner: str, places: Sequence[ClassPlace], action: Action | None) -> Scores:
         whole = len(places) == len(self.layout.places[owner])
         if whole and owner in self._constant:
             return self._constant[owner]
@@ -118,7 +118,7 @@ class Scoring:
             self._constant[owner] = total
         return total
 
-    def _place_scores(self, place: Place, number: int, term: Term, action: Action) -> Tensor:
+    def _place_scores(self, place: ClassPlace, number: int, term: Term, action: Action) -> Tensor:
         """The scores of one place as they are kept: not to be written to."""
         key = (id(place), number)
         versions = tuple(self._versions[name] for name in self._neighbours[id(place)])
@@ -135,7 +135,7 @@ class Scoring:
         self._kept[key] = _Kept(scores, moves, versions)
         return scores
 
-    def _few_changed(self, place: Place, kept: _Kept | None, moves: list[Moved]) -> Tensor | None:
+    def _few_changed(self, place: ClassPlace, kept: _Kept | None, moves: list[Moved]) -> Tensor | None:
         """The positions along the only other stretch that come from elsewhere now, if they are less than half."""
         if kept is None or len(moves) != 1 or place.beside:
             return None
@@ -144,7 +144,7 @@ class Scoring:
         changed = torch.nonzero((before[0] != now[0]) | (before[1] != now[1])).flatten()
         return changed if 2 * len(changed) < stretch.size else None
 
-    def _difference(self, place: Place, term: Term, before: Moved, now: Moved, changed: Tensor) -> Tensor:
+    def _difference(self, place: ClassPlace, term: Term, before: Moved, now: Moved, changed: Tensor) -> Tensor:
         """The change of the scores due to the columns that changed."""
         stretch = self._others(place)[0]
         structure = self.layout.sym.structures[place.parameter]
@@ -161,13 +161,13 @@ class Scoring:
             left, delta = left[place.positions], delta[place.positions]
         return left.flatten(1) @ delta.flatten(1).T
 
-    def left(self, place: Place, term: Term) -> Tensor:
+    def left(self, place: ClassPlace, term: Term) -> Tensor:
         """The left side of a place (N, R): units in rows, everything but the class in columns."""
         structure = self.layout.sym.structures[place.parameter]
         rows = _rows(term.left.reshape(structure.sizes), structure.stretches[place.stretch].dims)
         return rows if place.positions is None else rows[place.positions.to(rows.device)].flatten(1)
 
-    def right(self, place: Place, term: Term, action: Action | None, *, apart: bool = False) -> Tensor:
+    def right(self, place: ClassPlace, term: Term, action: Action | None, *, apart: bool = False) -> Tensor:
         """The right side of a place (N, R), moved along all that is not the class; it may be a view of the term.
 
         Without an action it is the average over the group, ``apart``: over the classes beside it along its stretch.
@@ -184,7 +184,7 @@ class Scoring:
             picked = picked * factor.to(picked)[..., None]
         return picked.flatten(1)
 
-    def _beside(self, place: Place, g: Element) -> tuple[Tensor, Tensor | None]:
+    def _beside(self, place: ClassPlace, g: Element) -> tuple[Tensor, Tensor | None]:
         """Old positions (N, R) with the members beside the class in their new order, and the signs these bring.
 
         The class and the classes around it stay where they are: its blocks are compared as if each were in place.
@@ -226,11 +226,11 @@ class Scoring:
         whole = term.right.reshape(structure.sizes)
         return apply(whole, passes) if passes else whole
 
-    def _others(self, place: Place) -> list[Stretch]:
+    def _others(self, place: ClassPlace) -> list[Stretch]:
         stretches = self.layout.sym.structures[place.parameter].stretches
         return [stretch for number, stretch in enumerate(stretches) if number != place.stretch]
 
-    def _dependencies(self, place: Place) -> tuple[str, ...]:
+    def _dependencies(self, place: ClassPlace) -> tuple[str, ...]:
         """The classes other than its own that move the entries of a place, and those around these."""
         names: set[str] = {member.name for member in place.beside}
         for stretch in self._others(place):
@@ -249,7 +249,7 @@ class Scoring:
         return needed <= max(KEPT_BYTES, weights // 2)
 
 
-def add_product(total: Scores, place: Place, term: Term, left: Tensor, right: Tensor) -> None:
+def add_product(total: Scores, place: ClassPlace, term: Term, left: Tensor, right: Tensor) -> None:
     """Add left · rightᵀ, the scores of a place, to the total, in place where there is one."""
     parity = place.parity if term.signed else frozenset()
     if parity in total:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coset.alignment.assignment import assign
-from coset.alignment.matching.places import Layout, Move, Place
+from coset.alignment.matching.class_places import ClassLayout, ClassMove, ClassPlace
 from coset.alignment.matching.scores import Scores, Scoring
 from coset.symmetry import Element
 from coset.symmetry.group import full_map
@@ -39,13 +39,13 @@ class _Blocks:
     inside: NDArray[np.int64]
 
 
-def move_scores(scoring: Scoring, move: Move, g: Element | None) -> dict[str, Scores]:
+def move_scores(scoring: Scoring, move: ClassMove, g: Element | None) -> dict[str, Scores]:
     """The scores of every class of a move's tree at element ``g``, or on average over the group."""
     layout = scoring.layout
     return {name: scoring.scores(name, g, counted_places(layout, move, name)) for name in layout.tree(move.root)}
 
 
-def counted_places(layout: Layout, move: Move, name: str) -> tuple[Place, ...]:
+def counted_places(layout: ClassLayout, move: ClassMove, name: str) -> tuple[ClassPlace, ...]:
     """The places of a class that count for it: entries shared with another class of the tree count once.
 
     They count where something is assigned; of two classes at the same entries only one is, or is in blocks that are.
@@ -66,7 +66,7 @@ class TreeStep:
     is in old unit j into new unit i; the value of a pair of blocks is that of the best assignment between their units.
     """
 
-    def __init__(self, layout: Layout, move: Move, g: Element, scores: Mapping[str, Scores]) -> None:
+    def __init__(self, layout: ClassLayout, move: ClassMove, g: Element, scores: Mapping[str, Scores]) -> None:
         """``scores``: of every class of the tree, see ``move_scores``; ``g``: what is not assigned stays as in it."""
         self.layout = layout
         self.sym = layout.sym

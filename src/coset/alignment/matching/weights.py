@@ -14,11 +14,11 @@ from coset.alignment._agreement import agreement
 from coset.alignment._result import Alignment, Callback, Network, Step, T, carried, marginals, points
 from coset.alignment.inputs import check_start
 from coset.alignment.matching.ascent import Climb, Clock, ascend
-from coset.alignment.matching.places import Move, layout_of
+from coset.alignment.matching.class_places import ClassMove, layout_of
+from coset.alignment.matching.products import build_terms, ordinary_pair
 from coset.alignment.matching.relaxation import relax as relax_all
 from coset.alignment.matching.scale_fit import fit_scales
 from coset.alignment.matching.scores import Scoring
-from coset.alignment.matching.terms import build_terms, ordinary_pair
 from coset.distribution import normalize_scales
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
@@ -152,7 +152,7 @@ def ascend_classes(
     layout = layout_of(finite)
     left, right, _ = ordinary_pair(marginals(reference), marginals(carried(sym, start, other)), "wasserstein")
     scoring = Scoring(layout, build_terms(finite, left, right))
-    moves = dict.fromkeys(Move(move.root, move.active & set(names)) for move in layout.moves)
+    moves = dict.fromkeys(ClassMove(move.root, move.active & set(names)) for move in layout.moves)
     wanted = [move for move in moves if move.active]
     climb = ascend(scoring, finite.identity(), torch.Generator().manual_seed(seed), moves=wanted)
     return sym.compose(sym.element(climb.element.permutations, signs=climb.element.signs), start)

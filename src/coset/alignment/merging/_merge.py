@@ -14,7 +14,7 @@ from coset.alignment._align import align as align_pair
 from coset.alignment._many import align_many
 from coset.alignment._result import Alignment, Callback, T, points
 from coset.alignment.inputs import check_networks, check_on
-from coset.alignment.matching.features import check_model
+from coset.alignment.matching.feature_places import check_model
 from coset.alignment.merging import _renormalize as renormalization
 from coset.alignment.merging.measured import BEFORE_NORM, NOT_HIDDEN
 from coset.alignment.merging.renormalized import Renormalized

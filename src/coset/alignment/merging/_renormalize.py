@@ -16,7 +16,7 @@ from coset.alignment._result import Network, points
 from coset.alignment.averages import normalized_weights
 from coset.alignment.inputs import check_networks
 from coset.alignment.matching.feature_calls import fitted
-from coset.alignment.matching.features import check_model
+from coset.alignment.matching.feature_places import check_model
 from coset.alignment.merging.data_free import data_free
 from coset.alignment.merging.measured import refresh, repair, rescale
 from coset.alignment.merging.passes import Params

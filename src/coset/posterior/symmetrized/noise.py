@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from coset.posterior.symmetrized.pairs import LOG_2PI
-from coset.posterior.symmetrized.places import Places
+from coset.posterior.symmetrized.strides import Places
 
 APART = 50.0
 """So many nats below the identity in each of its units a permutation weighs nothing, in any precision."""

@@ -22,7 +22,7 @@ Moves = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class UnitClass:
+class PermutedClass:
     """A class of one block each of whose weights belongs to one unit: ``owned`` (n, k), row i the places of unit i's.
 
     ``others`` (k,): for each column the further classes that move those weights, as a set of names.
@@ -56,7 +56,7 @@ class Orbit:
     names: tuple[str, ...]
     like: Mapping[str, Tensor]
     classes: Mapping[str, tuple[int, ...]]
-    simple: Mapping[str, UnitClass]
+    simple: Mapping[str, PermutedClass]
     alone: Mapping[str, Tensor]
     shared: Tensor
     numbers: Mapping[str, Tensor]
@@ -95,7 +95,7 @@ class Orbit:
         places = found[..., _positions(wanted.reshape(-1), held)]
         return places.reshape(*places.shape[:-1], *wanted.shape)
 
-    def apart_from(self, units: UnitClass) -> Tensor:
+    def apart_from(self, units: PermutedClass) -> Tensor:
         """The places of what moves and does not belong to a simple class."""
         moving = torch.cat([self.shared, *(owned.reshape(-1) for owned in self.alone.values())])
         return moving[~torch.isin(moving, units.owned)].sort().values
@@ -152,7 +152,7 @@ def orbit(sym: Symmetry, names: Sequence[str], like: Mapping[str, Tensor]) -> Or
         others = tuple(
             frozenset(other for other in shapes if other != name and bool(movers[other][place])) for place in owned[0]
         )
-        simple[name] = UnitClass(name, owned, others)
+        simple[name] = PermutedClass(name, owned, others)
         alone[name] = simple[name].columns(frozenset())
         singles[alone[name].reshape(-1)] = True
     shared = (moving & ~singles).nonzero().reshape(-1)

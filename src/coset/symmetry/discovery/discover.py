@@ -10,11 +10,11 @@ from torch.utils._pytree import tree_leaves
 
 from coset.errors import InputError
 from coset.symmetry.discovery.assembly import assemble
+from coset.symmetry.discovery.called_modules import called_modules, connected
 from coset.symmetry.discovery.evaluation import evaluate
 from coset.symmetry.discovery.examples import called_with, longer_examples
 from coset.symmetry.discovery.exporting import export, sources_forgotten
 from coset.symmetry.discovery.influence import Standing, to_be_felt
-from coset.symmetry.discovery.layers import called_modules, connected
 from coset.symmetry.discovery.remarks import not_read, read_one_by_one, reported, smaller
 from coset.symmetry.discovery.terms import leave_unread
 from coset.symmetry.discovery.tracing import Tracing, trace

@@ -27,12 +27,12 @@ from coset.symmetry.discovery import (
     recurrences,
     scattering,
 )
+from coset.symmetry.discovery.called_modules import outputs_of
 from coset.symmetry.discovery.calls import Call, is_pointwise, tensors_in
 from coset.symmetry.discovery.constants import Constants
 from coset.symmetry.discovery.evaluation import WRITTEN
 from coset.symmetry.discovery.exporting import place_of
 from coset.symmetry.discovery.known_numbers import has_number, masked_fill, number_of, unmasked
-from coset.symmetry.discovery.layers import outputs_of
 from coset.symmetry.discovery.rejoining import rejoined
 from coset.symmetry.discovery.relations import Book, Value
 from coset.symmetry.discovery.routing import routed, settle, settle_orders

@@ -10,11 +10,11 @@ from torch.fx import Node
 from coset.errors import InputError
 from coset.symmetry.action import Action
 from coset.symmetry.axes import Fixed, units_of
+from coset.symmetry.discovery.called_modules import outputs_of
 from coset.symmetry.discovery.evaluation import evaluate, run
 from coset.symmetry.discovery.exporting import first_line
 from coset.symmetry.discovery.general_position import general_position, other_inputs, scaled
 from coset.symmetry.discovery.influence import Influence, Standing, felt, influence, to_be_felt
-from coset.symmetry.discovery.layers import outputs_of
 from coset.symmetry.element import Element
 from coset.symmetry.group import full_map
 from coset.symmetry.incidence import standing

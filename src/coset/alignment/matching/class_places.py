@@ -13,7 +13,7 @@ from coset.symmetry.structure import Appearance, Stretch, ancestors
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class ClassPlace:
     """Entries of a parameter that a class moves, and no class inside it.
 
     ``positions`` (N, R): along the stretch, by unit over all blocks; None for "unit i stands at position i".
@@ -30,7 +30,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Move:
+class ClassMove:
     """Classes assigned in one step: a tree of blocks from its ``root``, with the insides of the ``active`` classes.
 
     Classes of the tree that are not active keep the order inside their blocks.
@@ -41,11 +41,11 @@ class Move:
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class ClassLayout:
     """Everything about a symmetry that matching needs and that does not depend on weights."""
 
     sym: Symmetry
-    places: Mapping[str, tuple[Place, ...]]
+    places: Mapping[str, tuple[ClassPlace, ...]]
 
     @cached_property
     def children(self) -> Mapping[str, tuple[str, ...]]:
@@ -80,14 +80,14 @@ class Layout:
         return (root, *(name for child in self.children[root] for name in self.tree(child)))
 
     @cached_property
-    def moves(self) -> tuple[Move, ...]:
+    def moves(self) -> tuple[ClassMove, ...]:
         """The steps of a sweep: every class that can do anything is active in one of them.
 
         Two classes of a tree that stand at the same entries (the inputs and outputs of a group) are not assigned in one
         step: each is, given the other. All else that can be is assigned again in each, blocks above all: a block is
         worth what its best inside is.
         """
-        found: list[Move] = []
+        found: list[ClassMove] = []
         for root, item in self.sym.classes.items():
             if item.parent is not None:
                 continue
@@ -98,12 +98,12 @@ class Layout:
                 for name in dict.fromkeys((*waiting, *able)):
                     if self.coupled[name].isdisjoint(active):
                         active.append(name)
-                found.append(Move(root, frozenset(active)))
+                found.append(ClassMove(root, frozenset(active)))
                 waiting = [name for name in waiting if name not in active]
         return tuple(found)
 
     @cached_property
-    def counting(self) -> Mapping[str, Move]:
+    def counting(self) -> Mapping[str, ClassMove]:
         """Class → the first of the moves in which it, or a class around it, can do most."""
         return {
             name: max(
@@ -146,20 +146,20 @@ class Layout:
         return frozenset(roots)
 
 
-def layout_of(sym: Symmetry) -> Layout:
+def layout_of(sym: Symmetry) -> ClassLayout:
     """Find every place of every class."""
-    places: dict[str, list[Place]] = {name: [] for name in sym.classes}
+    places: dict[str, list[ClassPlace]] = {name: [] for name in sym.classes}
     for name, structure in sym.structures.items():
         for number, stretch in enumerate(structure.stretches):
             for place in _places(sym, name, number, stretch):
                 places[place.owner].append(place)
-    return Layout(sym, {name: tuple(found) for name, found in places.items()})
+    return ClassLayout(sym, {name: tuple(found) for name, found in places.items()})
 
 
-def _places(sym: Symmetry, parameter: str, number: int, stretch: Stretch) -> list[Place]:
+def _places(sym: Symmetry, parameter: str, number: int, stretch: Stretch) -> list[ClassPlace]:
     if stretch.plain:
         (one,) = stretch.appearances
-        return [Place(one.name, parameter, number, None, _flipped(sym, [one]))]
+        return [ClassPlace(one.name, parameter, number, None, _flipped(sym, [one]))]
     present = torch.stack([item.unit >= 0 for item in stretch.appearances])
     kinds, which = torch.unique(present, dim=1, return_inverse=True)
     found = []
@@ -177,7 +177,7 @@ def _places(sym: Symmetry, parameter: str, number: int, stretch: Stretch) -> lis
             units = member.unit[at]
             # Sorted by unit and, within it, in order: the rest of the coordinates come in the same order for each.
             positions = at[units.argsort(stable=True)].reshape(sym_units(sym, member.name), -1)
-            found.append(Place(member.name, parameter, number, positions, parity, beside))
+            found.append(ClassPlace(member.name, parameter, number, positions, parity, beside))
     return found
 
 

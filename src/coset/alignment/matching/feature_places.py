@@ -53,7 +53,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Placement:
+class FeaturePlacement:
     """One appearance of the class ``owner`` at a site: dimensions ``stretch`` of its structure, and which of the
     classes there (``member``, −1 where there is one alone). ``flips``: the families of signs that it shows.
     """
@@ -67,7 +67,7 @@ class Placement:
 
 def find_features(
     sym: Symmetry, model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor, *, seed: int = 0
-) -> Mapping[str, tuple[Placement, ...]]:
+) -> Mapping[str, tuple[FeaturePlacement, ...]]:
     """For each class that permutes, where its units are seen; an empty tuple where they are seen nowhere.
 
     ``params``: any network of this architecture, of which a neighbour in general position is used; ``inputs``: some
@@ -84,13 +84,13 @@ def find_features(
     return best
 
 
-def unseen(sym: Symmetry, places: Mapping[str, tuple[Placement, ...]]) -> tuple[str, ...]:
+def unseen(sym: Symmetry, places: Mapping[str, tuple[FeaturePlacement, ...]]) -> tuple[str, ...]:
     """The classes of which nothing is seen, not even what is nested in them."""
     visible = {outer for name, found in places.items() if found for outer in (name, *ancestors(name, sym.classes))}
     return tuple(name for name in sym.permuting if sym.classes[name].size > 1 and name not in visible)
 
 
-def units_by_samples(sym: Symmetry, place: Placement, feature: Tensor) -> Tensor:
+def units_by_samples(sym: Symmetry, place: FeaturePlacement, feature: Tensor) -> Tensor:
     """The units of a class, seen at one place: (units over all blocks, samples); a copy."""
     classes = tuple(sym.classes.values())
     if not fits(place.site.axes, feature.shape, {item.name: item.size for item in classes}):
@@ -128,7 +128,7 @@ def check_model(sym: Symmetry, model: nn.Module) -> None:
 
 def _found(
     sym: Symmetry, runs: "_Runs", params: Mapping[str, Tensor], generator: torch.Generator
-) -> Mapping[str, tuple[Placement, ...]]:
+) -> Mapping[str, tuple[FeaturePlacement, ...]]:
     """Where classes are seen in one network near ``params``."""
     kind = type(runs.model).__name__
     theta = general_position(fitted(runs.model, params), sym, generator)
@@ -208,7 +208,7 @@ def _distinct(features: Mapping[Key, Tensor], others: Mapping[Key, Tensor]) -> d
     return kept
 
 
-def _placements(sym: Symmetry, site: Site, shape: tuple[int, ...]) -> Iterator[Placement]:
+def _placements(sym: Symmetry, site: Site, shape: tuple[int, ...]) -> Iterator[FeaturePlacement]:
     """The appearances of classes at a site where everything beside them is samples."""
     parts = structure(site.axes, shape, tuple(sym.classes.values()))
     for number, stretch in enumerate(parts.stretches):
@@ -222,7 +222,7 @@ def _placements(sym: Symmetry, site: Site, shape: tuple[int, ...]) -> Iterator[P
             mixed = any(_mixes(sym, m.name) for m in beside if m.name not in chain)
             twice = any(m.name in chain for m in beside if sum(o.name == m.name for o in (member, *beside)) > 1)
             if sym.classes[member.name].permutes and not mixed and not twice:
-                yield Placement(member.name, site, number, index)
+                yield FeaturePlacement(member.name, site, number, index)
 
 
 def _names(stretch: Stretch) -> list[str]:
@@ -245,7 +245,7 @@ class _Experiment:
     """Placements with their features, and how features look after an element has moved the network."""
 
     sym: Symmetry
-    placed: list[tuple[Placement, Tensor]]
+    placed: list[tuple[FeaturePlacement, Tensor]]
     after: Callable[[Element], dict[Key, Tensor]]
 
     def factors(self, g: Element) -> list[Tensor | None]:
@@ -281,7 +281,7 @@ def _with_own_signs(experiment: _Experiment, generator: torch.Generator) -> _Exp
     return replace(experiment, placed=kept)
 
 
-def _with_common_signs(experiment: _Experiment) -> list[tuple[Placement, Tensor]]:
+def _with_common_signs(experiment: _Experiment) -> list[tuple[FeaturePlacement, Tensor]]:
     """The placements, with the single signs that multiply all of their units; one experiment for each such sign."""
     for key in common_families(experiment.sym) if experiment.placed else ():
         sign = -torch.ones(experiment.sym.shape(experiment.sym.families[key].owner), dtype=torch.int8)
