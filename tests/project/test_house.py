@@ -190,3 +190,16 @@ def test_the_library_does_not_import_its_studies():
         if name.partition(".")[0] == "coset_studies"
     ]
     assert not wrong
+
+
+def test_the_architecture_page_names_files_that_are_there():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    files = [str(path.relative_to(ROOT)) for path in (ROOT / "src").rglob("*.py")]
+    missing = [
+        name
+        for name in re.findall(r"`([\w/]+\.py)`", text)
+        if not (ROOT / name).is_file() and not any(path.endswith(f"/{name}") for path in files)
+    ]
+    assert not missing
+    drawing = text[text.index("```text") : text.index("## The walk")]
+    assert not [room for room in (*ROOMS, *INFRASTRUCTURE) if room not in drawing]
