@@ -32,7 +32,7 @@ def assert_layers_move(model, sym, x):
         theta[name] = theta[first.setdefault(id(tensor), name)]
     g = sym.random(generator)
     before, after = (outputs_of_modules(model, params, x) for params in (theta, sym.act(g, theta)))
-    known = [name for name in before if any(key.partition("@")[0] == name for key in sym.graph.activations)]
+    known = [name for name in before if any(key.partition("#")[0] == name for key in sym.graph.activations)]
     sizes = {name: item.size for name, item in sym.classes.items()}
     for name in known:
         shape = tuple(before[name].shape)

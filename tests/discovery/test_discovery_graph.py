@@ -50,7 +50,9 @@ def test_a_layer_that_is_called_twice_has_twooutputs_of_modules():
             return self.last(self.layer(self.layer(x).relu()).relu())
 
     sym = discover(Twice().eval(), torch.randn(3, 4))
-    assert {"layer", "layer@1", "last"} == set(sym.graph.activations)
+    assert {"layer", "layer#1", "last"} == set(sym.graph.activations)
+    assert sym.graph.activation("layer#0") is sym.graph.activations["layer"]
+    assert sym.graph.activation("layer#1") is sym.graph.activation("layer") is sym.graph.activations["layer#1"]
 
 
 def test_the_graph_is_no_part_of_the_group():

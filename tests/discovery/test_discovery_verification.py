@@ -127,10 +127,10 @@ def test_one_copy_in_double_precision_at_a_time(monkeypatch):
     earlier = double()
     known = {id(item) for item in earlier}
 
-    def watched(*args):
+    def watched(*args, **kwargs):
         tensors = (item for item in double() if id(item) not in known)
         alive.append(sum({item.untyped_storage().data_ptr(): item.numel() for item in tensors}.values()))
-        return original(*args)
+        return original(*args, **kwargs)
 
     monkeypatch.setattr(verification, "run", watched)
     monkeypatch.setattr(influence, "run", watched)

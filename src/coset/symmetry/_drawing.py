@@ -216,7 +216,7 @@ def _prefix(name: str, around: bool) -> str:
 
     ``around``: it is the name of a block with layers in it, which adds what they give.
     """
-    words = name.partition("@")[0].split(".")
+    words = name.partition("#")[0].split(".")
     numbers = [at for at, word in enumerate(words if around else words[:-1]) if word.isdigit()]
     return ".".join(words[: numbers[-1] + 1]) if numbers else ""
 

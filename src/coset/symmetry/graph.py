@@ -16,7 +16,7 @@ class Graph:
 
     ``layers``: modules without modules in them; ``reads`` names layers and "input". ``ends``: the layers whose outputs
     the model returns. ``activations``: name of a module → its output, blocks of modules included; a module that gives
-    several tensors, or none that an operation makes, has none. Of one that is called again, ``name@1`` and so on.
+    several tensors, or none that an operation makes, has none. Of one that is called again, ``name#1`` and so on.
     ``nodes``: the classes that stand there. Edges between classes are the parameters, ``sym.parameters``.
     """
 
@@ -41,11 +41,13 @@ class Graph:
         return svg(self)
 
     def activation(self, name: str) -> Activation:
-        """The output of a module, of its last call; an InputError if nothing is known of it."""
-        calls = [key for key in self.activations if key.partition("@")[0] == name]
+        """The output of a module, of its last call, or with ``name#0`` and so on of one of several; an InputError if
+        nothing is known of it.
+        """
+        calls = [key for key in self.activations if name in (key, f"{key}#0", key.partition("#")[0])]
         if not calls:
             raise InputError(
-                f"nothing is known of the output of layer '{name}': expected a module that gives one tensor which an "
-                f"operation makes"
+                f"nothing is known of the output of layer '{name}': expected a module that gives one tensor, in which "
+                f"units have an axis, and which an operation makes"
             )
         return self.activations[calls[-1]]

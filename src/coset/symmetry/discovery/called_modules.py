@@ -12,7 +12,7 @@ from coset.symmetry.layers import INPUT, Layer
 
 @dataclass(frozen=True, eq=False)
 class CalledModule:
-    """One call of a module: ``name`` (with @1 and so on from the second call), ``kind``, and its ``nodes``."""
+    """One call of a module: ``name`` (with #1 and so on from the second call), ``kind``, and its ``nodes``."""
 
     name: str
     kind: str
@@ -36,7 +36,7 @@ def called_modules(graph: Nodes) -> list[CalledModule]:
         path, kind = kinds[key]
         again = count.get(path, 0)
         count[path] = again + 1
-        name = f"{path}@{again}" if again else path
+        name = f"{path}#{again}" if again else path
         calls.append(CalledModule(name, kind, frozenset(inside[key]), _given(inside[key])))
     return sorted(calls, key=lambda call: max(place[node] for node in call.nodes))
 
