@@ -93,3 +93,24 @@ def test_heads_are_boxes_around_their_units():
     heads, inside = graph.activation("q").classes
     assert graph.nodes[inside].parent == heads
     assert f"{inside}: 2×4 units, permute" in graph.to_svg()
+
+
+def test_looking_at_layers_changes_neither_the_model_nor_the_example():
+    """Where a module hands on what it gets the model is run; this one counts its calls and writes on its input."""
+
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.same, self.last = nn.Linear(4, 5), nn.Identity(), nn.Linear(5, 2)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            self.calls += 1
+            return self.last(self.same(self.first(x.mul_(1.5))).relu())
+
+    model, x = Counting().eval(), torch.ones(3, 4)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    sym = discover(model, x)
+    assert sym.graph.activation("same") == sym.graph.activation("first")
+    assert torch.equal(x, torch.ones(3, 4))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from coset.errors import InputError
 from coset.symmetry.discovery.assembly import assemble
@@ -147,9 +147,13 @@ def _handed_on(
         for name, part in model.named_modules()
         if name in known or name in silent
     ]
+    # Copies: a forward pass may write into its inputs, its buffers and even its weights.
+    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    copies = {name: tensor.detach().clone() for name, tensor in own.items()}
+    given_in, given_by_name = tree_map_only(Tensor, torch.clone, (inputs, dict(keywords)))
     try:
         with torch.no_grad():
-            model(*inputs, **keywords)
+            torch.func.functional_call(model, copies, given_in, given_by_name)
     except RuntimeError:
         return {}  # what can be exported may have no kernel on this machine
     finally:
