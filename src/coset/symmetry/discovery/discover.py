@@ -21,7 +21,6 @@ from coset.symmetry.discovery.tracing import Tracing, trace
 from coset.symmetry.discovery.verification import generic_influence
 from coset.symmetry.discovery.verification import verify as verified
 from coset.symmetry.incidence import block_count
-from coset.symmetry.layers import Activation
 from coset.symmetry.preserving import remember
 from coset.symmetry.symmetry import Symmetry
 
@@ -80,11 +79,10 @@ def discover(
         if spec.target is not None
     }
     layers, ends = connected(program.graph, called_modules(program.graph), homes)
-    activations = {**sym.graph.activations, **_handed_on(model, inputs, keywords, sym.graph.activations)}
-    graph = replace(sym.graph, layers=layers, ends=ends, activations=activations)
+    graph = replace(sym.graph, layers=layers, ends=ends)
     sym = sym.annotated(pinned=reported(tracing), notes=notes, unsaved=buffers, graph=graph)
     if not verify:
-        return sym
+        return _with_handed_on(sym, model, inputs, keywords) if valued else sym
     astray: set[str] = set()
     missing = verified(sym, program, movable, leaves, expected=expected, astray=astray)
     if astray:
@@ -102,7 +100,7 @@ def discover(
     if strict and lines:
         unseen = len({part.name for part in missing})
         raise InputError(f"{unseen} classes cannot be verified on these inputs: {'; '.join(lines[:4])}")
-    sym = sym.annotated(unverified=lines)
+    sym = _with_handed_on(sym.annotated(unverified=lines), model, inputs, keywords)
     remember(sym, model)
     return sym
 
@@ -126,13 +124,12 @@ def _read(
     return sym.annotated(notes=(*remarks, *sym.notes)), to_be_felt(generic_influence(sym, program, movable, inputs))
 
 
-def _handed_on(
-    model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any], known: Mapping[str, Activation]
-) -> dict[str, Activation]:
-    """The outputs of modules that only hand on what another one gave, which no operation of the graph shows."""
+def _with_handed_on(sym: Symmetry, model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Symmetry:
+    """The symmetry with outputs of modules that only hand on what another one gave, which no operation shows."""
+    known = sym.graph.activations
     silent = [name for name, part in model.named_modules() if name and name not in known and not list(part.children())]
     if not silent:
-        return {}
+        return sym
     given: dict[str, Tensor] = {}
 
     def keep(name: str) -> Callable[[nn.Module, Any, Any], None]:
@@ -155,12 +152,13 @@ def _handed_on(
         with torch.no_grad():
             torch.func.functional_call(model, copies, given_in, given_by_name)
     except RuntimeError:
-        return {}  # what can be exported may have no kernel on this machine
+        return sym  # what can be exported may have no kernel on this machine
     finally:
         for hook in hooks:
             hook.remove()
     same = {id(given[name]): known[name] for name in known if name in given}
-    return {name: same[id(given[name])] for name in silent if name in given and id(given[name]) in same}
+    more = {name: same[id(given[name])] for name in silent if name in given and id(given[name]) in same}
+    return sym.annotated(graph=replace(sym.graph, activations={**known, **more}))
 
 
 def _on_others(
