@@ -130,6 +130,20 @@ def test_rounding_is_not_taken_for_a_wrong_rule(monkeypatch):
         discover(wrong, X)
 
 
+def test_rounding_is_measured_on_the_inputs_on_which_outputs_changed(monkeypatch):
+    """A function that magnifies rounding on half of the inputs, on the example among them."""
+    monkeypatch.setattr(verification, "TOLERANCE", 1e-12)
+
+    def magnified(x, a, b):
+        return torch.sin(torch.where(x[:, :1] > 0.499, 1e5, 1.0) * torch.tanh(x @ a.T) @ b.T)
+
+    for seed in range(10):
+        torch.manual_seed(seed)
+        model = Function(magnified, {"a": (5, 4), "b": (3, 5)}).double()
+        sym = discover(model, torch.full((1, 4), 0.5, dtype=torch.float64) + torch.arange(4) / 8)
+        assert found_group(sym) == group("5", scales=0, signs=5)
+
+
 def test_functions_of_which_rounding_decides_are_refused():
     torch.manual_seed(0)
     chaotic = Function(lambda x, a, b: torch.sin((1e6 * (x @ a.T)).pow(3) @ b.T), {"a": (5, 4), "b": (3, 5)}).double()

@@ -108,7 +108,7 @@ def _round(
     """
     theta = general_position(params, sym, generator, size, lively=lively)
     together = _moving_together(sym, params)
-    worst, x, moved = 0.0, list(inputs), sym.identity()
+    x, moved = list(inputs), sym.identity()
     nested = any(item.parent is not None for item in sym.classes.values())
     layers = _Layers(sym, program) if astray is not None else None
     before = _results(program, theta, x, None if layers is None else layers.watch)
@@ -128,18 +128,18 @@ def _round(
             astray |= layers.astray(g, known)
         else:
             after = _results(program, theta, x)
-        worst = max(worst, difference([*before[0], *written.values()], [*after[0], *after[1].values()]))
-    if worst > TOLERANCE:
-        noise = _rounding(program, theta, x, generator)
-        if worst > 30 * noise:
-            theta.clear()
-            theta = general_position(params, sym, generator, size, lively=lively)
-            _blame(sym, program, theta, x, together, generator, worst)
-        if 30 * noise > _LOOSE:
-            raise InputError(
-                f"nothing can be verified on these inputs: rounding alone changes the outputs by {noise:.1e} of their "
-                "size"
-            )
+        change = difference([*before[0], *written.values()], [*after[0], *after[1].values()])
+        if change > TOLERANCE:
+            noise = _rounding(program, theta, x, generator)
+            if change > 30 * noise:
+                theta.clear()
+                theta = general_position(params, sym, generator, size, lively=lively)
+                _blame(sym, program, theta, x, together, generator, change)
+            if 30 * noise > _LOOSE:
+                raise InputError(
+                    f"nothing can be verified on these inputs: rounding alone changes the outputs by {noise:.1e} of "
+                    "their size"
+                )
     return {_unmoved(sym, moved, part) for part in felt(influence(sym, program, theta, x, generator))}
 
 
