@@ -9,23 +9,27 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from architectures import CASES, made, randomized
-from coset.alignment.matching.feature_calls import Watch, fitted, run
+from coset.alignment.matching.activations import match_activations
+from coset.alignment.matching.feature_calls import Watch, run
 from coset.alignment.matching.feature_places import find_features, units_by_samples
 from coset.alignment.matching.feature_signs import signs_at
 from coset.errors import InputError
+from coset.running import whole_weights
 from coset.symmetry import Symmetry
-from coset.symmetry.axes import Fixed, Product, Units
+from coset.symmetry.axes import Charge, Fixed, Product, Units
 from coset.symmetry.group import full_map
 
 EXPERIMENTS = [name for name in CASES if not name.startswith("resnet20") and name != "rotary"] + ["resnet20, layer"]
 
 
+SCALE = (Charge("", 1, 0),)
+
+
 def seen(model, params, x):
     """Every feature of a run, by call and argument."""
     found = {}
-    run(
-        model, fitted(model, params), x, Watch(lambda call, argument, _, t: found.update({(call, argument): t.clone()}))
-    )
+    watch = Watch(lambda call, argument, _, t: found.update({(call, argument): t.clone()}))
+    run(model, whole_weights(model, params), x, watch)
     return found
 
 
@@ -35,7 +39,7 @@ def setting(name):
     generator = torch.Generator().manual_seed(5)
     params = randomized(model, generator)
     x = torch.randn(11, *shape, generator=generator, dtype=torch.float64)
-    return model, sym, params, x, find_features(sym, model, params, x)
+    return model, sym, params, x, find_features(sym, model, x)
 
 
 def places(name):
@@ -78,13 +82,14 @@ def test_places_worked_out_by_hand():
     assert places("concatenation") == {"a": [(1, 0, []), (2, 0, [])], "b": [(2, 0, ["b"])]}
     # Queries mix the heads of a group with its units, and so does what is read last: keys, values and scores do not.
     assert places("grouped-query attention") == {
-        "g": [], "h": [(3, 1, [])], "qk": [(2, 2, ["qk"])], "vo": [(3, 2, ["vo"])],
+        "g": [], "h": [(3, 0, [])], "qk": [(2, 1, ["qk"])], "vo": [(3, 1, ["vo"])],
     }  # fmt: skip
 
 
 def test_channels_before_positions_and_segments_after_inputs():
     flat = setting("flatten")[4]["c2"][0].site
-    assert flat.axes == (Fixed(0), Product((Units("c2"), Fixed(9))))
+    channels = Product((Units("c2", SCALE), Fixed(3), Fixed(3)))
+    assert flat.feature.fitted((7, 36), {"c2": 4}, "it") == (Fixed(7), channels)
     assert flat.operation == "linear"
     site = setting("concatenation")[4]["b"][0]
     rows = units_by_samples(setting("concatenation")[1], site, torch.arange(24.0).reshape(2, 12))
@@ -115,11 +120,11 @@ def test_a_batch_folded_into_heads_may_change_its_size():
     sym = heads_symmetry(model)
     params = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     x = torch.randn(7, 5, 6, dtype=torch.float64)
-    found = find_features(sym, model, params, x)
+    found = find_features(sym, model, x)
     assert {owner: len(where) for owner, where in found.items()} == {"h": 1, "qk": 2, "vo": 2}
     site = found["qk"][0].site
     assert site.operation == "bmm"
-    assert site.axes[0] == Product((Fixed(0), Units("h")))
+    assert site.feature.axes[0] == Product((Fixed(0), Units("h")))
     rows = units_by_samples(sym, found["qk"][0], seen(model, params, x)[site.key])
     q = F.linear(x, params["attention.in_proj_weight"][:6], params["attention.in_proj_bias"][:6]) / math.sqrt(2)
     assert torch.allclose(rows.sort(1).values, q.reshape(35, 6).T.sort(1).values)
@@ -147,7 +152,7 @@ def test_what_is_written_over_is_seen_as_it_was_read():
     sym = Symmetry.from_axes(axes, model)
     params = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     x = torch.randn(6, 4)
-    found = find_features(sym, model, params, x)["s"]
+    found = find_features(sym, model, x)["s"]
     # The transposed weight is read by a contraction, too, but no input moves it.
     assert [(p.site.call, p.site.argument) for p in found] == [(1, 0), (2, 0)]
     h = F.relu(model.first(x))
@@ -173,7 +178,7 @@ def test_units_beside_another_class_are_not_seen():
     axes = {"embed.weight": "c", "embed.bias": "c", "fc.weight": "- c",
             "token1.weight": "t", "token1.bias": "t", "token2.weight": "- t"}  # fmt: skip
     sym = Symmetry.from_axes(axes, model)
-    found = find_features(sym, model, dict(model.state_dict()), torch.randn(5, 4, 3))
+    found = find_features(sym, model, torch.randn(5, 4, 3))
     assert [p.site.call for p in found["c"]] == [1, 3]
     assert found["t"] == ()
 
@@ -193,36 +198,35 @@ def test_inputs_may_be_whole_numbers():
     torch.manual_seed(0)
     model = Tokens()
     sym = Symmetry.from_axes({"embed.weight": "- s", "fc.weight": "- /s"}, model, scales="nonzero")
-    found = find_features(sym, model, dict(model.state_dict()), torch.randint(9, (6, 4)))
+    found = find_features(sym, model, torch.randint(9, (6, 4)))
     assert [(p.site.call, sorted(p.flips)) for p in found["s"]] == [(0, ["s"])]
 
 
-def test_same_seed_same_places_and_no_other_randomness():
-    model, sym, params, x, found = setting("cct, renormalised")
+def test_same_places_on_other_inputs_and_no_randomness():
+    model, sym, _, x, found = setting("cct, renormalised")
     state = torch.get_rng_state()
-    assert find_features(sym, model, params, x, seed=3) == find_features(sym, model, params, x, seed=3)
+    # What is found is a fact of the architecture.
+    assert find_features(sym, model, x[5:] + 1) == find_features(sym, model, x[5:] + 1) == found
     assert torch.equal(state, torch.get_rng_state())
-    # What is found is a fact of the architecture, not of the experiment.
-    assert find_features(sym, model, params, x, seed=3) == found
 
 
 def test_a_model_of_another_symmetry_is_refused():
-    model, _, params, x, _ = setting("flatten")
+    model, _, _, x, _ = setting("flatten")
     sym = made("concatenation")[1]
     with pytest.raises(InputError, match=r"knows 'a.weight', which model \(FlattenCNN\) has not"):
-        find_features(sym, model, params, x)
+        find_features(sym, model, x)
     wider = Symmetry.from_axes({"fc.weight": "- /s"}, nn.ModuleDict({"fc": nn.Linear(5, 2)}))
     with pytest.raises(InputError, match=r"'fc.weight' of model .* has shape \(2, 4\); the symmetry expects \(2, 5\)"):
-        find_features(wider, nn.ModuleDict({"fc": nn.Linear(4, 2)}), {}, x)
+        find_features(wider, nn.ModuleDict({"fc": nn.Linear(4, 2)}), x)
     both = nn.ModuleDict({"fc": nn.Linear(5, 2), "extra": nn.Linear(1, 1)})
     with pytest.raises(InputError, match=r"has 'extra.weight', which the symmetry does not know"):
-        find_features(wider, both, {}, x)
+        find_features(wider, both, x)
     with pytest.raises(InputError, match="model is a dict; expected"):
-        find_features(wider, {}, {}, x)
+        find_features(wider, {}, x)
 
 
 def test_tied_tensors_that_differ_are_refused():
     model, sym, params, x, _ = setting("tied embeddings")
     apart = params | {"head.weight": params["embed.weight"] + 1}
-    with pytest.raises(InputError, match=r"'head.weight' and 'embed.weight' are one tensor in TiedLanguageModel"):
-        find_features(sym, model, apart, x)
+    with pytest.raises(InputError, match=r"'head.weight' and 'embed.weight' are one tensor in the model and differ"):
+        match_activations(sym, params, apart, model=model, data=x)

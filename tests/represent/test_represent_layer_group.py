@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from architectures import made, randomized
-from coset.alignment.matching.feature_calls import fitted
 from coset.errors import InputError
 from coset.models import MLP
 from coset.represent import (
@@ -66,12 +65,12 @@ def test_measures_modulo_a_layers_own_group_are_the_same_on_the_whole_orbit(case
     assert names
     groups = layer_groups(sym, model, names, x)
     generator = torch.Generator().manual_seed(1)
-    theta = fitted(model, randomized(model, generator))
+    theta = randomized(model, generator)
     g = sym.random(generator)
     own = dict(model.named_parameters()) | dict(model.named_buffers())
     before, after = (
         features(model, x, names, params={name: params[name] for name in own if name in params})
-        for params in (theta, fitted(model, sym.act(g, theta)))
+        for params in (theta, sym.act(g, theta))
     )
     for name in names:
         assert groups[name].size == before[name].shape[1]

@@ -12,13 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from coset.alignment.matching.feature_places import check_model
 from coset.errors import InputError
 from coset.represent._features import ChannelAxis, channel_position, features
 from coset.represent._layer_layout import parts_of
 from coset.represent.unit_groups import Part, UnitGroup
-from coset.running import check_layers
-from coset.symmetry import Element, Parameter, Symmetry, discover
+from coset.running import check_layers, check_model_of
+from coset.symmetry import Element, Parameter, Symmetry, with_graph
 from coset.symmetry.axes import Node, size_of, units_of
 from coset.symmetry.layers import Activation
 
@@ -58,12 +57,10 @@ def layer_groups(
     seed: int = 0,
 ) -> dict[str, UnitGroup]:
     """``layer_group`` of several layers, from the same runs of the network: name → group."""
-    check_model(sym, model)
+    check_model_of(sym, model)
     names = check_layers(model, layers)
     few = inputs[:_EXAMPLES]
-    if not sym.graph.activations:
-        # One that was declared knows nothing of layers; what is found contains it, so that measures stay the same.
-        sym = discover(model, few)
+    sym = with_graph(sym, model, few)
     generator = torch.Generator().manual_seed(seed)
     fixed = sym.restrict(permutations=False)
     elements = [fixed.random(generator) for _ in range(_DRAWS)] if fixed.families else []

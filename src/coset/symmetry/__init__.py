@@ -1,6 +1,7 @@
 """Symmetry groups of architectures: intertwiner groups of activations, ``Symmetry`` and ``Element``."""
 
 from coset.symmetry._declare import Variance
+from coset.symmetry.discovery.declared import with_graph
 from coset.symmetry.discovery.discover import discover
 from coset.symmetry.element import Element
 from coset.symmetry.intertwiners._intertwiner import Intertwiner
@@ -26,4 +27,5 @@ __all__ = [
     "homogeneity_slope",
     "infer_intertwiner",
     "intertwiner",
+    "with_graph",
 ]

@@ -8,6 +8,14 @@ from coset.symmetry.axes import Concat, Fixed, Node, Product, size_of, units_of
 
 INPUT, OUTPUT = "input", "output"
 
+CONTRACTIONS = frozenset(
+    {"linear", "bilinear", "einsum", "tensordot", "scaled_dot_product_attention", "inner", "dot", "vdot", "vecdot"}
+    | {"matmul", "mm", "bmm", "mv", "addmm", "addbmm", "baddbmm", "addmv", "multi_dot", "cdist"}
+    | {"conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution"}
+    | {"lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"}
+)
+"""Operations that sum products over an axis: what they read is where the units of a network are seen."""
+
 
 @dataclass(frozen=True)
 class Activation:
@@ -30,6 +38,22 @@ class Activation:
         if len(shape) != len(self.axes):
             raise InputError(f"{where} has shape {shape}; expected {len(self.axes)} axes, as on the example")
         return tuple(_fitted(node, n, sizes, where) for node, n in zip(self.axes, shape, strict=True))
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """An ``operation`` of ``CONTRACTIONS`` and the floating tensors it reads, in order.
+
+    None for those that do not depend on the data (weights), that an earlier one has read, or of which nothing is known.
+    """
+
+    operation: str
+    operands: tuple[Activation | None, ...]
+
+
+def operand_name(call: int, number: int) -> str:
+    """The name of a tensor that a contraction reads; no module can be called that."""
+    return f"@{call}.{number}"
 
 
 def _fitted(node: Node, size: int, sizes: Mapping[str, int], where: str) -> Node:

@@ -13,7 +13,7 @@ from coset.errors import InputError
 from coset.symmetry._grammar import parse_axis, render_axis
 from coset.symmetry.axes import Fixed, Node
 from coset.symmetry.graph import Graph
-from coset.symmetry.layers import Activation, Layer
+from coset.symmetry.layers import Activation, Contraction, Layer
 from coset.symmetry.parameters import Family, Parameter
 from coset.symmetry.structure import UnitClass
 
@@ -65,9 +65,9 @@ def _graph_row(graph: Graph) -> dict[str, Any]:
         "layers": [[layer.name, layer.kind, list(layer.parameters), list(layer.reads)] for layer in graph.layers],
         "ends": list(graph.ends),
         "activations": {
-            name: [list(item.shape), [render_axis(node) for node in item.axes]]
-            for name, item in graph.activations.items()
+            name: [list(item.shape), [render_axis(node) for node in item.axes]] for name, item in graph.tensors.items()
         },
+        "contractions": [[item.operation, len(item.operands)] for item in graph.contractions],
     }
 
 
@@ -82,7 +82,11 @@ def _graph(data: Any, where: str) -> Graph:
             str(name): Activation(tuple(int(n) for n in shape), tuple(_free_axis(word, where) for word in words))
             for name, (shape, words) in data["activations"].items()
         }
-        return Graph(layers, tuple(str(name) for name in data["ends"]), activations)
+        contractions = tuple(
+            Contraction(str(operation), (None,) * int(count)) for operation, count in data.get("contractions", ())
+        )
+        ends = tuple(str(name) for name in data["ends"])
+        return Graph(layers, ends, contractions=contractions).with_tensors(activations)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise InputError(f"{where} is damaged: its graph cannot be read ({type(error).__name__})") from error
 

@@ -14,11 +14,12 @@ from coset.alignment._agreement import agreement
 from coset.alignment._result import Alignment, Callback, Step, T, carried, points
 from coset.alignment.inputs import check_pair
 from coset.alignment.matching.feature_assignment import Scores, assign, objective
-from coset.alignment.matching.feature_calls import Watch, fitted, run
+from coset.alignment.matching.feature_calls import Watch, run
 from coset.alignment.matching.feature_hidden_signs import settle_signs
 from coset.alignment.matching.feature_places import FeaturePlacement, Key, find_features, units_by_samples, unseen
 from coset.alignment.matching.weights import ascend_classes
 from coset.errors import InputError
+from coset.running import whole_weights
 from coset.running.moments import PairMoments, merged_pairs, pair_moments_of
 from coset.symmetry import Element, Symmetry
 
@@ -68,7 +69,7 @@ def match_activations(
     and (units)² a place. What no contraction shows (classes, families of signs) is then matched on the weights, and
     ``notes`` say so. ``callback`` is called after every batch, with the objective of leaving all units where they are,
     and after every class; stopped among the batches, units are matched by what was seen till then. ``seed`` is that of
-    the experiments that find where classes are seen, and of matching on the weights.
+    matching on the weights.
     """
     check_pair(sym, reference, other)
     if statistic not in STATISTICS:
@@ -81,7 +82,7 @@ def match_activations(
     begun = time.perf_counter()
     rest = (_checked(batch, number) for number, batch in enumerate(batches, start=1))
     with progress("matching activations", total=1 + (count_batches(data, batch_size) or 0), show=show) as bar:
-        places = find_features(sym, model, networks[0], first, seed=seed)
+        places = find_features(sym, model, first)
         bar.advance(note="classes found")
         found = time.perf_counter()
         session = _Session(sym, model, networks, places, statistic, callback)
@@ -122,7 +123,7 @@ class _Session:
 
     def watch(self, batches: Iterator[Tensor], bar: Ticker) -> None:
         """Run both networks on every batch and gather the moments of what they compute."""
-        fit = tuple(fitted(self.model, params) for params in self.networks)
+        fit = tuple(whole_weights(self.model, params) for params in self.networks)
         for number, batch in enumerate(batches):
             x, y = (self._features(params, batch) for params in fit)
             for place in list(x):
@@ -145,12 +146,11 @@ class _Session:
             wanted.setdefault(place.site.key, []).append(place)
         features: dict[FeaturePlacement, Tensor] = {}
 
-        def see(call: int, argument: int, _name: str, tensor: Tensor) -> None:
+        def see(call: int, argument: int, name: str, tensor: Tensor) -> None:
             for place in wanted.get((call, argument), ()):
-                features[place] = units_by_samples(self.sym, place, tensor)
+                if name == place.site.operation:
+                    features[place] = units_by_samples(self.sym, place, tensor)
 
-        like = next(tensor for tensor in params.values() if tensor.is_floating_point())
-        batch = batch.to(like.device, like.dtype) if batch.is_floating_point() else batch.to(like.device)
         run(self.model, params, batch, Watch(see))
         for place in chain(*self.places.values()):
             if place not in features:

@@ -15,12 +15,12 @@ from coset._show.progress import progress
 from coset.alignment._agreement import agreement
 from coset.alignment._result import Alignment, Callback, Step, T, points
 from coset.alignment.inputs import check_pair, check_start
-from coset.alignment.matching.feature_places import check_model
 from coset.alignment.matching.losses import Batch, Criterion, Loss, Objective, Params, Setting, objective_of
 from coset.alignment.matching.random_batches import again, endless, fixed
 from coset.alignment.matching.sinkhorn_operator import permutation_of
 from coset.alignment.matching.soft_action import soft_act
 from coset.errors import InputError
+from coset.running import check_model_of
 from coset.symmetry import Element, Symmetry
 
 Relaxation = Callable[[Tensor], Tensor]
@@ -122,7 +122,7 @@ def descend(
     began = time.perf_counter()
     check_pair(sym, reference, other)
     if options.model is not None:
-        check_model(sym, options.model)
+        check_model_of(sym, options.model)
     start = sym.identity() if options.start is None else options.start
     check_start(sym, start)
     generator = torch.Generator().manual_seed(options.seed)

@@ -14,12 +14,12 @@ from coset.alignment._align import align as align_pair
 from coset.alignment._many import align_many
 from coset.alignment._result import Alignment, Callback, T, points
 from coset.alignment.inputs import check_networks, check_on
-from coset.alignment.matching.feature_places import check_model
 from coset.alignment.merging import _renormalize as renormalization
 from coset.alignment.merging.measured import BEFORE_NORM, NOT_HIDDEN
 from coset.alignment.merging.renormalized import Renormalized
 from coset.distribution import Delta, MeanField
 from coset.errors import InputError
+from coset.running import check_model_of
 from coset.symmetry import Element, Symmetry
 
 
@@ -104,7 +104,7 @@ def merge(
     # Before the alignment takes its time.
     renormalization.checked_method(renormalize, model, extra)
     if model is not None and renormalize != "none":
-        check_model(sym, model)
+        check_model_of(sym, model)
     if model is not None:
         check_on(sym, model, data)
     taken = _alignment_options(align, method, len(networks), options or {})

@@ -15,13 +15,12 @@ from torch import nn
 from coset.alignment._result import Network, points
 from coset.alignment.averages import normalized_weights
 from coset.alignment.inputs import check_networks
-from coset.alignment.matching.feature_calls import fitted
-from coset.alignment.matching.feature_places import check_model
 from coset.alignment.merging.data_free import data_free
 from coset.alignment.merging.measured import refresh, repair, rescale
 from coset.alignment.merging.passes import Params
 from coset.alignment.merging.renormalized import Renormalized
 from coset.errors import InputError
+from coset.running import check_model_of, whole_weights
 from coset.symmetry import Symmetry
 from coset.train.randomness import own_global_state, seed_global_state
 
@@ -67,8 +66,10 @@ def renormalize(
     shares = normalized_weights(weights, len(ends))
     if model is None or method == "none":
         return chosen(sym, points(merged), [points(end) for end in ends], shares, model=model, **options)
-    check_model(sym, model)
-    first, *others = (fitted(model, points(network)) for network in (merged, *ends))
+    check_model_of(sym, model)
+    first, *others = (points(network) for network in (merged, *ends))
+    for network in (first, *others):
+        whole_weights(model, network)  # which raises where names of one tensor differ
     # A loader that shuffles draws from the global state: the same call must give the same result.
     with own_global_state(torch.device("cpu")):
         seed_global_state(0, torch.device("cpu"))

@@ -17,7 +17,7 @@ from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, Woven, atoms
 from coset.symmetry.discovery.ties import ties
 from coset.symmetry.discovery.tracing import Tracing
 from coset.symmetry.graph import Graph
-from coset.symmetry.layers import Activation, without_sizes
+from coset.symmetry.layers import Activation, Contraction, without_sizes
 from coset.symmetry.parameters import Family, Parameter
 from coset.symmetry.structure import UnitClass, build_structure
 from coset.symmetry.symmetry import Symmetry
@@ -80,7 +80,9 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> tuple[Symmetry,
         owned = NETWORK if gauge.atom is None else names.classes[gauge.atom]
         family = Family(owned, names.families[number], bool(gauge.scale), bool(gauge.sign))
         families[family.key] = family
-    graph = Graph(activations=_seen(tracing, names, carried, nested, charges, free, classes), nodes=classes)
+    contractions = tuple(Contraction(name, (None,) * count) for name, count in tracing.contractions)
+    seen = _seen(tracing, names, carried, nested, charges, free, classes)
+    graph = Graph(contractions=contractions, nodes=classes).with_tensors(seen)
     sym = Symmetry(classes, families, parameters, graph=graph)
     by_class = {names.classes[atom]: places for atom, places in passed.items() if atom in names.classes}
     shared = tuple(
@@ -266,19 +268,22 @@ def _seen(
     free: Sequence[Gauge],
     classes: Mapping[str, UnitClass],
 ) -> dict[str, Activation]:
-    """The outputs of modules, but for those whose powers are no whole numbers, or whose units lie in blocks that only
-    the data tell (an expert's).
+    """What modules give and contractions read, but for that whose powers are no whole numbers, or whose units lie in
+    blocks that only the data tell (an expert's).
     """
     uneven = {place.value for gauge in free for place in gauge.uneven}
-    found = {}
+    found: dict[str, Activation] = {}
+    known: dict[int, Activation] = {}
     for name, value in tracing.activations.items():
-        if id(value) not in uneven:
+        if id(value) in known:
+            found[name] = known[id(value)]
+        elif id(value) not in uneven:
             axes = _axes(value, names, carried, nested, charges, whole(value) in carried)
             try:
                 build_structure(axes, classes, name)
             except InputError:
                 continue
-            found[name] = Activation(value.shape, tuple(without_sizes(node) for node in axes))
+            found[name] = known[id(value)] = Activation(value.shape, tuple(without_sizes(node) for node in axes))
     return found
 
 

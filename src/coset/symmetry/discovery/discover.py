@@ -86,9 +86,11 @@ def discover(
     astray: set[str] = set()
     missing = verified(sym, program, movable, leaves, expected=expected, astray=astray)
     if astray:
-        kept = {name: item for name, item in graph.activations.items() if name not in astray}
-        told = f"the outputs of {_some(sorted(astray), 3)} do not move as their layers seem to"
-        sym = sym.annotated(graph=replace(graph, activations=kept), notes=(*sym.notes, told))
+        told = sorted(astray & graph.activations.keys())
+        sym = sym.annotated(
+            graph=graph.with_tensors({name: item for name, item in graph.tensors.items() if name not in astray}),
+            notes=(*sym.notes, *(f"the output of '{name}' does not move as its layer seems to" for name in told)),
+        )
     for longer in longer_examples(inputs, keywords) if missing else ():
         try:
             missing &= _on_others(sym, model, movable, longer, missing)

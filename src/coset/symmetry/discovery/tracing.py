@@ -27,12 +27,12 @@ from coset.symmetry.discovery import (
     recurrences,
     scattering,
 )
-from coset.symmetry.discovery.called_modules import outputs_of
 from coset.symmetry.discovery.calls import Call, is_pointwise, tensors_in
 from coset.symmetry.discovery.constants import Constants
 from coset.symmetry.discovery.evaluation import WRITTEN
 from coset.symmetry.discovery.exporting import place_of
 from coset.symmetry.discovery.known_numbers import has_number, masked_fill, number_of, unmasked
+from coset.symmetry.discovery.operands import watched
 from coset.symmetry.discovery.rejoining import rejoined
 from coset.symmetry.discovery.relations import Book, Value
 from coset.symmetry.discovery.routing import routed, settle, settle_orders
@@ -60,7 +60,8 @@ from coset.symmetry.discovery.ties import Tie, ties
 class Tracing:
     """What came out: the book, the Value of every parameter and moving buffer that is used, and what was pinned.
 
-    ``outputs``: the nodes that modules give; ``activations``: name of the module → its Value.
+    ``watched``: the nodes that modules give or contractions read, with their names; ``activations``: name → its Value.
+    ``contractions``: their names, and how many tensors they read.
     """
 
     book: Book
@@ -68,8 +69,9 @@ class Tracing:
     variances: list[tuple[str, str | None, float]] = field(default_factory=list)
     pinned: list[str] = field(default_factory=list)
     constants: Constants = field(default_factory=Constants)
-    outputs: dict[Node, list[str]] = field(default_factory=dict)
+    watched: Mapping[Node, Sequence[str]] = field(default_factory=dict)
     activations: dict[str, Value] = field(default_factory=dict)
+    contractions: Sequence[tuple[str, int]] = ()
 
     def standing(self) -> dict[Atom, None]:
         """The atoms of all parameters."""
@@ -83,7 +85,7 @@ def trace(program: torch.export.ExportedProgram, movable: Mapping[str, Tensor], 
     ``fixed``: names of tensors that are constants whatever the function does with them.
     """
     tracing = Tracing(Book(), {})
-    tracing.outputs = outputs_of(program.graph)
+    tracing.contractions, tracing.watched = watched(program)
     kinds = {
         spec.arg.name: (spec.kind, spec.target)
         for spec in program.graph_signature.input_specs
@@ -182,8 +184,8 @@ def _run(tracing: Tracing, module: torch.fx.GraphModule, arguments: Sequence[Any
         elif node.op == "call_function":
             tracing.constants.learn(node)
             env[node] = _call(tracing, node, env)
-            if node in tracing.outputs and isinstance(env[node], Value) and not env[node].inert:
-                tracing.activations |= dict.fromkeys(tracing.outputs[node], env[node])
+            if node in tracing.watched and isinstance(env[node], Value) and not env[node].inert:
+                tracing.activations |= dict.fromkeys(tracing.watched[node], env[node])
         elif node.op == "output":
             return _map(node.args[0], env)
     return None

@@ -10,11 +10,11 @@ from torch.fx import Node
 from coset.errors import InputError
 from coset.symmetry.action import Action
 from coset.symmetry.axes import Fixed, units_of
-from coset.symmetry.discovery.called_modules import outputs_of
 from coset.symmetry.discovery.evaluation import evaluate, run
 from coset.symmetry.discovery.exporting import first_line
 from coset.symmetry.discovery.general_position import general_position, other_inputs, scaled
 from coset.symmetry.discovery.influence import Influence, Standing, felt, influence, to_be_felt
+from coset.symmetry.discovery.operands import watched
 from coset.symmetry.element import Element
 from coset.symmetry.group import full_map
 from coset.symmetry.incidence import standing
@@ -48,7 +48,7 @@ def verify(
     Returns the units that the outputs have not noticed, by block and parameter: there a wrong move would not have been
     seen either. ``expected``: those that can be noticed at all (``influence`` of the generic function). Where classes
     are missing, ``further`` inputs are tried, larger and of other signs, and then moves of single classes.
-    ``astray``: takes up the modules whose outputs do not move as ``sym.graph`` says.
+    ``astray``: takes up the names of tensors in ``sym.graph`` that do not move as it says.
     """
     generator = torch.Generator().manual_seed(seed)
     if expected is None:
@@ -171,20 +171,22 @@ def _rounding(
 
 
 class _Layers:
-    """Outputs of modules while a graph is run: of inputs' positions the first two, so that little is kept."""
+    """What modules give and contractions read while a graph is run.
+
+    Of inputs' positions the first two, so that little is kept.
+    """
 
     def __init__(self, sym: Symmetry, program: torch.export.ExportedProgram) -> None:
         self._sym = sym
-        outputs = outputs_of(program.graph).items()
-        self._names = {
-            node: known for node, names in outputs if (known := [n for n in names if n in sym.graph.activations])
-        }
+        self._known = sym.graph.tensors
+        nodes = watched(program)[1].items()
+        self._names = {node: known for node, names in nodes if (known := [n for n in names if n in self._known])}
         self._seen: dict[str, Tensor] = {}
 
     def watch(self, node: Node, result: Any) -> None:
         if node in self._names and isinstance(result, Tensor):
             names = self._names[node]
-            for dim, axis in enumerate(self._sym.graph.activations[names[0]].axes):
+            for dim, axis in enumerate(self._known[names[0]].axes):
                 result = result.narrow(dim, 0, min(2, result.shape[dim])) if axis == Fixed(0) else result
             self._seen |= dict.fromkeys(names, result.clone())
 
@@ -194,11 +196,11 @@ class _Layers:
         return seen
 
     def astray(self, g: Element, before: Mapping[str, Tensor]) -> set[str]:
-        """The modules whose outputs now are not those before, moved by g."""
+        """Those that now are not what they were before, moved by g."""
         sizes = {name: item.size for name, item in self._sym.classes.items()}
         found = {}
         for name, tensor in before.items():
-            axes = self._sym.graph.activations[name].fitted(tuple(tensor.shape), sizes, name)
+            axes = self._known[name].fitted(tuple(tensor.shape), sizes, name)
             found[name] = Parameter(tuple(tensor.shape) if axes else (), axes)
         outputs = Symmetry(self._sym.classes, self._sym.families, found)
         wanted, after = outputs.act(g, dict(before)), self.taken()
