@@ -89,14 +89,16 @@ def match_activations(
         session.watch(chain([first], rest), bar)
     watched = time.perf_counter()
     scores = session.scores()
-    _check_variation(scores)
+    still = _constant(scores)
+    scores = {name: parts for name, parts in scores.items() if name not in still}
     history = [objective(sym, scores, sym.identity())]
     g = session.matched(scores, history)
     matched = time.perf_counter()
     seconds = {"sites": found - begun, "features": watched - found, "assignment": matched - watched}
     notes: tuple[str, ...] = ()
     if not session.stopped_at_class:
-        g, notes = _on_weights(sym, networks, g, places, seed)
+        g, notes = _on_weights(sym, networks, g, {name: places[name] for name in places if name not in still}, seed)
+        notes = (*(f"the units of '{name}' do not vary on these data" for name in still), *notes)
         seconds["weights"] = time.perf_counter() - matched
     aligned = carried(sym, g, other)
     return Alignment(
@@ -195,16 +197,18 @@ class _Session:
         return self.callback is not None and bool(self.callback(Step(self.steps, value, what)))
 
 
-def _check_variation(scores: Scores) -> None:
-    """Raise where nothing varies: among units that are all constant there is no more and less alike."""
-    for name, parts in scores.items():
-        if parts and len(next(iter(parts.values()))) > 1 and not any(bool(part.any()) for part in parts.values()):
-            raise InputError(
-                f"the statistics of '{name}' are singular: on these data none of its units varies in both networks; "
-                f"expected several inputs that differ"
-            )
+def _constant(scores: Scores) -> tuple[str, ...]:
+    """The classes of which no unit varies: among these there is no more and less alike. Raises where none varies."""
+    seen = {name: parts for name, parts in scores.items() if parts and len(next(iter(parts.values()))) > 1}
+    still = tuple(name for name, parts in seen.items() if not any(bool(part.any()) for part in parts.values()))
+    if still and len(still) == len(seen):
+        raise InputError(
+            f"the statistics of '{still[0]}' are singular: on these data none of its units varies in both networks; "
+            f"expected several inputs that differ"
+        )
     if not any(parts for parts in scores.values()):
         raise InputError("no contraction shows the units of any class on these data; expected inputs that differ")
+    return still
 
 
 def _on_weights(
