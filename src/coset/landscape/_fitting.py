@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from coset import callbacks
-from coset._batches import Labelled, labelled_batches
+from coset._batches import Labelled, is_pair, labelled_batches
 from coset._checks import is_count, is_number
 from coset._show.progress import progress
 from coset.errors import InputError
@@ -202,7 +202,7 @@ def _endless(data: Labelled, batch_size: int, seed: int) -> Iterator[tuple[Tenso
             f"loader"
         )
     for number in count():
-        if isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+        if is_pair(data):
             next(labelled_batches(data))  # raises unless they belong together
             x, y = data
             order = torch.randperm(len(x), generator=stream("order", seed, number))

@@ -1,12 +1,10 @@
 """The values of functionals along a path, and the barriers they show."""
 
-import csv
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from coset._show.tables import text_table
+from coset._show.tables import csv_table, text_table
 from coset._values import Frozen
 from coset.errors import InputError
 from coset.landscape._functionals import Better
@@ -148,11 +146,7 @@ class Profiles(Frozen[str, Profile]):
             columns[name] = profile.values
             if profile.errors is not None and any(profile.errors):
                 columns[f"{name}, standard error"] = profile.errors
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
-        return text.getvalue()
+        return csv_table(columns, zip(*columns.values(), strict=True))
 
     def __str__(self) -> str:
         return _table(self)

@@ -1,11 +1,10 @@
 """What a dissection found: the concept of each unit, and how many concepts there are."""
 
-import csv
-import io
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from coset._show.tables import csv_table
 from coset.represent.dissection.images import Concept
 
 
@@ -113,12 +112,9 @@ class Dissection:
 
     def to_csv(self) -> str:
         """A row for each unit: its best concept, whether or not that is enough, and the IoU."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["unit", "concept", "category", "iou", "interpretable", "threshold"])
+        rows = []
         thresholds = self.thresholds.tolist()
         for unit, place in enumerate(self.iou.argmax(1).tolist()):
             concept, value = self.concepts[place], float(self.iou[unit, place])
-            row = [unit, concept.name, concept.category, value, value > self.least_iou, thresholds[unit]]
-            writer.writerow(row)
-        return text.getvalue()
+            rows.append([unit, concept.name, concept.category, value, value > self.least_iou, thresholds[unit]])
+        return csv_table(["unit", "concept", "category", "iou", "interpretable", "threshold"], rows)
