@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,30 +15,23 @@ def borrowing(model: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[Calla
     Gives a function that puts its own weights back; it may be called at any moment, by a hook in the middle of a pass
     for instance, and is called at the end. A tensor with several names is replaced under all of them.
     """
-    places: list[tuple[dict[str, Any], str, Tensor]] = []
-    replaced: list[tuple[dict[str, Any], str, Tensor]] = []
-    named = _named(model) if weights else ()
-    own = {id(tensor): weights[name] for name, tensor in named if name in weights}
-    for module in model.modules() if own else ():
-        stores: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
-        for store in stores:
-            for key, tensor in store.items():
-                if tensor is not None and id(tensor) in own:
-                    places.append((store, key, tensor))
-                    replaced.append((store, key, own[id(tensor)]))
+    named = chain(model.named_parameters(), model.named_buffers()) if weights else ()
+    others = {id(tensor): weights[name] for name, tensor in named if name in weights}
+    places: list[tuple[dict[str, Any], str, Tensor]] = [
+        (store, key, tensor)
+        for module in (model.modules() if others else ())
+        for store in (module._parameters, module._buffers)
+        for key, tensor in store.items()
+        if tensor is not None and id(tensor) in others
+    ]
 
     def give_back() -> None:
         for store, key, tensor in places:
             store[key] = tensor
 
     try:
-        for store, key, tensor in replaced:
-            store[key] = tensor
+        for store, key, tensor in places:
+            store[key] = others[id(tensor)]
         yield give_back
     finally:
         give_back()
-
-
-def _named(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()

@@ -73,8 +73,7 @@ def largest_entries(x: Tensor) -> Tensor:
 def pieces_of(group: UnitGroup, like: Tensor) -> Tensor:
     """For each of the channels (C,), or as many of them as there are, the number of the piece whose scale it has."""
     labels = torch.empty(group.size, dtype=torch.long, device=like.device)
-    places = torch.tensor(range(group.size) if group.order is None else group.order, device=like.device)
-    labels[places] = torch.tensor(group.scaled, device=like.device)
+    labels[torch.tensor(group.places, device=like.device)] = torch.tensor(group.scaled, device=like.device)
     return labels[: len(like)]
 
 
@@ -132,8 +131,7 @@ def normalization(statistics: Moments, group: UnitGroup, *, centred: bool) -> No
     If ``centred``, each unit's mean over examples and positions is subtracted. Then each piece with a scale of its own
     is divided by its ℓ2 norm, and all that has none by its norm together; dead pieces become 0.
     """
-    order = torch.arange(group.size) if group.order is None else torch.tensor(group.order)
-    own, spread = (tensor[order.to(tensor.device)] for tensor in (statistics.mean, statistics.squares))
+    own, spread = group.arranged(torch.stack([statistics.mean, statistics.squares]))
     units = torch.empty(group.size, dtype=torch.long)
     for number, (start, stop) in enumerate(group.units):
         units[start:stop] = number

@@ -1,6 +1,6 @@
 """What a dissection found: the concept of each unit, and how many concepts there are."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from torch import Tensor
 
@@ -97,18 +97,9 @@ class Dissection:
 
     def to_dict(self) -> dict[str, object]:
         """All numbers, ready for JSON."""
-        return {
-            "layer": self.layer,
-            "concepts": [[concept.name, concept.category] for concept in self.concepts],
-            "iou": self.iou.tolist(),
-            "thresholds": self.thresholds.tolist(),
-            "shares": self.shares.tolist(),
-            "concept_shares": self.concept_shares.tolist(),
-            "annotated_shares": self.annotated_shares.tolist(),
-            "error": self.error,
-            "share": self.share,
-            "least_iou": self.least_iou,
-        }
+        concepts = [[concept.name, concept.category] for concept in self.concepts]
+        parts = {field.name: getattr(self, field.name) for field in fields(self)} | {"concepts": concepts}
+        return {name: part.tolist() if isinstance(part, Tensor) else part for name, part in parts.items()}
 
     def to_csv(self) -> str:
         """A row for each unit: its best concept, whether or not that is enough, and the IoU."""

@@ -201,6 +201,12 @@ def side_of(parts: Iterable[Tensor], group: Group, kernel: str | None, what: str
     return made_side(acting, kernel, lambda: channel_statistics(parts))
 
 
+def whole_kernel(x: Tensor, group: Group, kernel: str | None, what: str) -> Tensor:
+    """The kernel matrix (N, N) of checked features ``what`` (N, C, P), of any size."""
+    x = ordinary_features(x, group_on(group, x.shape[1], what))
+    return side_of([x], group, kernel, what).matrix(x)
+
+
 def made_side(group: UnitGroup, kernel: str | None, statistics: Callable[[], Moments]) -> Side:
     """A side from its group, its kernel (None: the group's own) and, where they matter, statistics of its channels."""
     kernel = kernel or default_kernel(group)

@@ -154,22 +154,12 @@ def piece_factors(group: UnitGroup, squares: Tensor) -> Tensor:
     return torch.where(norms > 0, 1 / torch.where(norms > 0, norms, 1.0), 0.0)
 
 
-def _places(group: UnitGroup, like: Tensor) -> Tensor:
-    """The channels in the order of the group's parts."""
-    return torch.tensor(range(group.size) if group.order is None else group.order, device=like.device)
-
-
-def _arranged(group: UnitGroup, scores: Tensor) -> Tensor:
-    """Scores (C, C') as the group counts channels, with dead ones added where there are too few."""
-    places = _places(group, scores)
-    missing = (0, group.size - scores.shape[1], 0, group.size - scores.shape[0])
-    return torch.nn.functional.pad(scores, missing)[places][:, places]
-
-
 def _matched(group: UnitGroup, scores: Tensor) -> tuple[float, Tensor, Tensor]:
     """The best sum of scores, and for each channel of x its channel of y, −1 for none, and the sign."""
-    places = _places(group, scores)
-    match = best_match(group, _arranged(group, scores))
+    places = torch.tensor(group.places, device=scores.device)
+    # As the group counts channels, with dead ones added where there are too few.
+    missing = (0, group.size - scores.shape[1], 0, group.size - scores.shape[0])
+    match = best_match(group, torch.nn.functional.pad(scores, missing)[places][:, places])
     order, signs = as_tensors(match, scores)
     by_channel, sign_by_channel = torch.empty_like(order), torch.empty_like(signs)
     by_channel[places], sign_by_channel[places] = places[order], signs

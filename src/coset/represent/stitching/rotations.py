@@ -15,14 +15,12 @@ from torch import Tensor, nn
 from coset.errors import InputError
 from coset.represent._anatomy import part_below
 from coset.represent._channel_maps import find_axis, on_channels
-from coset.represent._cut import suited_to
-from coset.represent._group_elements import random_element
+from coset.represent._cut import layer_outputs, suited_to
 from coset.represent.stitching._stitch import check_labelled
 from coset.represent.stitching.penalties import DRAWS, Penalty, correct, penalty_between
-from coset.represent.unit_groups import Group, group_on
-from coset.running import check_layers, recording, replacing
+from coset.represent.unit_groups import Group, group_on, random_element
+from coset.running import check_layers, replacing
 from coset.train import Recipe, fit
-from coset.train.metrics import evaluation_mode
 
 # So many examples tell what is below a layer.
 _PROBED = 2
@@ -81,7 +79,7 @@ def rotation_penalties(
     """
     check_labelled(data, "data")
     check_layers(model, [layer])
-    features = _probe(model, layer, data[0])
+    features = layer_outputs(model, [layer], data[0][:_PROBED])[layer]
     channels = features.shape[find_axis(features, channel_axis)]
     named = groups if isinstance(groups, Mapping) else {name: name for name in groups}
     maps = {name: _element(group, channels, layer, spread, seed) for name, group in named.items()}
@@ -137,10 +135,3 @@ def _element(group: Group | Tensor, channels: int, layer: str, spread: float, se
         return group
     generator = torch.Generator().manual_seed(seed)
     return random_element(group_on(group, channels, f"layer '{layer}'"), generator, spread=spread)
-
-
-@torch.no_grad()
-def _probe(model: nn.Module, layer: str, x: Tensor) -> Tensor:
-    with evaluation_mode(model), recording(model, [layer]) as outputs:
-        model(suited_to(model, x[:_PROBED]))
-    return outputs[layer]
