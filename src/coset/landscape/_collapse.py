@@ -1,14 +1,14 @@
 """Variance collapse: how much of the variance of units' activations is left along a path (Jordan et al. 2023, §3.1)."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from coset._batches import BATCH_SIZE, Inputs, input_batches
+from coset._batches import BATCH_SIZE, Inputs, check_repeatable, input_batches
 from coset._checks import check_count
 from coset._magnitudes import squares_hold
 from coset._show.progress import progress
@@ -118,10 +118,7 @@ def activation_variances(
     """
     check_model(model)
     check_count("samples", samples)
-    if isinstance(x, Iterator):
-        raise InputError(
-            f"x is a {type(x).__name__}, which can be read only once; expected tensors, a list or a loader"
-        )
+    check_repeatable(x, "x")
     grid, at = _points(path, points, taus)
     network = copy.deepcopy(model).eval()
     names = _layers(network, layers)

@@ -36,11 +36,10 @@ class Profile:
     excess_errors: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        for what, numbers in (("errors", self.errors), ("excess_errors", self.excess_errors)):
+        for what in ("errors", "excess_errors", "values"):
+            numbers = getattr(self, what)
             if numbers is not None and len(numbers) != len(self.taus):
                 raise InputError(f"'{self.name}' has {len(numbers)} {what} at {len(self.taus)} τ; expected one each")
-        if len(self.taus) != len(self.values):
-            raise InputError(f"'{self.name}' has {len(self.values)} values at {len(self.taus)} τ; expected one each")
         if list(self.taus) != sorted({*self.taus, 0.0, 0.5, 1.0}) or self.taus[0] < 0 or self.taus[-1] > 1:
             raise InputError(f"taus of '{self.name}' are {self.taus}; expected them to rise from 0 over 1/2 to 1")
 

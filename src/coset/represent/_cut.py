@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from coset.errors import InputError
-from coset.represent._anatomy import Crossing, crossing
-from coset.represent._slots import borrowing
+from coset.represent._anatomy import Crossing, borrowing, crossing
 from coset.running import check_layers, outputs_with, recording, replacing, suited
 from coset.train.metrics import evaluation_mode
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coset._checks import check_count
+from coset._checks import check_choice, check_count
 from coset._show.tables import csv_table
 from coset.errors import InputError
 from coset.represent._features import feature_chunks
@@ -40,8 +40,8 @@ class RotatedDissections:
 
     def unique(self, category: str | None = None) -> Tensor:
         """How many different concepts have a unit, (rotations, powers): of one ``category``, or of all."""
-        if category is not None and category not in self.categories:
-            raise InputError(f"category is {category!r}; expected one of {', '.join(self.categories)}")
+        if category is not None:
+            check_choice("category", category, self.categories)
         return torch.tensor(
             [
                 [sum(count for name, count in one.unique.items() if category in (None, name)) for one in line]

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset.errors import InputError
 from coset.represent.channels import DEAD, Normalization
 from coset.represent.similarity._hsic import PairSums
 
@@ -94,12 +93,6 @@ and "squares" are positive semidefinite.
 def spoken(kernel: str) -> str:
     """What people call a kernel."""
     return {"sum": "linear"}.get(kernel, kernel)
-
-
-def check_kernel(kernel: str) -> None:
-    """Raise unless there is a kernel of that name."""
-    if kernel not in KERNELS:
-        raise InputError(f"kernel is {kernel!r}; expected one of {', '.join(repr(name) for name in KERNELS)}")
 
 
 def kernel_matrix(features: UnitFeatures, kernel: str) -> Tensor:

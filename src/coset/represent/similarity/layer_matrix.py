@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from coset._batches import BATCH_SIZE, Inputs, count_batches, input_batches
+from coset._checks import check_choice
 from coset._show.progress import Ticker, progress
 from coset._show.tables import csv_table
 from coset.data import Split
@@ -104,8 +105,7 @@ def compare_layers(
     """
     names_x = check_layers(model_x, layers_x)
     names_y = check_layers(model_y, names_x if layers_y is None else layers_y)
-    if measure not in MEASURES:
-        raise InputError(f"measure is {measure!r}; expected one of {', '.join(repr(name) for name in MEASURES)}")
+    check_choice("measure", measure, MEASURES, quoted=True)
     if isinstance(data, Iterator):
         raise InputError("data is an iterator, which can be gone through once; expected tensors or a loader")
     inputs = inputs_of(data)

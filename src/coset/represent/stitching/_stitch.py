@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from coset._batches import is_pair
-from coset._checks import check_count, is_number
+from coset._checks import check_choice, check_count, is_number
 from coset._show.progress import progress
 from coset.errors import InputError
 from coset.represent._channel_maps import as_rows, find_axis, on_channels
@@ -54,11 +54,10 @@ class StitchTraining:
     batch_statistics: bool = True
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 0), ("batch_size", 2), ("head_start", 0)):
-            value = getattr(self, name)
-            if value is None and name == "head_start":
-                continue
-            check_count(name, value, least)
+        check_count("epochs", self.epochs, 0)
+        check_count("batch_size", self.batch_size, 2)
+        if self.head_start is not None:
+            check_count("head_start", self.head_start, 0)
         if not isinstance(self.batch_statistics, bool):
             raise InputError(f"batch_statistics is {self.batch_statistics!r}; expected True or False")
         if not is_number(self.learning_rate) or self.learning_rate <= 0:
@@ -123,8 +122,7 @@ def stitch(
     chosen = make_family(family, **options) if isinstance(family, str) else family
     if options and not isinstance(family, str):
         raise InputError(f"options {', '.join(options)} are given with a family that is made; expected none")
-    if start not in STARTS:
-        raise InputError(f"start is {start!r}; expected one of {', '.join(STARTS)}")
+    check_choice("start", start, STARTS)
     joined = cut(below, above, layer, x, upper_layer=upper_layer)
     source = CrossingFeatures(joined, x, kept_bytes)
     generator = torch.Generator().manual_seed(seed)

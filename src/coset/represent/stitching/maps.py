@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset._checks import check_count, is_number
+from coset._checks import check_choice, check_count, is_number
 from coset.errors import InputError
 from coset.represent.stitching.birkhoff import SWEEPS, nearest_permutation, to_birkhoff
 from coset.represent.stitching.least_squares import (
@@ -194,8 +194,7 @@ FAMILIES: Mapping[str, Callable[..., MapFamily]] = {
 
 def make_family(name: str, **options: object) -> MapFamily:
     """The family of that name with its options, ``make_family("rank", rank=4)`` for instance."""
-    if name not in FAMILIES:
-        raise InputError(f"family is {name!r}; expected one of {', '.join(FAMILIES)}")
+    check_choice("family", name, FAMILIES)
     takes = inspect.signature(FAMILIES[name]).parameters
     if unknown := sorted(options.keys() - takes.keys()):
         raise InputError(f"family '{name}' has no option {', '.join(unknown)}; expected {', '.join(takes) or 'none'}")

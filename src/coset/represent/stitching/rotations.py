@@ -21,6 +21,7 @@ from coset.represent.stitching.penalties import DRAWS, Penalty, correct, penalty
 from coset.represent.unit_groups import Group, group_on, random_element
 from coset.running import check_layers, replacing
 from coset.train import Recipe, fit
+from coset.train.modes import training_mode
 
 # So many examples tell what is below a layer.
 _PROBED = 2
@@ -111,7 +112,7 @@ def fine_tuned_above(
     Frozen are all parameters that have been read when the layer has spoken, and the statistics of batch normalisation
     that has run by then.
     """
-    inner = copy.deepcopy(model).train()
+    inner = copy.deepcopy(model)
     probe = suited_to(inner, data[0][:_PROBED].detach().clone())
     below = part_below(inner, layer, probe)
     for name, parameter in inner.named_parameters():
@@ -119,8 +120,7 @@ def fine_tuned_above(
             parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in inner.parameters()):
         raise InputError(f"no parameter to train is above layer '{layer}'; expected a layer further down")
-    for name in below.modules:
-        inner.get_submodule(name).training = False
+    training_mode(inner, below.modules)
     network = inner if matrix is None else Inserted(inner, layer, matrix, channel_axis)
     network.load_state_dict(fit(network, *data, recipe, seed=seed, show=show).params)
     return network.eval()
