@@ -1,7 +1,8 @@
 """Features made ready for comparison: checked, centred and normalised channel by channel, in float64."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -10,6 +11,8 @@ from coset._magnitudes import exponents, scaled_by, squares_hold
 from coset.errors import InputError
 from coset.represent.unit_groups import UnitGroup
 from coset.running.moments import Moments, merged, moments_of
+
+T = TypeVar("T")
 
 DEAD = 1e-12
 """A channel is constant if what is left of it behind its mean is smaller, relative to the channel itself: rounding."""
@@ -52,16 +55,19 @@ def wide_chunks(*features: Tensor) -> Iterator[tuple[Tensor, ...]]:
         yield tuple(x[start : start + step].double() for x in features)
 
 
+def total(parts: Iterable[T], merge: Callable[[T, T], T]) -> T:
+    """What is known of all features, from what is known of some after the other."""
+    found: T | None = None
+    for part in parts:
+        found = part if found is None else merge(found, part)
+    if found is None:
+        raise InputError("there are no features; expected at least one batch")
+    return found
+
+
 def channel_statistics(parts: Iterable[Tensor]) -> Moments:
     """Of features (n, C, P) part after part, in float64: the moments of each channel."""
-    total: Moments | None = None
-    for part in parts:
-        for (x,) in wide_chunks(part):
-            here = moments_of(x)
-            total = here if total is None else merged(total, here)
-    if total is None:
-        raise InputError("there are no features; expected at least one batch")
-    return total
+    return total((moments_of(x) for part in parts for (x,) in wide_chunks(part)), merged)
 
 
 def largest_entries(x: Tensor) -> Tensor:

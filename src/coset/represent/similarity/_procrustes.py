@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coset.errors import InputError
 from coset.represent.channels import (
     check_pair,
     check_squares,
     largest_entries,
     ordinary_features,
     pieces_of,
+    total,
     wide_chunks,
 )
 from coset.represent.similarity.unit_matching import as_tensors, best_match
@@ -97,16 +97,13 @@ def procrustes(x: Tensor, y: Tensor, *, group: Group = "permutation") -> Procrus
 
 def cross_moments(pairs: Iterable[tuple[Tensor, Tensor]]) -> CrossMoments:
     """The sums over features that come in batches (x (n, C, P), y (n, C', P)), in float64."""
-    total: CrossMoments | None = None
-    for pair in pairs:
-        for a, b in wide_chunks(*pair):
-            rows_x, rows_y = (part.transpose(0, 1).flatten(1) for part in (a, b))
-            own_x, own_y = (torch.linalg.vector_norm(rows, dim=1).square() for rows in (rows_x, rows_y))
-            here = CrossMoments(rows_x @ rows_y.mT, own_x, own_y, largest_entries(a), largest_entries(b))
-            total = here if total is None else added(total, here)
-    if total is None:
-        raise InputError("there are no features; expected at least one batch")
-    return total
+
+    def sums(a: Tensor, b: Tensor) -> CrossMoments:
+        rows_x, rows_y = (part.transpose(0, 1).flatten(1) for part in (a, b))
+        own_x, own_y = (torch.linalg.vector_norm(rows, dim=1).square() for rows in (rows_x, rows_y))
+        return CrossMoments(rows_x @ rows_y.mT, own_x, own_y, largest_entries(a), largest_entries(b))
+
+    return total((sums(a, b) for pair in pairs for a, b in wide_chunks(*pair)), added)
 
 
 def procrustes_of_moments(moments: CrossMoments, group: Group) -> Procrustes:
@@ -177,9 +174,9 @@ def _rest_of_order(x: Tensor, y: Tensor, over_x: Tensor, over_y: Tensor, order: 
 
 def _rest_of_rotation(x: Tensor, y: Tensor, over_x: Tensor, over_y: Tensor, rotation: Tensor) -> float:
     """‖X̂ − ŶR‖², or ‖Ŷ − X̂Rᵀ‖² if y is wider: the map must keep all of what it acts on."""
-    total = 0.0
+    rests = 0.0
     for a, b in wide_chunks(x, y):
         a, b = a * over_x[:, None], b * over_y[:, None]
         rest = a - rotation.mT @ b if b.shape[1] <= a.shape[1] else b - rotation @ a
-        total += float(rest.square().sum())
-    return total
+        rests += float(rest.square().sum())
+    return rests

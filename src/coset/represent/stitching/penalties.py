@@ -1,6 +1,6 @@
 """What it costs to change a network, in accuracy on held-out data, with confidence intervals over its examples."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -57,10 +57,9 @@ def stitching_penalty(
 def correct(network: nn.Module | Stitching, data: tuple[Tensor, Tensor]) -> Tensor:
     """For each example of ``data`` (inputs, labels) 1 if its label has the largest output, else 0: (N), float64."""
     x, y = check_labelled(data, "held_out")
-    run = network if isinstance(network, Stitching) else _evaluated(network)
     parts: list[Tensor] = []
     for indices in index_batches(len(x), CHUNK):
-        outputs = run(x[indices])
+        outputs = _outputs(network, x[indices])
         labels = LOSSES["cross-entropy"].fit_targets(y[indices], outputs, "labels of held_out")
         parts.append((outputs.argmax(1).cpu() == labels.cpu()).double())
     return torch.cat(parts)
@@ -90,10 +89,9 @@ def bootstrap_mean(
     return percentile_interval(float(values.mean()), means, level)
 
 
-def _evaluated(model: nn.Module) -> Callable[[Tensor], Tensor]:
-    def run(inputs: Tensor) -> Tensor:
-        with torch.no_grad(), evaluation_mode(model):
-            outputs: Tensor = model(suited_to(model, inputs))
-        return outputs
-
-    return run
+def _outputs(network: nn.Module | Stitching, inputs: Tensor) -> Tensor:
+    if isinstance(network, Stitching):
+        return network(inputs)
+    with torch.no_grad(), evaluation_mode(network):
+        outputs: Tensor = network(suited_to(network, inputs))
+    return outputs
