@@ -109,8 +109,9 @@ def activation_variances(
     marginalised, E_q[a(x; θ)] by the mean over ``samples`` draws, and vary over the data alone (Rossi et al. 2023,
     section 5.4); draw j has the same random numbers all along the path.
 
-    ``layers``: names of modules, whose outputs are meant; by default all modules, but the model itself, that have a
-    weight with two or more axes of their own: linear maps and convolutions, before the activation function.
+    ``layers``: names of modules, whose outputs are meant, or of single calls ("relu#1"), as in ``recording``; by default
+    all modules, but the model itself, that have a weight with two or more axes of their own: linear maps and
+    convolutions, before the activation function.
     ``unit_axis``: the axis of the output on which units stand, for all layers or by name: 1 unless told otherwise, as
     of (examples, units) and (examples, channels, height, width). Outputs with three axes may be either; it must be
     told. All other axes are positions. Variances are over n, not n − 1, and in float64. ``samples`` networks are held
