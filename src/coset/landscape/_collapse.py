@@ -109,7 +109,7 @@ def activation_variances(
     marginalised, E_q[a(x; θ)] by the mean over ``samples`` draws, and vary over the data alone (Rossi et al. 2023,
     section 5.4); draw j has the same random numbers all along the path.
 
-    ``layers``: names of modules, whose outputs are meant, or of single calls ("relu#1"), as in ``recording``; by default
+    ``layers``: names of modules, whose outputs are meant, or of calls ("relu#1"), as in ``recording``; by default
     all modules, but the model itself, that have a weight with two or more axes of their own: linear maps and
     convolutions, before the activation function.
     ``unit_axis``: the axis of the output on which units stand, for all layers or by name: 1 unless told otherwise, as
