@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from coset._batches import count_batches, input_batches, labelled_batches
+from coset._batches import Repeated, check_repeatable, count_batches, input_batches, labelled_batches
 from coset.errors import InputError
 
 X, Y = torch.arange(14.0).reshape(7, 2), torch.arange(7)
@@ -114,3 +114,11 @@ def test_a_tensor_alone_has_no_targets():
     """Its rows are taken for batches of a loader, of which none has targets."""
     with pytest.raises(InputError, match=r"batch 0 of data is a Tensor; expected tensors \(inputs, targets\)"):
         next(labelled_batches(X))
+
+
+def test_what_is_read_again_and_again_does_not_end():
+    for data in ((X, Y), [X], Repeated(lambda: iter([X]))):
+        check_repeatable(data, "data")
+        assert len(list(data)) == len(list(data)) > 0
+    with pytest.raises(InputError, match=r"^x is a list_iterator, which can be read only once; expected tensors"):
+        check_repeatable(iter([X]), "x")

@@ -1,11 +1,12 @@
 """Counts, seeds and numbers: what passes, what is refused, and in which words."""
 
 import math
+import re
 from fractions import Fraction
 
 import pytest
 
-from coset._checks import check_count, check_positive, check_seed, is_number
+from coset._checks import check_choice, check_count, check_positive, check_seed, is_number
 from coset.errors import InputError
 
 
@@ -39,3 +40,12 @@ def test_positive_numbers():
     for value in (-1.0, math.nan, math.inf, True, "a"):
         with pytest.raises(InputError, match=rf"^rate is {value!r}; expected a number ≥ 0$"):
             check_positive("rate", value, zero=True)
+
+
+def test_choices_are_listed():
+    assert check_choice("kind", "chain", {"bezier": 1, "chain": 2}) == "chain"
+    for value in ("other", None, ["chain"]):
+        with pytest.raises(InputError, match=rf"^kind is {re.escape(repr(value))}; expected one of bezier, chain$"):
+            check_choice("kind", value, ("bezier", "chain"))
+    with pytest.raises(InputError, match=r"^kind is 'x'; expected one of 'bezier', 'chain'$"):
+        check_choice("kind", "x", ("bezier", "chain"), quoted=True)

@@ -1,8 +1,9 @@
 """Data in the forms people have it, as batches: tensors in memory, or any loader."""
 
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TypeGuard
+from typing import Any, Generic, TypeGuard, TypeVar
 
 from torch import Tensor
 
@@ -17,6 +18,19 @@ batches, each a tensor or a sequence that begins with one."""
 
 Labelled = tuple[Tensor, Tensor] | Iterable[Any]
 """Inputs with targets: a pair of tensors, or an iterable of batches (inputs, targets, …)."""
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Repeated(Generic[T]):
+    """What a function without arguments gives, each time anew."""
+
+    make: Callable[[], Iterator[T]]
+
+    def __iter__(self) -> Iterator[T]:
+        return self.make()
 
 
 def input_batches(data: Inputs, batch_size: int = BATCH_SIZE) -> Iterator[Tensor]:
@@ -69,6 +83,15 @@ def count_batches(data: Inputs, batch_size: int = BATCH_SIZE) -> int | None:
     except TypeError:
         # A DataLoader over an IterableDataset has a length only where its dataset has one.
         return None
+
+
+def check_repeatable(data: object, what: str) -> None:
+    """Raise if ``data`` is an iterator, which ends, where it is read again and again."""
+    if isinstance(data, Iterator):
+        raise InputError(
+            f"{what} is a {type(data).__name__}, which can be read only once; expected tensors, a list of batches or a "
+            f"loader"
+        )
 
 
 def is_pair(data: Any) -> TypeGuard[tuple[Tensor, Tensor]]:

@@ -1,6 +1,7 @@
 """Checks of counts, seeds and numbers that a person gives; ``is_…`` for callers that word the refusal themselves."""
 
 import math
+from collections.abc import Iterable
 from numbers import Real
 from typing import TypeGuard
 
@@ -46,4 +47,13 @@ def check_positive(name: str, value: object, *, zero: bool = False) -> float:
     """``value``, which must be a finite number > 0, or ≥ 0 if ``zero``."""
     if not is_number(value) or value < 0 or (value == 0 and not zero):
         raise InputError(f"{name} is {value!r}; expected a number {'≥' if zero else '>'} 0")
+    return value
+
+
+def check_choice(name: str, value: object, choices: Iterable[str], *, quoted: bool = False) -> str:
+    """``value``, which must be one of ``choices``; the refusal lists them, ``quoted`` or bare."""
+    known = tuple(choices)
+    if not isinstance(value, str) or value not in known:
+        listed = ", ".join(repr(choice) if quoted else choice for choice in known)
+        raise InputError(f"{name} is {value!r}; expected one of {listed}")
     return value

@@ -148,7 +148,7 @@ def test_bad_input_is_refused():
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2)).double()
     a, x = network(model, 0), randoms(5, 3)
     path = linear(a, a)
-    with pytest.raises(InputError, match=r"'fc', which is no module of the model; it has 0, 1, 2"):
+    with pytest.raises(InputError, match=r"'fc' is no layer of Sequential; its layers are '0', '1', '2'"):
         activation_variances(model, path, x, layers=["fc"])
     with pytest.raises(InputError, match="layers is '0'"):
         activation_variances(model, path, x, layers="0")
@@ -173,6 +173,25 @@ def test_bad_input_is_refused():
 
     twice = Twice().double()
     held = dict(twice.state_dict())
-    for layer, message in (("layer", "more than once"), ("idle", "did not run"), ("last", "gives a tuple")):
-        with pytest.raises(InputError, match=f"layer '{layer}' .*{message}|layer '{layer}' {message}"):
+    for layer, message in (("layer", "is called 2 times"), ("idle", "is not called"), ("layer#2", "names a call")):
+        with pytest.raises(InputError, match=f"'{layer}' {message}"):
             activation_variances(twice, [held, held], x, layers=[layer])
+
+
+def test_one_call_of_a_layer_and_the_first_part_of_what_it_gives():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.last = nn.Linear(3, 3), nn.LSTM(3, 2)
+
+        def forward(self, x):
+            return self.last(self.layer(self.layer(x)))[0]
+
+    twice, x = Twice().double(), randoms(5, 3)
+    held = dict(twice.state_dict())
+    found = activation_variances(twice, [held, held], x, layers=["layer#1", "last", "last"], show=False)
+    assert found.layers == ("layer#1", "last")
+    with torch.no_grad():
+        for layer, outputs in (("layer#1", twice.layer(twice.layer(x))), ("last", twice(x))):
+            expected = outputs.var(0, correction=0)
+            torch.testing.assert_close(found.variances[layer][0], expected, rtol=1e-12, atol=0)

@@ -12,8 +12,7 @@ from coset.landscape._geodesic import DENSE, GEODESICS, PATHS, geodesic, mixture
 from coset.landscape._great_circle import GreatCircle, great_circle
 from coset.landscape._path import Linear, Path, Point, linear
 from coset.landscape._plane import Plane, plane
-from coset.landscape._plot import plot_barriers
-from coset.landscape._plot_collapse import plot_collapse
+from coset.landscape._plot import plot_barriers, plot_collapse
 from coset.landscape._plot_plane import plot_plane
 from coset.landscape._posteriors import (
     PosteriorFunctional,

@@ -1,25 +1,23 @@
 """Variance collapse: how much of the variance of units' activations is left along a path (Jordan et al. 2023, §3.1)."""
 
 import copy
-import csv
-import io
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from coset._batches import BATCH_SIZE, Inputs, input_batches
+from coset._batches import BATCH_SIZE, Inputs, check_repeatable, input_batches
 from coset._checks import check_count
 from coset._magnitudes import squares_hold
 from coset._show.progress import progress
+from coset._show.tables import csv_table
 from coset._values import Frozen
 from coset.errors import InputError
 from coset.landscape._path import Path, check_tau
 from coset.posterior.prediction.draws import draws_of
-from coset.running import Network, check_model, suited, whole_weights, with_weights
+from coset.running import check_layers, check_model, outputs_with, recording, suited, whole_weights
 
 POINTS = 25
 SAMPLES = 32
@@ -87,11 +85,7 @@ class VarianceProfile:
 
     def to_csv(self) -> str:
         """A line for each τ, a column with the ratios of each layer; numbers as exact as they are."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["tau", *self.layers])
-        writer.writerows(zip(self.taus, *self.ratios.values(), strict=True))
-        return text.getvalue()
+        return csv_table(["tau", *self.layers], zip(self.taus, *self.ratios.values(), strict=True))
 
 
 def activation_variances(
@@ -115,8 +109,9 @@ def activation_variances(
     marginalised, E_q[a(x; θ)] by the mean over ``samples`` draws, and vary over the data alone (Rossi et al. 2023,
     section 5.4); draw j has the same random numbers all along the path.
 
-    ``layers``: names of modules, whose outputs are meant; by default all modules, but the model itself, that have a
-    weight with two or more axes of their own: linear maps and convolutions, before the activation function.
+    ``layers``: names of modules, whose outputs are meant, or of calls ("relu#1"), as in ``recording``; by default
+    all modules, but the model itself, that have a weight with two or more axes of their own: linear maps and
+    convolutions, before the activation function.
     ``unit_axis``: the axis of the output on which units stand, for all layers or by name: 1 unless told otherwise, as
     of (examples, units) and (examples, channels, height, width). Outputs with three axes may be either; it must be
     told. All other axes are positions. Variances are over n, not n − 1, and in float64. ``samples`` networks are held
@@ -124,10 +119,7 @@ def activation_variances(
     """
     check_model(model)
     check_count("samples", samples)
-    if isinstance(x, Iterator):
-        raise InputError(
-            f"x is a {type(x).__name__}, which can be read only once; expected tensors, a list or a loader"
-        )
+    check_repeatable(x, "x")
     grid, at = _points(path, points, taus)
     network = copy.deepcopy(model).eval()
     names = _layers(network, layers)
@@ -162,20 +154,16 @@ def _points(
 
 
 def _layers(model: nn.Module, layers: Sequence[str] | None) -> tuple[str, ...]:
-    modules = {name: module for name, module in model.named_modules() if name}
-    if layers is None:
-        weighty = [
-            name for name, module in modules.items() if any(p.ndim > 1 for p in module.parameters(recurse=False))
-        ]
-        if not weighty:
-            raise InputError("no module of the model has a weight with two axes; expected layers, by name")
-        return tuple(weighty)
-    if isinstance(layers, str) or not layers:
-        raise InputError(f"layers is {layers!r}; expected a list of modules' names: {', '.join(modules)}")
-    for layer in layers:
-        if layer not in modules:
-            raise InputError(f"layers names '{layer}', which is no module of the model; it has {', '.join(modules)}")
-    return tuple(dict.fromkeys(layers))
+    if layers is not None:
+        return check_layers(model, layers if isinstance(layers, str) else tuple(dict.fromkeys(layers)))
+    weighty = [
+        name
+        for name, module in model.named_modules()
+        if name and any(parameter.ndim > 1 for parameter in module.parameters(recurse=False))
+    ]
+    if not weighty:
+        raise InputError("no module of the model has a weight with two axes; expected layers, by name")
+    return tuple(weighty)
 
 
 def _variances(
@@ -195,21 +183,15 @@ def _variances(
     for batch in input_batches(x, batch_size):
         inputs = suited(batch, weights[0])
         sums: dict[str, Tensor] = {}
-        for drawn in weights:
-            with _recorded(model, names) as outputs:
-                with_weights(model, drawn, _run_on(inputs))
-            for name, output in outputs.items():
-                sums[name] = sums[name] + output.double() if name in sums else output.double()
+        with recording(model, names) as outputs:
+            for drawn in weights:
+                outputs_with(model, drawn, inputs)
+                for name, output in outputs.items():
+                    sums[name] = sums[name] + output.double() if name in sums else output.double()
         for name in names:
-            if name not in sums:
-                raise InputError(f"layer '{name}' did not run; expected modules that the model calls")
             mean = sums[name] / draws.count
             moments[name].add(mean.movedim(_axis(name, mean, unit_axis), 0).flatten(1))
     return {name: found.variance(name).cpu() for name, found in moments.items()}
-
-
-def _run_on(inputs: Tensor) -> Callable[[Network], Tensor]:
-    return lambda network: network(inputs)
 
 
 def _axis(name: str, output: Tensor, unit_axis: int | Mapping[str, int] | None) -> int:
@@ -226,28 +208,6 @@ def _axis(name: str, output: Tensor, unit_axis: int | Mapping[str, int] | None) 
             f"unit_axis of layer '{name}' is {axis!r}; its output has shape {tuple(output.shape)}, examples first"
         )
     return axis
-
-
-@contextmanager
-def _recorded(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-    """What the named modules give within the block, each of which may run once."""
-    found: dict[str, Tensor] = {}
-
-    def keep(name: str, output: Any) -> None:
-        if not isinstance(output, Tensor):
-            raise InputError(f"layer '{name}' gives a {type(output).__name__}; expected a tensor of activations")
-        if name in found:
-            raise InputError(f"layer '{name}' runs more than once in a forward pass; expected modules that run once")
-        # An activation function that works in place would change it.
-        found[name] = output.detach().clone()
-
-    modules = dict(model.named_modules())
-    hooks = [modules[name].register_forward_hook(lambda _, __, output, name=name: keep(name, output)) for name in names]
-    try:
-        yield found
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 class _Moments:

@@ -14,16 +14,23 @@ from coset.landscape._path import Point, between, check_alike, check_tau, params
 
 
 @dataclass(frozen=True, eq=False)
-class Bezier:
+class _Curve:
+    control: tuple[Mapping[str, Tensor], ...]
+
+    def __init__(self, control: Sequence[Point]) -> None:
+        if len(control) < 2:
+            raise InputError(f"control has {len(control)} points; expected at least the two ends")
+        labels = [f"control point {number}" for number in range(len(control))]
+        points = tuple(Frozen(params_of(point, label)) for point, label in zip(control, labels, strict=True))
+        check_alike(points, labels)
+        object.__setattr__(self, "control", points)
+
+
+class Bezier(_Curve):
     """The Bézier curve θ(τ) = Σ_k C(n, k) (1−τ)^(n−k) τ^k P_k of control points P_0 … P_n.
 
     It passes through the first and the last; one point between them makes it quadratic.
     """
-
-    control: tuple[Mapping[str, Tensor], ...]
-
-    def __init__(self, control: Sequence[Point]) -> None:
-        object.__setattr__(self, "control", _checked(control))
 
     def weights(self, tau: float) -> tuple[float, ...]:
         """What each control point contributes to θ(τ): the Bernstein polynomials; they sum to 1."""
@@ -38,14 +45,8 @@ class Bezier:
         return pointwise(self.control, lambda tensors: _casteljau(tensors, tau))
 
 
-@dataclass(frozen=True, eq=False)
-class PolygonalChain:
+class PolygonalChain(_Curve):
     """Straight lines from control point to control point, each over an equal stretch of τ."""
-
-    control: tuple[Mapping[str, Tensor], ...]
-
-    def __init__(self, control: Sequence[Point]) -> None:
-        object.__setattr__(self, "control", _checked(control))
 
     def weights(self, tau: float) -> tuple[float, ...]:
         """What each control point contributes to θ(τ): hat functions, at most two of them not 0; they sum to 1."""
@@ -67,15 +68,6 @@ class PolygonalChain:
 
 
 KINDS: dict[str, Callable[[Sequence[Point]], Bezier | PolygonalChain]] = {"bezier": Bezier, "chain": PolygonalChain}
-
-
-def _checked(control: Sequence[Point]) -> tuple[Mapping[str, Tensor], ...]:
-    if len(control) < 2:
-        raise InputError(f"control has {len(control)} points; expected at least the two ends")
-    labels = [f"control point {number}" for number in range(len(control))]
-    points = tuple(Frozen(params_of(point, label)) for point, label in zip(control, labels, strict=True))
-    check_alike(points, labels)
-    return points
 
 
 def _casteljau(tensors: Sequence[Tensor], tau: float) -> Tensor:

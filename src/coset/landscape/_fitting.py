@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from coset import callbacks
-from coset._batches import Labelled, labelled_batches
-from coset._checks import is_count, is_number
+from coset._batches import Labelled, check_repeatable, is_pair, labelled_batches
+from coset._checks import check_choice, is_count, is_number
 from coset._show.progress import progress
 from coset.errors import InputError
 from coset.landscape._criterion import Criterion, Mean, mean_loss
@@ -94,8 +94,7 @@ def fit_curve(
     """
     _check_numbers(bends, steps, learning_rate, batch_size, weight_decay, seed)
     callbacks.check_callback(callback)
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise InputError(f"kind is {kind!r}; expected one of {', '.join(KINDS)}")
+    check_choice("kind", kind, KINDS)
     if mode not in ("eval", "train"):
         raise InputError(f"mode is {mode!r}; expected 'eval' or 'train'")
     recipe = replace(_RECIPE, batch_size=batch_size, learning_rate=float(learning_rate))
@@ -196,13 +195,9 @@ class _Fit:
 
 def _endless(data: Labelled, batch_size: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches for ever; tensors come in a new order in each pass."""
-    if isinstance(data, Iterator):
-        raise InputError(
-            f"data is a {type(data).__name__}, which can be read only once; expected tensors, a list of batches or a "
-            f"loader"
-        )
+    check_repeatable(data, "data")
     for number in count():
-        if isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+        if is_pair(data):
             next(labelled_batches(data))  # raises unless they belong together
             x, y = data
             order = torch.randperm(len(x), generator=stream("order", seed, number))

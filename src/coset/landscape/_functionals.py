@@ -1,13 +1,13 @@
 """Functionals: numbers that a point of weight space has, above all means over data."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from coset._batches import BATCH_SIZE, Labelled, labelled_batches
+from coset._batches import BATCH_SIZE, Labelled, check_repeatable, labelled_batches
 from coset.distribution import Estimate
 from coset.errors import InputError
 from coset.landscape._criterion import RIGHT, Criterion, Mean, check_name, mean_accuracy, mean_loss
@@ -69,11 +69,7 @@ class DataFunctional:
     unit: str = ""
 
     def __post_init__(self) -> None:
-        if isinstance(self.data, Iterator):
-            raise InputError(
-                f"the data of '{self.name}' is a {type(self.data).__name__}, which can be read only once; expected "
-                f"tensors, a list of batches or a loader"
-            )
+        check_repeatable(self.data, f"the data of '{self.name}'")
 
     def __call__(self, point: Any) -> float:
         """The value at a point."""

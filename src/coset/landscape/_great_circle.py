@@ -103,16 +103,16 @@ class GreatCircle:
                 if bool(measured.any()):
                     units[name] = torch.where(measured, label, -1)
         norms = torch.where(norms == 0, torch.ones_like(norms), norms)
-        a, b = ({name: self._directions(name, norms[end], units, end) for name in units} for end in (0, 1))
+        a, b = (
+            {name: end[name].detach().double() / norm[label] for name, label in units.items()}
+            for end, norm in zip((self.start, self.end), norms, strict=True)
+        )
         apart = lengths(units, {name: a[name] - b[name] for name in units}, count)
         along = lengths(units, {name: a[name] + b[name] for name in units}, count)
         self._check_not_opposite(key, units, apart, along)
         # Where the ends agree the line gives back what they agree on, to the last bit.
         moving = {name: torch.where((label >= 0) & (apart[label] > 0), label, -1) for name, label in units.items()}
         return Arcs(moving, angle_of(apart, along), norms)
-
-    def _directions(self, name: str, norms: Tensor, units: Mapping[str, Tensor], end: int) -> Tensor:
-        return (self.end if end else self.start)[name].detach().double() / norms[units[name]]
 
     def _check_unit(self, key: str, rank: list[str], lengths: Tensor) -> None:
         if not bool(((lengths - 1).abs() > self.tolerance).any()):

@@ -1,7 +1,5 @@
 """Planes through three networks: log-likelihood, log-prior and log-posterior on a grid (Rossi et al. 2023, fig. 2)."""
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +10,7 @@ from coset._batches import BATCH_SIZE
 from coset._checks import check_count, is_number
 from coset._magnitudes import equivariant, exponent, scaled
 from coset._show.progress import progress
+from coset._show.tables import csv_table
 from coset.distribution import Samples
 from coset.errors import InputError
 from coset.landscape._path import Point, params_of
@@ -64,13 +63,10 @@ class Plane:
 
     def to_csv(self) -> str:
         """A line for each point of the grid; numbers as exact as they are."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["s", "t", "log-likelihood", "log-prior", "log-posterior"])
         t, s = torch.meshgrid(self.t, self.s, indexing="ij")
         arrays = (s, t, self.log_likelihood, self.log_prior, self.log_posterior)
-        writer.writerows(zip(*(array.flatten().tolist() for array in arrays), strict=True))
-        return text.getvalue()
+        rows = zip(*(array.flatten().tolist() for array in arrays), strict=True)
+        return csv_table(["s", "t", "log-likelihood", "log-prior", "log-posterior"], rows)
 
 
 def plane(

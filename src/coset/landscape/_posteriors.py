@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from coset.distribution import Normal
 from coset.distribution.contract import require
 from coset.errors import InputError
 from coset.landscape._functionals import Better
-from coset.landscape._reading import Reading, reading
+from coset.landscape._reading import Reading, standard_error
 from coset.posterior.fit import Control, Fit
 from coset.posterior.layout import layout_of
 from coset.posterior.likelihoods import Classification, Likelihood, as_likelihood
@@ -140,13 +141,9 @@ def evidence_bound(
     name: str = "ELBO",
 ) -> PosteriorFunctional:
     """(1/N) {E_q[log p(Y|θ) + log p(θ)] + T·H(q)} of Gaussians, per data point; the entropy is exact."""
-
     believed = as_prior(prior)
     check_positive("temperature", temperature, zero=True)
-
-    def measure(seen: "Seen") -> Reading:
-        return _evidence_bound(seen, believed, temperature)
-
+    measure = partial(_evidence_bound, prior=believed, temperature=temperature)
     parts = (model, data_tensors(data), measure, as_likelihood(likelihood))
     return PosteriorFunctional(name, *parts, samples, seed, batch_size, prior=believed)
 
@@ -220,14 +217,16 @@ class Seen:
             self.log_priors[key][number] = prior.log_prob(trained)
 
     def result(self, value: float, influence: Tensor) -> Reading:
-        """With the error of a Monte Carlo estimate: 0 where one draw is all there is.
+        """A mean over draws, or a smooth function of such means, and its error by what each draw contributes, (M,).
+
+        The error is 0 where one draw is all there is.
 
         Of ``Samples`` it is not known: draws of a chain depend on each other, and how well they stand for the posterior
         is a matter of the chains (``diagnose``), not of their number.
         """
         if not self.independent:
             return Reading(value)
-        return Reading(value, 0.0) if self.exact else reading(value, influence)
+        return Reading(value, 0.0) if self.exact else Reading(value, standard_error(influence), influence)
 
 
 Measure = Callable[[Seen], Reading]

@@ -1,12 +1,10 @@
 """The values of functionals along a path, and the barriers they show."""
 
-import csv
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from coset._show.tables import text_table
+from coset._show.tables import csv_table, text_table
 from coset._values import Frozen
 from coset.errors import InputError
 from coset.landscape._functionals import Better
@@ -38,11 +36,10 @@ class Profile:
     excess_errors: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        for what, numbers in (("errors", self.errors), ("excess_errors", self.excess_errors)):
+        for what in ("errors", "excess_errors", "values"):
+            numbers = getattr(self, what)
             if numbers is not None and len(numbers) != len(self.taus):
                 raise InputError(f"'{self.name}' has {len(numbers)} {what} at {len(self.taus)} τ; expected one each")
-        if len(self.taus) != len(self.values):
-            raise InputError(f"'{self.name}' has {len(self.values)} values at {len(self.taus)} τ; expected one each")
         if list(self.taus) != sorted({*self.taus, 0.0, 0.5, 1.0}) or self.taus[0] < 0 or self.taus[-1] > 1:
             raise InputError(f"taus of '{self.name}' are {self.taus}; expected them to rise from 0 over 1/2 to 1")
 
@@ -148,11 +145,7 @@ class Profiles(Frozen[str, Profile]):
             columns[name] = profile.values
             if profile.errors is not None and any(profile.errors):
                 columns[f"{name}, standard error"] = profile.errors
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
-        return text.getvalue()
+        return csv_table(columns, zip(*columns.values(), strict=True))
 
     def __str__(self) -> str:
         return _table(self)

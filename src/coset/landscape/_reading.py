@@ -19,11 +19,6 @@ class Reading:
     influence: Tensor | None = None
 
 
-def reading(value: float, influence: Tensor) -> Reading:
-    """A mean over draws, or a smooth function of such means, and its error by what each draw contributes, (M,)."""
-    return Reading(value, standard_error(influence), influence)
-
-
 def standard_error(influence: Tensor) -> float | None:
     """std_j(ψ_j)/√M; None of a single draw."""
     return None if len(influence) < 2 else float(influence.std()) / math.sqrt(len(influence))

@@ -2,7 +2,6 @@
 
 from coset.represent._cut import Cut, cut
 from coset.represent._features import feature_chunks, features
-from coset.represent._group_elements import random_element, random_rotation
 from coset.represent._layer_group import layer_group, layer_groups, named_group
 from coset.represent.dissection import AnnotatedImages, Dissection, dissect
 from coset.represent.layer_choice import called_layers, layers_before_weights
@@ -24,7 +23,7 @@ from coset.represent.similarity import (
     procrustes_interval,
 )
 from coset.represent.stitching import Stitching, StitchTraining, rotation_penalties, stitch, stitching_penalty
-from coset.represent.unit_groups import GROUPS, Part, UnitGroup
+from coset.represent.unit_groups import GROUPS, Part, UnitGroup, random_element, random_rotation
 from coset.running import layer_names, recording, replacing
 
 __all__ = [

@@ -1,8 +1,9 @@
 """What a module has computed when one of its layers has spoken, and what of that is still needed afterwards."""
 
-from collections.abc import Mapping, Set
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -10,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from coset.errors import InputError
-from coset.represent._slots import borrowing
 from coset.running import replacing, replacing_all
 from coset.train.metrics import evaluation_mode
 
@@ -99,6 +99,35 @@ def part_below(model: nn.Module, layer: str, inputs: Tensor) -> Below:
     owned = {id(t) for name in calls.finished for t in model.get_submodule(name).parameters(recurse=False)}
     names = tuple(name for name, t in model.named_parameters() if name in reached or id(t) in owned)
     return Below(names, tuple(name for name, _ in model.named_modules() if name in calls.finished))
+
+
+@contextmanager
+def borrowing(model: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[Callable[[], None]]:
+    """While it is open, ``model`` computes with ``weights`` (name → tensor) in place of its own of those names.
+
+    Gives a function that puts its own weights back; it may be called at any moment, by a hook in the middle of a pass
+    for instance, and is called at the end. A tensor with several names is replaced under all of them.
+    """
+    named = chain(model.named_parameters(), model.named_buffers()) if weights else ()
+    others = {id(tensor): weights[name] for name, tensor in named if name in weights}
+    places: list[tuple[dict[str, Any], str, Tensor]] = [
+        (store, key, tensor)
+        for module in (model.modules() if others else ())
+        for store in (module._parameters, module._buffers)
+        for key, tensor in store.items()
+        if tensor is not None and id(tensor) in others
+    ]
+
+    def give_back() -> None:
+        for store, key, tensor in places:
+            store[key] = tensor
+
+    try:
+        for store, key, tensor in places:
+            store[key] = others[id(tensor)]
+        yield give_back
+    finally:
+        give_back()
 
 
 @dataclass

@@ -6,7 +6,7 @@ how stitching inside a residual block is defined, and why it fails there (Godfre
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from coset.errors import InputError
-from coset.represent._anatomy import Crossing, crossing
-from coset.represent._slots import borrowing
+from coset.represent._anatomy import Crossing, borrowing, crossing
 from coset.running import check_layers, outputs_with, recording, replacing, suited
 from coset.train.metrics import evaluation_mode
 
@@ -23,6 +22,12 @@ Change = Callable[[Tensor], Tensor]
 
 # So many examples tell what crosses the cut.
 _PROBED = 4
+
+KEPT_BYTES = 2**30
+"""So much is kept unless told."""
+
+CHUNK = 500
+"""Examples at a time where no gradients are kept."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +55,8 @@ class Cut:
 
         On the device, and of the type, of the part above.
         """
-        names = (self.layer, *self.kept)
-        with evaluation_mode(self.below), recording(self.below, names) as outputs:
-            self.below(suited_to(self.below, inputs))
-            return {name: suited_to(self.above, output) for name, output in outputs.items()}
+        found = layer_outputs(self.below, (self.layer, *self.kept), inputs)
+        return {name: suited_to(self.above, output) for name, output in found.items()}
 
     def run(self, inputs: Tensor, features: Mapping[str, Tensor], change: Change) -> Tensor:
         """The outputs of the part above, where ``change(features[layer])`` takes the place of its layer's output.
@@ -62,8 +65,9 @@ class Cut:
         whichever mode it is in, and as it was when this returns or raises.
         """
         inputs = suited_to(self.above, inputs)
-        answers = {name: _zeros(features[self.layer], shape) for name, shape in self.skipped.items()}
-        answers |= {name: _copy_of(features[name]) for name in self.kept}
+        zero = features[self.layer].new_zeros(())
+        answers = {name: zero.expand(len(inputs), *shape) for name, shape in self.skipped.items()}
+        answers |= {name: features[name] for name in self.kept}
         with ExitStack() as stack:
             give_back = stack.enter_context(borrowing(self.above, self.borrowed))
             stack.enter_context(_answering(self.above, answers))
@@ -102,6 +106,53 @@ def cut(below: nn.Module, above: nn.Module, layer: str, inputs: Tensor, *, upper
         )
     _check_self(_joined(above, above, upper_layer, upper_layer, found), probe)
     return _joined(below, above, layer, upper_layer, found)
+
+
+class CrossingFeatures:
+    """What crosses a cut for the examples of x (N, …), by their numbers.
+
+    Computed once where it fits in ``kept_bytes``, otherwise when it is asked for.
+    """
+
+    def __init__(self, joined: Cut, x: Tensor, kept_bytes: int = KEPT_BYTES) -> None:
+        self._cut, self._x = joined, x
+        self._kept: dict[str, Tensor] | None = None
+        one = joined.features(x[:1])
+        size = sum(part.numel() * part.element_size() for part in one.values())
+        if size * len(x) <= kept_bytes:
+            self._kept = {name: part.new_empty((len(x), *part.shape[1:])) for name, part in one.items()}
+            for indices in index_batches(len(x), CHUNK):
+                for name, part in joined.features(x[indices]).items():
+                    self._kept[name][indices] = part
+
+    @property
+    def kept(self) -> bool:
+        """Whether they were computed once."""
+        return self._kept is not None
+
+    def __len__(self) -> int:
+        return len(self._x)
+
+    def at(self, indices: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The inputs of the examples ``indices`` (n) and what crosses the cut for them, n rows each."""
+        inputs = self._x[indices]
+        if self._kept is None:
+            return inputs, self._cut.features(inputs)
+        return inputs, {name: part[indices] for name, part in self._kept.items()}
+
+
+def index_batches(count: int, size: int, generator: torch.Generator | None = None) -> list[Tensor]:
+    """The numbers of ``count`` examples in batches of ``size``, shuffled if there is a generator."""
+    order = torch.arange(count) if generator is None else torch.randperm(count, generator=generator)
+    return [order[start : start + size] for start in range(0, count, size)]
+
+
+@torch.no_grad()
+def layer_outputs(model: nn.Module, layers: Sequence[str], inputs: Tensor) -> dict[str, Tensor]:
+    """The outputs of the named layers of ``model`` in evaluation mode; ``inputs`` (N, …) are made to suit it."""
+    with evaluation_mode(model), recording(model, layers) as outputs:
+        model(suited_to(model, inputs))
+    return dict(outputs)
 
 
 def suited_to(model: nn.Module, inputs: Tensor) -> Tensor:
@@ -147,7 +198,7 @@ def _agree(found: Tensor, expected: Tensor) -> bool:
 
 
 @contextmanager
-def _answering(model: nn.Module, answers: Mapping[str, Callable[[], Tensor]]) -> Iterator[None]:
+def _answering(model: nn.Module, answers: Mapping[str, Tensor]) -> Iterator[None]:
     """While it is open, the named layers do not run, and return what ``answers`` says."""
     with ExitStack() as stack:
         for name, answer in answers.items():
@@ -157,18 +208,10 @@ def _answering(model: nn.Module, answers: Mapping[str, Callable[[], Tensor]]) ->
                 stack.callback(own.__setitem__, "forward", own["forward"])
             else:
                 stack.callback(own.pop, "forward")
-            own["forward"] = _ignoring_arguments(answer)
+            own["forward"] = _giving(answer)
         yield
 
 
-def _ignoring_arguments(answer: Callable[[], Tensor]) -> Callable[..., Tensor]:
-    return lambda *_args, **_kwargs: answer()
-
-
-def _zeros(like: Tensor, shape: torch.Size) -> Callable[[], Tensor]:
-    return lambda: like.new_zeros((len(like), *shape))
-
-
-def _copy_of(tensor: Tensor) -> Callable[[], Tensor]:
-    # What comes behind may write to it in place.
-    return lambda: tensor.clone()
+def _giving(answer: Tensor) -> Callable[..., Tensor]:
+    # A copy: what comes behind may write to it in place.
+    return lambda *_args, **_kwargs: answer.clone()

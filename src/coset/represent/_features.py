@@ -1,7 +1,6 @@
 """Features: the outputs of named layers over data, examples first, channels second, positions behind."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +9,7 @@ from coset._batches import BATCH_SIZE, Inputs, count_batches, input_batches
 from coset._show.progress import progress
 from coset.data import Split
 from coset.errors import InputError
-from coset.running import Network, check_layers, recording, suited, whole_weights, with_weights
+from coset.running import check_layers, outputs_with, recording, suited, whole_weights
 from coset.train.metrics import evaluation_mode
 
 ChannelAxis = int | Mapping[str, int] | None
@@ -74,7 +73,7 @@ def feature_chunks(
             if weights is None:
                 model(x)
             else:
-                with_weights(model, weights, partial(_run, x))
+                outputs_with(model, weights, x)
             found = dict(outputs)
         yield {name: channels_second(found[name], name, len(inputs), channel_axis) for name in names}
 
@@ -100,10 +99,6 @@ def channel_position(shape: tuple[int, ...], name: str, examples: int, channel_a
             f"other than 0, where examples stand"
         )
     return axis % len(shape)
-
-
-def _run(inputs: Tensor, network: Network) -> Tensor:
-    return network(inputs)
 
 
 def inputs_of(data: Inputs | Split) -> Inputs:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coset._checks import check_count
+from coset._checks import check_choice, check_count
 from coset.errors import InputError
 
 
@@ -83,8 +83,7 @@ CAPACITIES: dict[str, Callable[..., float]] = {
 
 def log_capacity(family: str, channels: int, *, grid: Grid | None = None, **options: int) -> float:
     """log |family ∩ grid| for maps from ``channels`` channels to as many; leading order in the size of the grid."""
-    if family not in CAPACITIES:
-        raise InputError(f"family is {family!r}; expected one of {', '.join(CAPACITIES)}")
+    check_choice("family", family, CAPACITIES)
     check_count("channels", channels)
     takes = inspect.signature(CAPACITIES[family]).parameters.keys() - {"channels", "grid"}
     if options.keys() != takes:

@@ -1,7 +1,8 @@
 """Features made ready for comparison: checked, centred and normalised channel by channel, in float64."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -10,6 +11,8 @@ from coset._magnitudes import exponents, scaled_by, squares_hold
 from coset.errors import InputError
 from coset.represent.unit_groups import UnitGroup
 from coset.running.moments import Moments, merged, moments_of
+
+T = TypeVar("T")
 
 DEAD = 1e-12
 """A channel is constant if what is left of it behind its mean is smaller, relative to the channel itself: rounding."""
@@ -52,16 +55,19 @@ def wide_chunks(*features: Tensor) -> Iterator[tuple[Tensor, ...]]:
         yield tuple(x[start : start + step].double() for x in features)
 
 
+def total(parts: Iterable[T], merge: Callable[[T, T], T]) -> T:
+    """What is known of all features, from what is known of some after the other."""
+    found: T | None = None
+    for part in parts:
+        found = part if found is None else merge(found, part)
+    if found is None:
+        raise InputError("there are no features; expected at least one batch")
+    return found
+
+
 def channel_statistics(parts: Iterable[Tensor]) -> Moments:
     """Of features (n, C, P) part after part, in float64: the moments of each channel."""
-    total: Moments | None = None
-    for part in parts:
-        for (x,) in wide_chunks(part):
-            here = moments_of(x)
-            total = here if total is None else merged(total, here)
-    if total is None:
-        raise InputError("there are no features; expected at least one batch")
-    return total
+    return total((moments_of(x) for part in parts for (x,) in wide_chunks(part)), merged)
 
 
 def largest_entries(x: Tensor) -> Tensor:
@@ -73,8 +79,7 @@ def largest_entries(x: Tensor) -> Tensor:
 def pieces_of(group: UnitGroup, like: Tensor) -> Tensor:
     """For each of the channels (C,), or as many of them as there are, the number of the piece whose scale it has."""
     labels = torch.empty(group.size, dtype=torch.long, device=like.device)
-    places = torch.tensor(range(group.size) if group.order is None else group.order, device=like.device)
-    labels[places] = torch.tensor(group.scaled, device=like.device)
+    labels[torch.tensor(group.places, device=like.device)] = torch.tensor(group.scaled, device=like.device)
     return labels[: len(like)]
 
 
@@ -132,8 +137,7 @@ def normalization(statistics: Moments, group: UnitGroup, *, centred: bool) -> No
     If ``centred``, each unit's mean over examples and positions is subtracted. Then each piece with a scale of its own
     is divided by its ℓ2 norm, and all that has none by its norm together; dead pieces become 0.
     """
-    order = torch.arange(group.size) if group.order is None else torch.tensor(group.order)
-    own, spread = (tensor[order.to(tensor.device)] for tensor in (statistics.mean, statistics.squares))
+    own, spread = group.arranged(torch.stack([statistics.mean, statistics.squares]))
     units = torch.empty(group.size, dtype=torch.long)
     for number, (start, stop) in enumerate(group.units):
         units[start:stop] = number

@@ -100,6 +100,11 @@ class UnitGroup:
         numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
         return tuple(numbers[label] for label in labels)
 
+    @property
+    def places(self) -> tuple[int, ...]:
+        """``order``, written out where it is None."""
+        return tuple(range(self.size)) if self.order is None else self.order
+
     def arranged(self, x: Tensor) -> Tensor:
         """(N, C, …) with its channels in the order of the parts."""
         return x if self.order is None else x[:, torch.tensor(self.order, device=x.device)]
@@ -166,6 +171,58 @@ def group_on(group: Group, channels: int, what: str) -> UnitGroup:
             f"group is {group!r}; expected one of {', '.join(repr(name) for name in GROUPS)}, or a UnitGroup"
         )
     return GROUPS[group](channels)
+
+
+def random_element(group: UnitGroup, generator: torch.Generator, *, spread: float = 1.0) -> Tensor:
+    """A random matrix (C, C) of the group, in float64: uniform permutations and signs, log-normal scales.
+
+    ``spread``: the deviation of the logarithms of scales. Of O(C) it is uniform (Haar measure).
+    """
+    if group.rotates:
+        return random_rotation(group.size, generator)
+    matrix = _random_parts(group.parts, generator, spread)
+    if group.sign:
+        matrix = matrix * _signs(1, generator)
+    if group.order is None:
+        return matrix
+    arranged = torch.eye(group.size, dtype=torch.float64)[torch.tensor(group.order)]
+    return arranged.T @ matrix @ arranged
+
+
+def random_rotation(channels: int, generator: torch.Generator) -> Tensor:
+    """A uniform element of O(C): the orthogonal factor of a Gaussian matrix, with a positive diagonal in the other."""
+    q, r = torch.linalg.qr(torch.randn(channels, channels, generator=generator, dtype=torch.float64))
+    rotation: Tensor = q * torch.sign(r.diagonal())
+    return rotation
+
+
+def _random_parts(parts: tuple[Part, ...], generator: torch.Generator, spread: float) -> Tensor:
+    return _diagonal([_random_part(part, generator, spread) for part in parts])
+
+
+def _random_part(part: Part, generator: torch.Generator, spread: float) -> Tensor:
+    """Pieces with a factor each, and places changed: block i of the outputs reads piece order[i]."""
+    factors = torch.ones(part.count, dtype=torch.float64)
+    if part.scales:
+        factors = torch.exp(spread * torch.randn(part.count, generator=generator, dtype=torch.float64))
+    if part.signs:
+        factors = factors * _signs(part.count, generator)
+    one = torch.ones(1, 1, dtype=torch.float64)
+    pieces = [
+        factor * (_random_parts(part.inside, generator, spread) if part.inside else one) for factor in factors.unbind()
+    ]
+    order = torch.randperm(part.count, generator=generator) if part.permutes else torch.arange(part.count)
+    rows = _diagonal(pieces).reshape(part.count, part.width, part.size)
+    return rows[order].reshape(part.size, part.size)
+
+
+def _diagonal(blocks: list[Tensor]) -> Tensor:
+    matrix: Tensor = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
+    return matrix
+
+
+def _signs(count: int, generator: torch.Generator) -> Tensor:
+    return 2.0 * torch.randint(2, (count,), generator=generator).double() - 1.0
 
 
 def _all_parts(parts: tuple[Part, ...]) -> Iterator[Part]:

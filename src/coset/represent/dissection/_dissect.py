@@ -106,7 +106,12 @@ def feature_maps(
             model, batch.inputs, [layer], params=params, channel_axis=channel_axis, batch_size=len(batch.inputs)
         )
         features = positions_of(next(chunks)[layer], layer, grid)
-        shape = _check_maps(features, layer, shape)
+        found = tuple(features.shape[1:])
+        if shape is not None and found != shape:
+            raise InputError(f"layer '{layer}' has features of shape {shape} for some images and {found} for others")
+        if not bool(torch.isfinite(features).all()):
+            raise InputError(f"layer '{layer}' has activations that are NaN or infinite; expected finite ones")
+        shape = found
         yield features, batch
 
 
@@ -192,13 +197,3 @@ def unit_maps(features: Tensor, matrix: Tensor | None, basis: str, layer: str) -
     if not bool(torch.isfinite(matrix).all()):
         raise InputError(f"the basis '{basis}' holds NaN or infinite values; expected finite ones")
     return on_channels(matrix, features, axis=1)
-
-
-def _check_maps(features: Tensor, layer: str, shape: tuple[int, ...] | None) -> tuple[int, ...]:
-    """The shape of one image's features; raises unless it is that of the others, and all are finite."""
-    found = tuple(features.shape[1:])
-    if shape is not None and found != shape:
-        raise InputError(f"layer '{layer}' has features of shape {shape} for some images and {found} for others")
-    if not bool(torch.isfinite(features).all()):
-        raise InputError(f"layer '{layer}' has activations that are NaN or infinite; expected finite ones")
-    return found

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coset._batches import BATCH_SIZE, check_batch_size
+from coset._batches import BATCH_SIZE, Repeated, check_batch_size
 from coset.errors import InputError
 
 Batch = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
@@ -78,16 +78,6 @@ class AnnotatedImages:
 
 def _categories(concepts: Iterable[Concept]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(concept.category for concept in concepts))
-
-
-@dataclass(frozen=True)
-class Repeated:
-    """What a function without arguments gives, each time anew."""
-
-    make: Callable[[], Iterator[Batch]]
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self.make()
 
 
 @dataclass(frozen=True, eq=False)

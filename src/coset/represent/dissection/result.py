@@ -1,11 +1,10 @@
 """What a dissection found: the concept of each unit, and how many concepts there are."""
 
-import csv
-import io
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from torch import Tensor
 
+from coset._show.tables import csv_table
 from coset.represent.dissection.images import Concept
 
 
@@ -98,27 +97,15 @@ class Dissection:
 
     def to_dict(self) -> dict[str, object]:
         """All numbers, ready for JSON."""
-        return {
-            "layer": self.layer,
-            "concepts": [[concept.name, concept.category] for concept in self.concepts],
-            "iou": self.iou.tolist(),
-            "thresholds": self.thresholds.tolist(),
-            "shares": self.shares.tolist(),
-            "concept_shares": self.concept_shares.tolist(),
-            "annotated_shares": self.annotated_shares.tolist(),
-            "error": self.error,
-            "share": self.share,
-            "least_iou": self.least_iou,
-        }
+        concepts = [[concept.name, concept.category] for concept in self.concepts]
+        parts = {field.name: getattr(self, field.name) for field in fields(self)} | {"concepts": concepts}
+        return {name: part.tolist() if isinstance(part, Tensor) else part for name, part in parts.items()}
 
     def to_csv(self) -> str:
         """A row for each unit: its best concept, whether or not that is enough, and the IoU."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["unit", "concept", "category", "iou", "interpretable", "threshold"])
+        rows = []
         thresholds = self.thresholds.tolist()
         for unit, place in enumerate(self.iou.argmax(1).tolist()):
             concept, value = self.concepts[place], float(self.iou[unit, place])
-            row = [unit, concept.name, concept.category, value, value > self.least_iou, thresholds[unit]]
-            writer.writerow(row)
-        return text.getvalue()
+            rows.append([unit, concept.name, concept.category, value, value > self.least_iou, thresholds[unit]])
+        return csv_table(["unit", "concept", "category", "iou", "interpretable", "threshold"], rows)

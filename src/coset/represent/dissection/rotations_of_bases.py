@@ -1,7 +1,5 @@
 """Interpretable units along the way from the basis of units to random rotations of it."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coset._checks import check_count
+from coset._checks import check_choice, check_count
+from coset._show.tables import csv_table
 from coset.errors import InputError
 from coset.represent._features import feature_chunks
 from coset.represent.dissection._dissect import NEURONS, dissect
@@ -41,8 +40,8 @@ class RotatedDissections:
 
     def unique(self, category: str | None = None) -> Tensor:
         """How many different concepts have a unit, (rotations, powers): of one ``category``, or of all."""
-        if category is not None and category not in self.categories:
-            raise InputError(f"category is {category!r}; expected one of {', '.join(self.categories)}")
+        if category is not None:
+            check_choice("category", category, self.categories)
         return torch.tensor(
             [
                 [sum(count for name, count in one.unique.items() if category in (None, name)) for one in line]
@@ -65,13 +64,12 @@ class RotatedDissections:
 
     def to_csv(self) -> str:
         """A row for each rotation and power."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["rotation", "power", "interpretable", *(f"unique {name}" for name in self.categories)])
-        for number, line in enumerate(self.found):
-            for power, one in zip(self.powers, line, strict=True):
-                writer.writerow([number, power, one.fraction, *one.unique.values()])
-        return text.getvalue()
+        rows = [
+            [number, power, one.fraction, *one.unique.values()]
+            for number, line in enumerate(self.found)
+            for power, one in zip(self.powers, line, strict=True)
+        ]
+        return csv_table(["rotation", "power", "interpretable", *(f"unique {name}" for name in self.categories)], rows)
 
 
 def dissect_rotations(

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from coset._batches import check_batch_size
+from coset._batches import Repeated, check_batch_size
 from coset._checks import check_count
 from coset.errors import InputError
-from coset.represent.dissection.images import AnnotatedImages, Batch, Concept, Repeated, masks_of_labels
+from coset.represent.dissection.images import AnnotatedImages, Batch, Concept, masks_of_labels
 
 Inside = Callable[[Tensor, Tensor], Tensor]
 """Whether points (u, v), in units of an object's radius around its centre, belong to it."""

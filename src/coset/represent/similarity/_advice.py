@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coset.errors import InputError
+from coset._checks import check_choice
 from coset.represent._layer_group import named_group
 from coset.represent.unit_groups import GROUPS, Part, UnitGroup
 
@@ -86,10 +86,8 @@ def invariant(measure: str, modulo: str, group: UnitGroup) -> bool:
     """Whether ``measure`` ("cka" with its own kernel, or "procrustes"), taken ``modulo`` one of ``GROUPS``, is
     unchanged when elements of ``group`` act on the channels of one side.
     """
-    if measure not in NOTICES:
-        raise InputError(f"measure is {measure!r}; expected one of {', '.join(repr(name) for name in NOTICES)}")
-    if modulo not in NOTICES[measure]:
-        raise InputError(f"modulo is {modulo!r}; expected one of {', '.join(repr(name) for name in GROUPS)}")
+    check_choice("measure", measure, NOTICES, quoted=True)
+    check_choice("modulo", modulo, GROUPS, quoted=True)
     return not NOTICES[measure][modulo] & _moves(group)
 
 

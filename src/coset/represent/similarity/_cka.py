@@ -7,10 +7,12 @@ is subtracted, the channel divided by its ℓ2 norm, and K_mn = max_c Σ_p x_mcp
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
-from coset._checks import is_count
+from coset._batches import Repeated
+from coset._checks import check_choice, is_count
 from coset.errors import InputError
 from coset.represent.channels import (
     Normalization,
@@ -21,9 +23,9 @@ from coset.represent.channels import (
 )
 from coset.represent.similarity._hsic import FEWEST, HsicTerms, PairSums, check_examples, hsic_terms
 from coset.represent.similarity.kernels import (
+    KERNELS,
     UnitFeatures,
     centred,
-    check_kernel,
     kernel_matrix,
     kernel_sums,
     linear_sums,
@@ -88,16 +90,15 @@ def cka_of_batches(
         raise InputError("pairs is an iterator, which can be gone through once; expected a sequence of batches (x, y)")
     if not isinstance(pairs, Iterable):
         raise InputError(f"pairs is a {type(pairs).__name__}; expected a sequence of batches (x, y)")
-    return _of_checked(_Checked(pairs), group, kernel, estimator, form)
+    return _of_checked(Repeated(lambda: _checked(pairs)), group, kernel, estimator, form)
 
 
 def _of_checked(
     pairs: Iterable[tuple[Tensor, Tensor]], group: Group, kernel: str | None, estimator: str, form: str
 ) -> float:
     """CKA of batches of features (n, C, P) that have been checked."""
-    if form not in FORMS:
-        raise InputError(f"form is {form!r}; expected one of {', '.join(repr(name) for name in FORMS)}")
-    left, right = (side_of(_Column(pairs, number), group, kernel, "xy"[number]) for number in (0, 1))
+    check_choice("form", form, FORMS, quoted=True)
+    left, right = (side_of(Repeated(partial(_column, pairs, number)), group, kernel, "xy"[number]) for number in (0, 1))
     terms, counts = [], []
     for number, (x, y) in enumerate(pairs):
         check_examples(estimator, len(x), f"pairs[{number}]")
@@ -135,37 +136,24 @@ def mean_terms(terms: Sequence[HsicTerms], counts: Sequence[int]) -> HsicTerms:
     return HsicTerms(mean("kl"), mean("kk"), mean("ll"), mean("size_k"), mean("size_l"))
 
 
-@dataclass(frozen=True)
-class _Checked:
-    """Batches of pairs, checked as often as they are gone through."""
-
-    pairs: Iterable[tuple[Tensor, Tensor]]
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        channels: tuple[int, int] | None = None
-        for number, pair in enumerate(self.pairs):
-            if not isinstance(pair, tuple | list) or len(pair) != 2:
-                raise InputError(f"pairs[{number}] is a {type(pair).__name__}; expected a batch (x, y) of two tensors")
-            x, y = check_pair(*pair, positions=False, where=f" of pairs[{number}]")
-            found = x.shape[1], y.shape[1]
-            if channels is not None and found != channels:
-                raise InputError(
-                    f"x and y of pairs[{number}] have {found[0]} and {found[1]} channels, those of pairs[0] "
-                    f"{channels[0]} and {channels[1]}; expected features of the same layers"
-                )
-            channels = found
-            yield x, y
+def _checked(pairs: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    channels: tuple[int, int] | None = None
+    for number, pair in enumerate(pairs):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise InputError(f"pairs[{number}] is a {type(pair).__name__}; expected a batch (x, y) of two tensors")
+        x, y = check_pair(*pair, positions=False, where=f" of pairs[{number}]")
+        found = x.shape[1], y.shape[1]
+        if channels is not None and found != channels:
+            raise InputError(
+                f"x and y of pairs[{number}] have {found[0]} and {found[1]} channels, those of pairs[0] "
+                f"{channels[0]} and {channels[1]}; expected features of the same layers"
+            )
+        channels = found
+        yield x, y
 
 
-@dataclass(frozen=True)
-class _Column:
-    """One side of batches of pairs, as often as it is gone through."""
-
-    pairs: Iterable[tuple[Tensor, Tensor]]
-    number: int
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return (pair[self.number] for pair in self.pairs)
+def _column(pairs: Iterable[tuple[Tensor, Tensor]], number: int) -> Iterator[Tensor]:
+    return (pair[number] for pair in pairs)
 
 
 @dataclass(frozen=True)
@@ -201,10 +189,16 @@ def side_of(parts: Iterable[Tensor], group: Group, kernel: str | None, what: str
     return made_side(acting, kernel, lambda: channel_statistics(parts))
 
 
+def whole_kernel(x: Tensor, group: Group, kernel: str | None, what: str) -> Tensor:
+    """The kernel matrix (N, N) of checked features ``what`` (N, C, P), of any size."""
+    x = ordinary_features(x, group_on(group, x.shape[1], what))
+    return side_of([x], group, kernel, what).matrix(x)
+
+
 def made_side(group: UnitGroup, kernel: str | None, statistics: Callable[[], Moments]) -> Side:
     """A side from its group, its kernel (None: the group's own) and, where they matter, statistics of its channels."""
     kernel = kernel or default_kernel(group)
-    check_kernel(kernel)
+    check_choice("kernel", kernel, KERNELS, quoted=True)
     if group.rotates and kernel != "sum":
         raise InputError(f"kernel is {kernel!r}, which rotations change; modulo O(C) expected 'sum'")
     if kernel == "sum" and not group.scales:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coset._checks import check_choice
 from coset.errors import InputError
 
 ROUNDING = 1e-13
@@ -102,8 +103,7 @@ FEWEST = {"unbiased": 4, "biased": 2}
 
 def check_examples(estimator: str, n: int, what: str = "x and y") -> None:
     """Raise unless there is such an estimator and ``n`` examples are enough for it."""
-    if estimator not in ESTIMATORS:
-        raise InputError(f"estimator is {estimator!r}; expected one of {', '.join(repr(name) for name in ESTIMATORS)}")
+    check_choice("estimator", estimator, ESTIMATORS, quoted=True)
     if n < FEWEST[estimator]:
         verb = "has" if what.startswith(("batch", "pairs[")) else "have"
         raise InputError(f"{what} {verb} {n} examples; the {estimator} HSIC needs at least {FEWEST[estimator]}")

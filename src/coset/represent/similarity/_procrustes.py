@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coset.errors import InputError
 from coset.represent.channels import (
     check_pair,
     check_squares,
     largest_entries,
     ordinary_features,
     pieces_of,
+    total,
     wide_chunks,
 )
 from coset.represent.similarity.unit_matching import as_tensors, best_match
@@ -97,16 +97,13 @@ def procrustes(x: Tensor, y: Tensor, *, group: Group = "permutation") -> Procrus
 
 def cross_moments(pairs: Iterable[tuple[Tensor, Tensor]]) -> CrossMoments:
     """The sums over features that come in batches (x (n, C, P), y (n, C', P)), in float64."""
-    total: CrossMoments | None = None
-    for pair in pairs:
-        for a, b in wide_chunks(*pair):
-            rows_x, rows_y = (part.transpose(0, 1).flatten(1) for part in (a, b))
-            own_x, own_y = (torch.linalg.vector_norm(rows, dim=1).square() for rows in (rows_x, rows_y))
-            here = CrossMoments(rows_x @ rows_y.mT, own_x, own_y, largest_entries(a), largest_entries(b))
-            total = here if total is None else added(total, here)
-    if total is None:
-        raise InputError("there are no features; expected at least one batch")
-    return total
+
+    def sums(a: Tensor, b: Tensor) -> CrossMoments:
+        rows_x, rows_y = (part.transpose(0, 1).flatten(1) for part in (a, b))
+        own_x, own_y = (torch.linalg.vector_norm(rows, dim=1).square() for rows in (rows_x, rows_y))
+        return CrossMoments(rows_x @ rows_y.mT, own_x, own_y, largest_entries(a), largest_entries(b))
+
+    return total((sums(a, b) for pair in pairs for a, b in wide_chunks(*pair)), added)
 
 
 def procrustes_of_moments(moments: CrossMoments, group: Group) -> Procrustes:
@@ -154,22 +151,12 @@ def piece_factors(group: UnitGroup, squares: Tensor) -> Tensor:
     return torch.where(norms > 0, 1 / torch.where(norms > 0, norms, 1.0), 0.0)
 
 
-def _places(group: UnitGroup, like: Tensor) -> Tensor:
-    """The channels in the order of the group's parts."""
-    return torch.tensor(range(group.size) if group.order is None else group.order, device=like.device)
-
-
-def _arranged(group: UnitGroup, scores: Tensor) -> Tensor:
-    """Scores (C, C') as the group counts channels, with dead ones added where there are too few."""
-    places = _places(group, scores)
-    missing = (0, group.size - scores.shape[1], 0, group.size - scores.shape[0])
-    return torch.nn.functional.pad(scores, missing)[places][:, places]
-
-
 def _matched(group: UnitGroup, scores: Tensor) -> tuple[float, Tensor, Tensor]:
     """The best sum of scores, and for each channel of x its channel of y, −1 for none, and the sign."""
-    places = _places(group, scores)
-    match = best_match(group, _arranged(group, scores))
+    places = torch.tensor(group.places, device=scores.device)
+    # As the group counts channels, with dead ones added where there are too few.
+    missing = (0, group.size - scores.shape[1], 0, group.size - scores.shape[0])
+    match = best_match(group, torch.nn.functional.pad(scores, missing)[places][:, places])
     order, signs = as_tensors(match, scores)
     by_channel, sign_by_channel = torch.empty_like(order), torch.empty_like(signs)
     by_channel[places], sign_by_channel[places] = places[order], signs
@@ -187,9 +174,9 @@ def _rest_of_order(x: Tensor, y: Tensor, over_x: Tensor, over_y: Tensor, order: 
 
 def _rest_of_rotation(x: Tensor, y: Tensor, over_x: Tensor, over_y: Tensor, rotation: Tensor) -> float:
     """‖X̂ − ŶR‖², or ‖Ŷ − X̂Rᵀ‖² if y is wider: the map must keep all of what it acts on."""
-    total = 0.0
+    rests = 0.0
     for a, b in wide_chunks(x, y):
         a, b = a * over_x[:, None], b * over_y[:, None]
         rest = a - rotation.mT @ b if b.shape[1] <= a.shape[1] else b - rotation @ a
-        total += float(rest.square().sum())
-    return total
+        rests += float(rest.square().sum())
+    return rests

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset.errors import InputError
 from coset.represent.channels import DEAD, Normalization
 from coset.represent.similarity._hsic import PairSums
 
@@ -48,32 +47,18 @@ _HELD = 1 << 26
 """Where all units' products are held at once, a tile is so small that there are at most so many."""
 
 
-def _sum(products: Iterator[Tensor]) -> Tensor:
-    total = next(products).clone()
-    for product in products:
-        total += product
-    return total
+def _folded(
+    add: Callable[[Tensor, Tensor], object], begin: Callable[[Tensor], Tensor] = torch.clone
+) -> Callable[[Iterator[Tensor]], Tensor]:
+    """``begin`` of the first product, to which ``add`` adds the others in place."""
 
+    def combine(products: Iterator[Tensor]) -> Tensor:
+        total = begin(next(products))
+        for product in products:
+            add(total, product)
+        return total
 
-def _sum_of_squares(products: Iterator[Tensor]) -> Tensor:
-    total = next(products).square()
-    for product in products:
-        total.addcmul_(product, product)
-    return total
-
-
-def _maximum(products: Iterator[Tensor]) -> Tensor:
-    total = next(products).clone()
-    for product in products:
-        torch.maximum(total, product, out=total)
-    return total
-
-
-def _minimum(products: Iterator[Tensor]) -> Tensor:
-    total = next(products).clone()
-    for product in products:
-        torch.minimum(total, product, out=total)
-    return total
+    return combine
 
 
 def _median(products: Iterator[Tensor]) -> Tensor:
@@ -94,11 +79,11 @@ class Kernel:
 
 
 KERNELS: dict[str, Kernel] = {
-    "sum": Kernel(_sum),
-    "max": Kernel(_maximum),
+    "sum": Kernel(_folded(Tensor.add_)),
+    "max": Kernel(_folded(lambda total, product: torch.maximum(total, product, out=total))),
     "median": Kernel(_median, holds_all=True),
-    "min": Kernel(_minimum),
-    "squares": Kernel(_sum_of_squares),
+    "min": Kernel(_folded(lambda total, product: torch.minimum(total, product, out=total))),
+    "squares": Kernel(_folded(lambda total, product: total.addcmul_(product, product), begin=torch.square)),
 }
 """Kernels by name: "sum" is the linear kernel Σ_u s_u, "max" that of G_ReLU-CKA, "squares" is Σ_u s_u². Of these "sum"
 and "squares" are positive semidefinite.
@@ -108,12 +93,6 @@ and "squares" are positive semidefinite.
 def spoken(kernel: str) -> str:
     """What people call a kernel."""
     return {"sum": "linear"}.get(kernel, kernel)
-
-
-def check_kernel(kernel: str) -> None:
-    """Raise unless there is a kernel of that name."""
-    if kernel not in KERNELS:
-        raise InputError(f"kernel is {kernel!r}; expected one of {', '.join(repr(name) for name in KERNELS)}")
 
 
 def kernel_matrix(features: UnitFeatures, kernel: str) -> Tensor:

@@ -1,7 +1,5 @@
 """Layer × layer comparison of two models over data, batch by batch: no features are held."""
 
-import csv
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,7 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from coset._batches import BATCH_SIZE, Inputs, count_batches, input_batches
+from coset._checks import check_choice
 from coset._show.progress import Ticker, progress
+from coset._show.tables import csv_table
 from coset.data import Split
 from coset.errors import InputError
 from coset.represent._features import ChannelAxis, feature_chunks, inputs_of
@@ -51,13 +51,13 @@ class LayerMatrix:
 
     def to_csv(self) -> str:
         """A line for each pair of layers."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["layer of x", "layer of y", self.measure, *([] if self.kernels is None else ["kernel"])])
-        for i, (x, row) in enumerate(zip(self.layers_x, self.similarity.tolist(), strict=True)):
-            for j, (y, value) in enumerate(zip(self.layers_y, row, strict=True)):
-                writer.writerow([x, y, value, *([] if self.kernels is None else [self.kernels[i][j]])])
-        return text.getvalue()
+        rows = [
+            [x, y, value, *([] if self.kernels is None else [self.kernels[i][j]])]
+            for i, (x, row) in enumerate(zip(self.layers_x, self.similarity.tolist(), strict=True))
+            for j, (y, value) in enumerate(zip(self.layers_y, row, strict=True))
+        ]
+        columns = ["layer of x", "layer of y", self.measure, *([] if self.kernels is None else ["kernel"])]
+        return csv_table(columns, rows)
 
 
 Chunk = tuple[dict[str, Tensor], dict[str, Tensor]]
@@ -105,8 +105,7 @@ def compare_layers(
     """
     names_x = check_layers(model_x, layers_x)
     names_y = check_layers(model_y, names_x if layers_y is None else layers_y)
-    if measure not in MEASURES:
-        raise InputError(f"measure is {measure!r}; expected one of {', '.join(repr(name) for name in MEASURES)}")
+    check_choice("measure", measure, MEASURES, quoted=True)
     if isinstance(data, Iterator):
         raise InputError("data is an iterator, which can be gone through once; expected tensors or a loader")
     inputs = inputs_of(data)

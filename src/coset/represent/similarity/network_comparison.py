@@ -12,13 +12,13 @@ from coset._show.progress import progress
 from coset.errors import InputError
 from coset.represent._features import ChannelAxis, features
 from coset.represent._layer_group import named_group
-from coset.represent.channels import check_features, ordinary_features
+from coset.represent.channels import check_features
 from coset.represent.similarity._advice import Advice, advice
-from coset.represent.similarity._cka import shared_kernel, side_of
+from coset.represent.similarity._cka import shared_kernel, whole_kernel
 from coset.represent.similarity._hsic import check_examples, hsic_terms, sums_of_matrices
 from coset.represent.similarity.layer_matrix import Kernels, LayerMatrix
 from coset.represent.similarity.resampling import Interval, kernel_interval, procrustes_interval, u_centred
-from coset.represent.unit_groups import Group, UnitGroup, group_on
+from coset.represent.unit_groups import Group, UnitGroup
 from coset.running import check_layers
 
 WAYS = ("own", "orthogonal")
@@ -163,9 +163,7 @@ def _portions(sizes: list[int]) -> Iterator[slice]:
 
 def _kernel(x: Tensor, group: Group, kernel: str, what: str) -> Tensor:
     """The centred kernel matrix (N, N) with norm 1, so that CKA is a sum of products; raises where there is none."""
-    x = check_features(x, what)
-    x = ordinary_features(x, group_on(group, x.shape[1], what))
-    matrix = side_of([x], group, kernel, what).matrix(x)
+    matrix = whole_kernel(check_features(x, what), group, kernel, what)
     hsic_terms(sums_of_matrices(matrix, matrix), "unbiased").ratio(what, what)
     centred = u_centred(matrix)
     norm: Tensor = torch.linalg.vector_norm(centred)

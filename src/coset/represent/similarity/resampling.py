@@ -1,5 +1,6 @@
 """How sure a similarity is: bootstrap intervals over examples, and permutation tests against unrelated features."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,11 +10,11 @@ from coset._checks import check_count
 from coset._show.progress import progress
 from coset.errors import InputError
 from coset.represent.channels import check_pair, ordinary_features
-from coset.represent.similarity._cka import cka, side_of
+from coset.represent.similarity._cka import cka, whole_kernel
 from coset.represent.similarity._hsic import ROUNDING, check_examples
 from coset.represent.similarity._procrustes import procrustes
 from coset.represent.similarity.procrustes_resampling import resampled_distances, sums_by_example
-from coset.represent.unit_groups import Group, group_on
+from coset.represent.unit_groups import Group
 
 _AT_ONCE = 256
 """So many draws are computed in one product of matrices."""
@@ -61,7 +62,7 @@ def cka_interval(
     the unbiased estimator it counts as the mean (0, the kernel being centred), as the diagonal does. A resample is a
     vector of weights w, so that its HSIC are quadratic forms such as wᵀ(K∘L)w; two (N, N) matrices are held.
     """
-    _check(draws, level)
+    check_draws(draws, level)
     value = cka(x, y, group=group, kernel=kernel, estimator=estimator)
     k, l = _kernels(x, y, group, kernel, estimator)  # noqa: E741
     return kernel_interval(k, l, value, seed=seed, estimator=estimator, draws=draws, level=level)
@@ -78,7 +79,7 @@ def kernel_interval(
     level: float = 0.95,
 ) -> Interval:
     """``cka_interval`` of kernel matrices (N, N) that are centred already, and their CKA."""
-    _check(draws, level)
+    check_draws(draws, level)
     n = len(k)
     generator = torch.Generator().manual_seed(seed)
     products = (k * l, k * k, l * l)
@@ -107,19 +108,14 @@ def cka_test(
     show: bool | None = None,
 ) -> PermutationTest:
     """A test of whether ``cka`` is larger than that of features whose examples have nothing to do with each other."""
-    _check(draws)
+    check_draws(draws)
     value = cka(x, y, group=group, kernel=kernel, estimator=estimator)
     k, l = _kernels(x, y, group, kernel, estimator)  # noqa: E741
-    generator = torch.Generator().manual_seed(seed)
     scale = float(k.norm() * l.norm())
-    found = []
-    with progress("permutation test", draws, show=show) as bar:
-        for _ in range(draws):
-            order = torch.randperm(len(k), generator=generator).to(k.device)
-            # Both are centred: HSIC is this sum but for a factor, which the norms have too.
-            found.append(float((k * l[order][:, order]).sum()) / scale)
-            bar.advance()
-    return _tested(value, torch.tensor(found, dtype=torch.float64), larger=True)
+    # Both are centred: HSIC is this sum but for a factor, which the norms have too.
+    return _permutation_test(
+        value, lambda order: float((k * l[order][:, order]).sum()) / scale, k, seed, draws, show, larger=True
+    )
 
 
 def procrustes_interval(
@@ -131,7 +127,7 @@ def procrustes_interval(
     for the examples' own population as far as these determine the element: with few examples for the channels the
     least distance itself is too small, and the interval is around it.
     """
-    _check(draws, level)
+    check_draws(draws, level)
     found = procrustes(x, y, group=group)
     x, y = (ordinary_features(part, found.group) for part in check_pair(x, y, positions=True))
     generator = torch.Generator().manual_seed(seed)
@@ -150,29 +146,19 @@ def procrustes_test(
     show: bool | None = None,
 ) -> PermutationTest:
     """A test of whether the distance of ``procrustes`` is smaller than with the examples of y shuffled."""
-    _check(draws)
+    check_draws(draws)
     value = procrustes(x, y, group=group).distance
-    generator = torch.Generator().manual_seed(seed)
-    found = []
-    with progress("permutation test", draws, show=show) as bar:
-        for _ in range(draws):
-            order = torch.randperm(len(y), generator=generator).to(y.device)
-            found.append(procrustes(x, y[order], group=group).distance)
-            bar.advance()
-    return _tested(value, torch.tensor(found, dtype=torch.float64), larger=False)
+    return _permutation_test(
+        value, lambda order: procrustes(x, y[order], group=group).distance, y, seed, draws, show, larger=False
+    )
 
 
 def _kernels(x: Tensor, y: Tensor, group: Group, kernel: str | None, estimator: str) -> tuple[Tensor, Tensor]:
     """The kernel matrices of both sides, centred so that HSIC is a sum of products of entries."""
     x, y = check_pair(x, y, positions=False)
     check_examples(estimator, len(x))
-    matrices = []
-    for part, what in ((x, "x"), (y, "y")):
-        features = ordinary_features(part, group_on(group, part.shape[1], what))
-        matrices.append(side_of([features], group, kernel, what).matrix(features))
-    if estimator == "biased":
-        return _doubly_centred(matrices[0]), _doubly_centred(matrices[1])
-    return u_centred(matrices[0]), u_centred(matrices[1])
+    centre = _doubly_centred if estimator == "biased" else u_centred
+    return centre(whole_kernel(x, group, kernel, "x")), centre(whole_kernel(y, group, kernel, "y"))
 
 
 def _doubly_centred(k: Tensor) -> Tensor:
@@ -212,7 +198,8 @@ def _portions(draws: int) -> list[int]:
     return [min(_AT_ONCE, draws - start) for start in range(0, draws, _AT_ONCE)]
 
 
-def _check(draws: int, level: float = 0.5) -> None:
+def check_draws(draws: int, level: float = 0.5) -> None:
+    """Raise unless there are draws to take percentiles at ``level`` of."""
     check_count("draws", draws)
     if not 0 < level < 1:
         raise InputError(f"level is {level!r}; expected a number between 0 and 1")
@@ -225,8 +212,24 @@ def percentile_interval(value: float, draws: Tensor, level: float) -> Interval:
     return Interval(value, low, high, level, draws.cpu())
 
 
-def _tested(value: float, draws: Tensor, *, larger: bool) -> PermutationTest:
+def _permutation_test(
+    value: float,
+    measure: Callable[[Tensor], float],
+    like: Tensor,
+    seed: int,
+    draws: int,
+    show: bool | None,
+    larger: bool,
+) -> PermutationTest:
+    """``value`` beside what ``measure`` gives for random orders of the examples of ``like``; ``larger`` is similar."""
+    generator = torch.Generator().manual_seed(seed)
+    found = []
+    with progress("permutation test", draws, show=show) as bar:
+        for _ in range(draws):
+            found.append(measure(torch.randperm(len(like), generator=generator).to(like.device)))
+            bar.advance()
+    shuffled = torch.tensor(found, dtype=torch.float64)
     # A shuffle that changes nothing counts in spite of rounding.
     slack = 1e-12
-    similar = draws >= value - slack if larger else draws <= value + slack
-    return PermutationTest(value, (1 + int(similar.sum())) / (1 + len(draws)), draws)
+    similar = shuffled >= value - slack if larger else shuffled <= value + slack
+    return PermutationTest(value, (1 + int(similar.sum())) / (1 + draws), shuffled)

@@ -6,26 +6,33 @@ are; what is frozen is computed once.
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from coset._batches import is_pair
-from coset._checks import check_count, is_number
+from coset._checks import check_choice, check_count, is_number
 from coset._show.progress import progress
 from coset.errors import InputError
 from coset.represent._channel_maps import as_rows, find_axis, on_channels
-from coset.represent._crossing_features import CHUNK, KEPT_BYTES, CrossingFeatures, index_batches
-from coset.represent._cut import Change, Cut, cut, suited_to
+from coset.represent._cut import (
+    CHUNK,
+    KEPT_BYTES,
+    Change,
+    CrossingFeatures,
+    Cut,
+    cut,
+    index_batches,
+    layer_outputs,
+)
 from coset.represent.stitching.least_squares import products
 from coset.represent.stitching.maps import MapFamily, Weights, make_family
-from coset.represent.stitching.refresh import batch_statistics, refresh_norms
-from coset.running import recording
 from coset.train.check import check_pair
 from coset.train.loss import LOSSES
-from coset.train.metrics import evaluation_mode
 
 STARTS = ("least-squares", "random")
 
@@ -47,11 +54,10 @@ class StitchTraining:
     batch_statistics: bool = True
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 0), ("batch_size", 2), ("head_start", 0)):
-            value = getattr(self, name)
-            if value is None and name == "head_start":
-                continue
-            check_count(name, value, least)
+        check_count("epochs", self.epochs, 0)
+        check_count("batch_size", self.batch_size, 2)
+        if self.head_start is not None:
+            check_count("head_start", self.head_start, 0)
         if not isinstance(self.batch_statistics, bool):
             raise InputError(f"batch_statistics is {self.batch_statistics!r}; expected True or False")
         if not is_number(self.learning_rate) or self.learning_rate <= 0:
@@ -116,20 +122,21 @@ def stitch(
     chosen = make_family(family, **options) if isinstance(family, str) else family
     if options and not isinstance(family, str):
         raise InputError(f"options {', '.join(options)} are given with a family that is made; expected none")
-    if start not in STARTS:
-        raise InputError(f"start is {start!r}; expected one of {', '.join(STARTS)}")
+    check_choice("start", start, STARTS)
     joined = cut(below, above, layer, x, upper_layer=upper_layer)
     source = CrossingFeatures(joined, x, kept_bytes)
     generator = torch.Generator().manual_seed(seed)
     weights, axis = _begin(chosen, joined, source, x, start, channel_axis, generator)
-    outputs = _map_and_run(chosen, weights, joined, source, axis)
+    with torch.no_grad():
+        first = _changing(chosen.matrix(weights), weights.get("bias"), axis)
+        outputs = joined.run(*source.at(torch.arange(2)), first)
     labels = LOSSES["cross-entropy"].fit_targets(y, outputs, "labels of data")
     losses = _train(chosen, weights, joined, source, labels, axis, training, generator, show)
     with torch.no_grad():
         matrix, relaxed = chosen.settled(weights).clone(), chosen.matrix(weights).clone()
         bias = weights["bias"].detach().clone() if "bias" in weights else None
         if training.batch_statistics:
-            refresh_norms(joined, source, _changing(matrix, bias, axis), generator)
+            _refresh_norms(joined, source, _changing(matrix, bias, axis), generator)
     return Stitching(joined, above, chosen, matrix, bias, relaxed, losses, axis)
 
 
@@ -175,21 +182,10 @@ def _begin(
     return {name: value.to(target).requires_grad_() for name, value in weights.items()}, axis
 
 
-@torch.no_grad()
 def _own_features(joined: Cut, x: Tensor) -> Iterator[Tensor]:
     """The second network's own features at its layer, chunk by chunk."""
-    with evaluation_mode(joined.above):
-        for indices in index_batches(len(x), CHUNK):
-            with recording(joined.above, [joined.upper_layer]) as outputs:
-                joined.above(suited_to(joined.above, x[indices]))
-            yield outputs[joined.upper_layer]
-
-
-@torch.no_grad()
-def _map_and_run(family: MapFamily, weights: Weights, joined: Cut, source: CrossingFeatures, axis: int) -> Tensor:
-    """The outputs for two examples."""
-    inputs, features = source.at(torch.arange(2))
-    return joined.run(inputs, features, _changing(family.matrix(weights), weights.get("bias"), axis))
+    for indices in index_batches(len(x), CHUNK):
+        yield layer_outputs(joined.above, [joined.upper_layer], x[indices])[joined.upper_layer]
 
 
 def _train(
@@ -210,7 +206,7 @@ def _train(
     losses: list[float] = []
     with (
         torch.enable_grad(),
-        batch_statistics(joined, training.batch_statistics),
+        _batch_statistics(joined, training.batch_statistics),
         progress(f"stitching at {joined.layer}", training.epochs * steps, show=show) as bar,
     ):
         for epoch in range(training.epochs):
@@ -245,6 +241,47 @@ def _step(weights: Weights, velocity: Weights, objective: Tensor, training: Stit
         for name, slope in zip(moving, slopes, strict=True):
             velocity[name].mul_(training.momentum).add_(slope)
             weights[name].sub_(training.learning_rate * velocity[name])
+
+
+@contextmanager
+def _batch_statistics(joined: Cut, on: bool = True) -> Iterator[None]:
+    """While it is open, batch normalisations above the cut are in training mode, if ``on``; then in evaluation mode."""
+    try:
+        for norm in joined.norms:
+            norm.train(on)
+        yield
+    finally:
+        for norm in joined.norms:
+            norm.eval()
+
+
+@torch.no_grad()
+def _refresh_norms(joined: Cut, source: CrossingFeatures, change: Change, generator: torch.Generator) -> None:
+    """Give the batch normalisations above the cut the statistics of the stitched network on the data (D.2.1).
+
+    One pass without gradients in shuffled batches, as with a map that took another's place (a permutation, that of
+    its relaxation) their own statistics are those of a network no longer in use. Means and variances are those of
+    batches, averaged with the number of examples as weight. Only the copy in ``joined`` is changed.
+    """
+    norms = [norm for norm in joined.norms if isinstance(norm, _BatchNorm) and norm.track_running_stats]
+    momenta = [norm.momentum for norm in norms]
+    if not norms:
+        return
+    batches = [part for part in index_batches(len(source), CHUNK, generator) if len(part) > 1]
+    try:
+        with _batch_statistics(joined):
+            seen = 0
+            for norm in norms:
+                norm.reset_running_stats()
+            for indices in batches:
+                seen += len(indices)
+                for norm in norms:
+                    norm.momentum = len(indices) / seen
+                inputs, features = source.at(indices)
+                joined.run(inputs, features, change)
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
 
 
 def _changing(matrix: Tensor, bias: Tensor | None, axis: int) -> Change:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset._checks import check_count, is_number
+from coset._checks import check_choice, check_count, is_number
 from coset.errors import InputError
 from coset.represent.stitching.birkhoff import SWEEPS, nearest_permutation, to_birkhoff
 from coset.represent.stitching.least_squares import (
@@ -61,7 +61,7 @@ def full(*, bias: bool = False) -> MapFamily:
         matrix = full_map(known.centred() if bias else known)
         return {"matrix": matrix, **({"bias": (known.y - matrix @ known.x) / known.count} if bias else {})}
 
-    return MapFamily("full", random, fitted, _matrix, _matrix, _nothing, _no_penalty)
+    return MapFamily("full", random, fitted, _matrix, _matrix, _nothing, _nothing)
 
 
 def low_rank(*, rank: int) -> MapFamily:
@@ -81,7 +81,7 @@ def low_rank(*, rank: int) -> MapFamily:
     def matrix(weights: Weights) -> Tensor:
         return weights["out"] @ weights["in"]
 
-    return MapFamily("rank", random, fitted, matrix, matrix, _nothing, _no_penalty)
+    return MapFamily("rank", random, fitted, matrix, matrix, _nothing, _nothing)
 
 
 def g_relu(*, alpha: float = 0.1, sweeps: int = SWEEPS, scales: bool = True) -> MapFamily:
@@ -131,7 +131,8 @@ def softsort(*, temperature: float | None = None) -> MapFamily:
         raise InputError(f"temperature is {temperature!r}; expected a number above 0, or None for 1/C")
 
     def random(d: int, c: int, generator: torch.Generator) -> Weights:
-        return {"keys": torch.randn(c, generator=generator, dtype=torch.float64), "log_scale": _zeros(c)}
+        keys = torch.randn(c, generator=generator, dtype=torch.float64)
+        return {"keys": keys, "log_scale": torch.zeros_like(keys)}
 
     def fitted(known: Products) -> Weights:
         permutation, d = monomial_map(known)
@@ -150,7 +151,7 @@ def softsort(*, temperature: float | None = None) -> MapFamily:
     def settled(weights: Weights) -> Tensor:
         return nearest_permutation(soft(weights["keys"])) * weights["log_scale"].exp()
 
-    return MapFamily("softsort", random, fitted, matrix, settled, _nothing, _no_penalty, ("log_scale",), True)
+    return MapFamily("softsort", random, fitted, matrix, settled, _nothing, _nothing, ("log_scale",), True)
 
 
 def l1(*, penalty: float = 0.01) -> MapFamily:
@@ -177,7 +178,7 @@ def orthogonal() -> MapFamily:
     def project(weights: Weights) -> None:
         weights["matrix"].copy_(polar(weights["matrix"]))
 
-    return MapFamily("orthogonal", random, fitted, _matrix, _matrix, project, _no_penalty)
+    return MapFamily("orthogonal", random, fitted, _matrix, _matrix, project, _nothing)
 
 
 FAMILIES: Mapping[str, Callable[..., MapFamily]] = {
@@ -193,8 +194,7 @@ FAMILIES: Mapping[str, Callable[..., MapFamily]] = {
 
 def make_family(name: str, **options: object) -> MapFamily:
     """The family of that name with its options, ``make_family("rank", rank=4)`` for instance."""
-    if name not in FAMILIES:
-        raise InputError(f"family is {name!r}; expected one of {', '.join(FAMILIES)}")
+    check_choice("family", name, FAMILIES)
     takes = inspect.signature(FAMILIES[name]).parameters
     if unknown := sorted(options.keys() - takes.keys()):
         raise InputError(f"family '{name}' has no option {', '.join(unknown)}; expected {', '.join(takes) or 'none'}")
@@ -213,17 +213,9 @@ def _uniform(shape: tuple[int, ...], fan_in: int, generator: torch.Generator) ->
     return (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1) / math.sqrt(fan_in)
 
 
-def _zeros(count: int) -> Tensor:
-    return torch.zeros(count, dtype=torch.float64)
-
-
 def _matrix(weights: Weights) -> Tensor:
     return weights["matrix"]
 
 
 def _nothing(weights: Weights) -> None:
-    return None
-
-
-def _no_penalty(weights: Weights) -> None:
     return None

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coset._checks import check_count, is_number
+from coset._checks import check_choice, check_count, is_number
 from coset._show.progress import progress
 from coset.errors import InputError
 from coset.represent.similarity.resampling import Interval
@@ -106,8 +106,7 @@ def cross_validate(
     The examples are split at random, ``share`` of them for training; unless told training is that of D.5. Of equal
     accuracies the first value wins. The map is the one trained on the share, as in the paper.
     """
-    if family not in FAMILIES:
-        raise InputError(f"family is {family!r}; expected one of {', '.join(FAMILIES)}")
+    check_choice("family", family, FAMILIES)
     if not isinstance(values, Sequence) or not all(is_number(value) for value in values):
         raise InputError(f"values is {values!r}; expected a list of finite numbers")
     if not values:

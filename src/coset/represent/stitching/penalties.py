@@ -1,16 +1,14 @@
 """What it costs to change a network, in accuracy on held-out data, with confidence intervals over its examples."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from coset._checks import check_count
 from coset.errors import InputError
-from coset.represent._crossing_features import CHUNK, index_batches
-from coset.represent._cut import suited_to
-from coset.represent.similarity.resampling import Interval
+from coset.represent._cut import CHUNK, index_batches, suited_to
+from coset.represent.similarity.resampling import Interval, check_draws, percentile_interval
 from coset.represent.stitching._stitch import Stitching, check_labelled
 from coset.train.loss import LOSSES
 from coset.train.metrics import evaluation_mode
@@ -59,10 +57,9 @@ def stitching_penalty(
 def correct(network: nn.Module | Stitching, data: tuple[Tensor, Tensor]) -> Tensor:
     """For each example of ``data`` (inputs, labels) 1 if its label has the largest output, else 0: (N), float64."""
     x, y = check_labelled(data, "held_out")
-    run = network if isinstance(network, Stitching) else _evaluated(network)
     parts: list[Tensor] = []
     for indices in index_batches(len(x), CHUNK):
-        outputs = run(x[indices])
+        outputs = _outputs(network, x[indices])
         labels = LOSSES["cross-entropy"].fit_targets(y[indices], outputs, "labels of held_out")
         parts.append((outputs.argmax(1).cpu() == labels.cpu()).double())
     return torch.cat(parts)
@@ -83,23 +80,18 @@ def bootstrap_mean(
     values = torch.as_tensor(values, dtype=torch.float64)
     if values.ndim != 1 or len(values) == 0:
         raise InputError(f"values have shape {tuple(values.shape)}; expected a row of one at least")
-    if not 0 < level < 1:
-        raise InputError(f"level is {level!r}; expected a number between 0 and 1")
-    check_count("draws", draws)
+    check_draws(draws, level)
     generator = torch.Generator().manual_seed(seed)
     means = torch.empty(draws, dtype=torch.float64)
     for indices in index_batches(draws, max(1, _HELD // len(values))):
         drawn = torch.randint(len(values), (len(indices), len(values)), generator=generator)
         means[indices] = values[drawn].mean(1)
-    tail = (1 - level) / 2
-    low, high = torch.quantile(means, torch.tensor([tail, 1 - tail], dtype=torch.float64)).tolist()
-    return Interval(float(values.mean()), low, high, level, means)
+    return percentile_interval(float(values.mean()), means, level)
 
 
-def _evaluated(model: nn.Module) -> Callable[[Tensor], Tensor]:
-    def run(inputs: Tensor) -> Tensor:
-        with torch.no_grad(), evaluation_mode(model):
-            outputs: Tensor = model(suited_to(model, inputs))
-        return outputs
-
-    return run
+def _outputs(network: nn.Module | Stitching, inputs: Tensor) -> Tensor:
+    if isinstance(network, Stitching):
+        return network(inputs)
+    with torch.no_grad(), evaluation_mode(network):
+        outputs: Tensor = network(suited_to(network, inputs))
+    return outputs

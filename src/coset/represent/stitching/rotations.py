@@ -15,14 +15,13 @@ from torch import Tensor, nn
 from coset.errors import InputError
 from coset.represent._anatomy import part_below
 from coset.represent._channel_maps import find_axis, on_channels
-from coset.represent._cut import suited_to
-from coset.represent._group_elements import random_element
+from coset.represent._cut import layer_outputs, suited_to
 from coset.represent.stitching._stitch import check_labelled
 from coset.represent.stitching.penalties import DRAWS, Penalty, correct, penalty_between
-from coset.represent.unit_groups import Group, group_on
-from coset.running import check_layers, recording, replacing
+from coset.represent.unit_groups import Group, group_on, random_element
+from coset.running import check_layers, replacing
 from coset.train import Recipe, fit
-from coset.train.metrics import evaluation_mode
+from coset.train.modes import training_mode
 
 # So many examples tell what is below a layer.
 _PROBED = 2
@@ -81,7 +80,7 @@ def rotation_penalties(
     """
     check_labelled(data, "data")
     check_layers(model, [layer])
-    features = _probe(model, layer, data[0])
+    features = layer_outputs(model, [layer], data[0][:_PROBED])[layer]
     channels = features.shape[find_axis(features, channel_axis)]
     named = groups if isinstance(groups, Mapping) else {name: name for name in groups}
     maps = {name: _element(group, channels, layer, spread, seed) for name, group in named.items()}
@@ -113,7 +112,7 @@ def fine_tuned_above(
     Frozen are all parameters that have been read when the layer has spoken, and the statistics of batch normalisation
     that has run by then.
     """
-    inner = copy.deepcopy(model).train()
+    inner = copy.deepcopy(model)
     probe = suited_to(inner, data[0][:_PROBED].detach().clone())
     below = part_below(inner, layer, probe)
     for name, parameter in inner.named_parameters():
@@ -121,8 +120,7 @@ def fine_tuned_above(
             parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in inner.parameters()):
         raise InputError(f"no parameter to train is above layer '{layer}'; expected a layer further down")
-    for name in below.modules:
-        inner.get_submodule(name).training = False
+    training_mode(inner, below.modules)
     network = inner if matrix is None else Inserted(inner, layer, matrix, channel_axis)
     network.load_state_dict(fit(network, *data, recipe, seed=seed, show=show).params)
     return network.eval()
@@ -137,10 +135,3 @@ def _element(group: Group | Tensor, channels: int, layer: str, spread: float, se
         return group
     generator = torch.Generator().manual_seed(seed)
     return random_element(group_on(group, channels, f"layer '{layer}'"), generator, spread=spread)
-
-
-@torch.no_grad()
-def _probe(model: nn.Module, layer: str, x: Tensor) -> Tensor:
-    with evaluation_mode(model), recording(model, [layer]) as outputs:
-        model(suited_to(model, x[:_PROBED]))
-    return outputs[layer]
