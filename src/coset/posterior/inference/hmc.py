@@ -71,7 +71,7 @@ def fit_hmc(
     sampler = Hamiltonian(joint_density(problem, rows), begin, plan, trajectories)
     spans = plan.spans()
 
-    def advance(number: int) -> Mapping[str, float]:
+    def advance(number: int, before: Mapping[str, float] | None) -> Mapping[str, float]:
         record = sampler.advance(spans[number], device_stream("hmc", seed, number, begin))
         return {**record, "log_joint": record["log_joint"] * problem.temperature / problem.count}
 

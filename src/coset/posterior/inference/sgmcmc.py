@@ -71,7 +71,7 @@ def fit_sgmcmc(
     )
     spans = plan.spans()
 
-    def advance(number: int) -> Mapping[str, float]:
+    def advance(number: int, before: Mapping[str, float] | None) -> Mapping[str, float]:
         record = sampler.advance(spans[number], device_stream("noise", seed, number, begin))
         return {**record, "log_joint": record["log_joint"] / problem.count}
 
