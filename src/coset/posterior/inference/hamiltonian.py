@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coset._checks import check_count, check_positive
 from coset.errors import InputError
-from coset.posterior.inference.chains import LogDensity, Plan, check_states
+from coset.posterior.inference.chains import Chains, LogDensity, Plan
 from coset.posterior.inference.step_size import (
     average_step,
     current_step,
@@ -104,28 +104,27 @@ class Trajectories:
         return max(1, math.ceil(factor * self.length / step_size))
 
 
-class Hamiltonian:
-    """Chains (C, D) of a log-density; ``state`` holds all that changes, draws (C, draws, D) among it.
+class Hamiltonian(Chains):
+    """Chains of a log-density.
 
     The step size is shared: dual averaging sees the mean acceptance probability of the chains (Hoffman and Gelman
     2014), and restarts whenever the mass changes. After the burn-in both are constant, and every chain has the density
     as its invariant law.
     """
 
+    purpose = "hmc"
+
     def __init__(self, density: LogDensity, start: Tensor, plan: Plan, trajectories: Trajectories) -> None:
-        check_states(start)
-        self.density, self.plan, self.trajectories = density, plan, trajectories
-        position = start.detach().clone()
-        value, gradient = density(position)
+        super().__init__(start, plan)
+        self.density, self.trajectories = density, trajectories
+        value, gradient = density(self.state["position"])
         bad = ~(value.isfinite() & gradient.isfinite().all(-1))
         if bool(bad.any()):
             chain = int(bad.nonzero()[0])
             raise InputError(f"the log-density where chain {chain} begins, or its gradient, is not finite")
-        self.state: dict[str, Tensor] = {
-            "position": position,
+        self.state |= {
             "value": value.clone(),
             "gradient": gradient.clone(),
-            "draws": start.new_zeros(len(start), plan.draws, start.shape[1]),
             "inverse_mass": torch.ones(start.shape[1], dtype=torch.float64, device=start.device),
             "averaging": torch.zeros(5, dtype=torch.float64),
             "moments": fresh_moments(start),
@@ -155,9 +154,7 @@ class Hamiltonian:
                 self._adapt(iteration, float(accept.mean()))
             else:
                 state["accepted"] += accept
-            kept = plan.kept(iteration)
-            if kept is not None:
-                state["draws"][:, kept].copy_(state["position"])
+            self.keep(iteration)
         accepted = torch.stack(accepts).mean(0)
         return {
             "log_joint": float(torch.stack(values).mean()),
