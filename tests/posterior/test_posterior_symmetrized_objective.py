@@ -15,7 +15,7 @@ from coset.distribution.density import pieces
 from coset.errors import InputError
 from coset.models import MLP
 from coset.posterior import GaussianNoise
-from coset.posterior.inference._elbo import elbo
+from coset.posterior.inference.negative_elbo import elbo
 from coset.posterior.problem import pose
 from coset.posterior.symmetrized import (
     PROPOSALS,

@@ -27,10 +27,10 @@ from coset.posterior.symmetrized import (
     permutation_count,
     sequential,
 )
-from coset.posterior.symmetrized.distance import draw_near, log_density, mixture, squared_distances
 from coset.posterior.symmetrized.drawn import Drawn
 from coset.posterior.symmetrized.guided import class_order, draw_chain, log_prob_of_identity
 from coset.posterior.symmetrized.orbit import orbit
+from coset.posterior.symmetrized.proposals import draw_near, log_density, mixture, squared_distances
 from coset.posterior.symmetrized.units import unknowns
 
 DOUBLE = {"dtype": torch.float64}

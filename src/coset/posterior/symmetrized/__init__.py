@@ -12,9 +12,9 @@ from coset.posterior.symmetrized.exact import (
 from coset.posterior.symmetrized.fitting import fit_symmetrized
 from coset.posterior.symmetrized.modes import NearestMode, nearest_mode, pair_bound, volume_bound
 from coset.posterior.symmetrized.objective import SymmetrizedELBO, SymmetrizedValue
-from coset.posterior.symmetrized.pairs import pair_matrix
 from coset.posterior.symmetrized.permanent import log_permanent, permutation_marginals, sample_permutations
 from coset.posterior.symmetrized.proposals import PROPOSALS
+from coset.posterior.symmetrized.units import pair_matrix
 
 __all__ = [
     "METHODS",

@@ -11,12 +11,11 @@ from coset._show.progress import progress
 from coset.distribution import Estimate, MeanField
 from coset.errors import InputError
 from coset.posterior.fit import device_stream
-from coset.posterior.symmetrized.drawn import Drawn
+from coset.posterior.symmetrized.drawn import Drawn, LogWeights
 from coset.posterior.symmetrized.exact import entropy_of
 from coset.posterior.symmetrized.orbit import Orbit, orbit
 from coset.posterior.symmetrized.proposals import Proposal, proposal_named
 from coset.posterior.symmetrized.units import unknowns
-from coset.posterior.symmetrized.weights import LogWeights
 from coset.symmetry import Symmetry
 
 _ENTRIES = 2**22

@@ -11,8 +11,7 @@ from coset.distribution.density import vector
 from coset.distribution.mean_field import MeanField
 from coset.errors import InputError
 from coset.posterior.symmetrized.orbit import numbered
-from coset.posterior.symmetrized.pairs import normal_log_prob
-from coset.posterior.symmetrized.units import unknowns
+from coset.posterior.symmetrized.units import normal_log_prob, unknowns
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.action import check_names
 

@@ -16,9 +16,8 @@ from coset.distribution.draws import check_generator
 from coset.errors import InputError
 from coset.posterior.fit import device_stream
 from coset.posterior.symmetrized.enumeration import enumerated
-from coset.posterior.symmetrized.pairs import free_log_prob, pairs
 from coset.posterior.symmetrized.permanent import log_permanent
-from coset.posterior.symmetrized.units import permuting_class, unit_entries, unknowns
+from coset.posterior.symmetrized.units import free_log_prob, pairs, permuting_class, unit_entries, unknowns
 from coset.symmetry import Symmetry
 
 Density = Callable[[Symmetry, MeanField, Mapping[str, Tensor]], tuple[Tensor, Tensor]]

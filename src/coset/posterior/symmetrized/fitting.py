@@ -17,9 +17,8 @@ from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike, Problem, pose
 from coset.posterior.symmetrized.bounds import side_of
 from coset.posterior.symmetrized.drawn import Drawn
-from coset.posterior.symmetrized.invariance import check_invariant
 from coset.posterior.symmetrized.noise import NoiseComparison
-from coset.posterior.symmetrized.objective import SymmetrizedELBO
+from coset.posterior.symmetrized.objective import SymmetrizedELBO, check_invariant
 from coset.posterior.symmetrized.orbit import orbit
 from coset.posterior.symmetrized.proposals import proposal_named
 from coset.symmetry import Symmetry, discover
