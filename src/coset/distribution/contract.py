@@ -87,6 +87,9 @@ class Normal(Distribution):
 
     centred = True
 
+    independent: ClassVar[bool] = False
+    """Whether no weight is correlated with another, so that ``mean`` and ``std`` say all."""
+
     @abstractmethod
     def entropy(self) -> Tensor:
         """H(q) in nats over what varies."""

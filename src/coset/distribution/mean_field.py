@@ -31,6 +31,7 @@ class MeanField(Normal):
     Under a monomial g: m → g·m and s → |g|·s; signs flip the mean, never the deviation.
     """
 
+    independent: ClassVar[bool] = True
     powers: ClassVar[Mapping[str, int]] = {"mean": 1, "std": 1}
 
     mean: Mapping[str, Tensor]

@@ -28,6 +28,18 @@ class Estimate(NamedTuple):
     value: float
     error: float
 
+    @classmethod
+    def of(cls, values: Tensor) -> Self:
+        """The mean of independent values (n,), n ≥ 2."""
+        return cls(float(values.mean()), float(values.std()) / math.sqrt(len(values)))
+
+
+def check_samples(samples: int) -> None:
+    """Raise unless an estimate by so many draws has an error."""
+    check_count("samples", samples)
+    if samples < 2:
+        raise InputError("samples is 1; expected two or more, for a standard error")
+
 
 @dataclass(frozen=True, eq=False, init=False)
 class Mixture(Distribution):
@@ -125,12 +137,10 @@ class Mixture(Distribution):
     @torch.no_grad()
     def entropy(self, samples: int, generator: torch.Generator) -> Estimate:  # type: ignore[override]
         """E[−log q(θ)] in nats by so many ``samples``, with its standard error; there is no closed form."""
-        check_count("samples", samples)
-        if samples < 2:
-            raise InputError("samples is 1; expected two or more, for a standard error")
+        check_samples(samples)
         sizes = [min(_CHUNK, samples - start) for start in range(0, samples, _CHUNK)]
         values = torch.cat([-self.log_prob(self.sample(size, generator)).double() for size in sizes])
-        return Estimate(float(values.mean()), float(values.std()) / math.sqrt(samples))
+        return Estimate.of(values)
 
     def transformed(self, action: Action, *, partial: bool) -> Self:
         """Every component by the same g."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from coset._checks import check_count, check_positive
-from coset.distribution import MeanField
+from coset.distribution import MeanField, Normal
 from coset.errors import InputError
 from coset.posterior.fit import Callback, Control, Fit, device_stream
 from coset.posterior.inference.flat_optimizer import FlatOptimizer, numbered_batches, optimization, run_descent
@@ -152,7 +152,7 @@ def mean_field_of(problem: Problem, values: Tensor) -> MeanField:
 def _initial_values(problem: Problem, start: Start | None, std: float) -> Tensor:
     layout = problem.layout
     start = start.posterior if isinstance(start, Fit) else start
-    if isinstance(start, MeanField):
+    if isinstance(start, Normal) and start.independent:
         mean, spread = layout.flatten(start.mean), layout.flatten(start.std)
         if bool((spread <= 0).any()):
             raise InputError("start has deviations of 0; expected a MeanField with deviations > 0")

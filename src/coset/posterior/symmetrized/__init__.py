@@ -1,12 +1,13 @@
 """Posteriors averaged over the permutations of an architecture: inference, densities, entropies, draws, modes."""
 
 from coset.posterior.symmetrized.bounds import Bounds, entropy_bounds, information_bounds
-from coset.posterior.symmetrized.enumeration import all_permutations, permutation_count
 from coset.posterior.symmetrized.exact import (
     METHODS,
+    all_permutations,
     entropy_symmetrized,
     log_prob_symmetrized,
     mutual_information,
+    permutation_count,
     sample_symmetrized,
 )
 from coset.posterior.symmetrized.fitting import fit_symmetrized

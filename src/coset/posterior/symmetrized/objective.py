@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from coset._checks import check_count
-from coset.distribution import Estimate, MeanField
+from coset.distribution import Estimate, Normal
 from coset.distribution.density import pieces
 from coset.distribution.draws import check_generator
 from coset.distribution.ties import ties
@@ -19,7 +19,7 @@ from coset.posterior.inference.negative_elbo import elbo
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.priors import Prior
 from coset.posterior.problem import Data, PriorLike, Problem, pose
-from coset.posterior.symmetrized.bounds import draws_at_once, side_of
+from coset.posterior.symmetrized.bounds import draws_in_parts, side_of
 from coset.posterior.symmetrized.drawn import Drawn
 from coset.posterior.symmetrized.orbit import orbit
 from coset.posterior.symmetrized.proposals import proposal_named
@@ -146,7 +146,7 @@ class SymmetrizedELBO:
             return "exact"
         return "lower" if proposal_named(self.proposal).lower else "upper"
 
-    def gain(self, q: MeanField, omega: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
+    def gain(self, q: Normal, omega: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
         """What each of some weights (…) adds to the ELBO, (…), in float64; with gradients in ω, means, deviations.
 
         With ``gradient`` "path" in ω alone.
@@ -166,7 +166,7 @@ class SymmetrizedELBO:
         return side_of(chosen, chosen.weights(drawn, self.K, generator))
 
     def __call__(
-        self, q: MeanField, log_joint: Callable[[dict[str, Tensor]], Tensor], generator: torch.Generator
+        self, q: Normal, log_joint: Callable[[dict[str, Tensor]], Tensor], generator: torch.Generator
     ) -> Tensor:
         """E_q[log p(Y, ω)] + H(q) + gain by ``samples`` reparametrised draws ω = m + s·ε, a scalar in float64.
 
@@ -175,16 +175,13 @@ class SymmetrizedELBO:
         """
         check_generator(generator)
         over = unknowns(q)
-        shape = (self.samples, len(over.mean))
-        noise = torch.randn(shape, generator=generator, dtype=torch.float64, device=generator.device).to(over.mean)
-        x = over.mean + over.std * noise
+        x = over.draw(self.samples, generator)
         values = [log_joint(self._network(q, over, row)) for row in x]
         gain = self.added(Drawn(orbit(self.sym, over.names, over.like), x, over.mean, over.std), generator)
-        entropy = over.std.log().sum() + 0.5 * len(over.std) * (1 + math.log(2 * math.pi))
-        return torch.stack([value.double() for value in values]).mean() + entropy + gain.mean()
+        return torch.stack([value.double() for value in values]).mean() + over.entropy() + gain.mean()
 
     @staticmethod
-    def _network(q: MeanField, over: Unknowns, row: Tensor) -> dict[str, Tensor]:
+    def _network(q: Normal, over: Unknowns, row: Tensor) -> dict[str, Tensor]:
         """All that the ``state_dict`` holds, at one draw; tied names share it."""
         drawn, first = pieces(row, over.names, over.like), ties(q.mean)
         return {name: drawn.get(first[name], tensor) for name, tensor in q.mean.items()}
@@ -192,7 +189,7 @@ class SymmetrizedELBO:
     def evaluate(
         self,
         model: nn.Module,
-        q: MeanField | Fit[MeanField],
+        q: Normal | Fit[Normal],
         data: Data,
         *,
         likelihood: Likelihood | str = "categorical",
@@ -212,16 +209,10 @@ class SymmetrizedELBO:
             model, q, data, likelihood=likelihood, prior=prior, temperature=temperature, samples=draws,
             batch_size=batch_size, seed=seed,
         )  # fmt: skip
-        moved = orbit(self.sym, over.names, over.like)
         # Independent of the draws behind ``plain``, as the error of the total takes them to be.
         generator = device_stream("gain", seed, 0, over.mean)
-        parts, most = [], draws_at_once(moved, self.K, len(over.mean))
         with torch.no_grad():
-            for start in range(0, draws, most):
-                shape = (min(most, draws - start), len(over.mean))
-                noise = torch.randn(shape, generator=generator, dtype=torch.float64, device=generator.device)
-                x = over.mean + over.std * noise
-                parts.append(self.added(Drawn(moved, x, over.mean, over.std), generator))
-        gains = torch.cat(parts) * temperature / problem.count
-        gain = Estimate(float(gains.mean()), float(gains.std()) / math.sqrt(draws))
+            drawn = draws_in_parts(self.sym, over, self.K, draws, generator)
+            gains = torch.cat([self.added(part, generator) for part in drawn]) * temperature / problem.count
+        gain = Estimate.of(gains)
         return SymmetrizedValue(plain, gain, Estimate(plain.value + gain.value, math.hypot(plain.error, gain.error)))

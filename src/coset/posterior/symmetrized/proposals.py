@@ -10,7 +10,7 @@ from torch.nn.functional import logsigmoid, softplus
 
 from coset.errors import InputError
 from coset.posterior.symmetrized.drawn import Drawn, LogWeights
-from coset.posterior.symmetrized.enumeration import LARGEST_ORDER, exchanges, log_sum_over_group
+from coset.posterior.symmetrized.exact import LARGEST_ORDER, exchanges, log_sum_over_group
 from coset.posterior.symmetrized.guided import class_order, draw_chain, log_prob_of_identity, permanent_ratio
 from coset.posterior.symmetrized.orbit import Moves, Orbit
 from coset.posterior.symmetrized.permanent import LARGEST, log_permanent, sample_permutations

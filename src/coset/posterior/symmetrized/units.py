@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 
 from coset._magnitudes import exponent, scaled
+from coset.distribution import Normal
 from coset.distribution.density import vector
-from coset.distribution.mean_field import MeanField
 from coset.distribution.ties import ties
 from coset.errors import InputError
-from coset.symmetry import Symmetry
+from coset.symmetry import Element, Symmetry
 from coset.symmetry.action import check_names, check_tensor
 from coset.symmetry.structure import Stretch
+
+LOG_2PI = math.log(2 * math.pi)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,10 +35,20 @@ class Unknowns:
         """Weights, possibly behind leading sample axes, as (…, D)."""
         return vector(params, self.names, self.like).to(self.mean)
 
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """Draws m + s·ε of q, (count, D)."""
+        shape = (count, len(self.mean))
+        noise = torch.randn(shape, generator=generator, dtype=torch.float64, device=generator.device)
+        return self.mean + self.std * noise.to(self.mean)
 
-def unknowns(q: MeanField) -> Unknowns:
-    """The random weights of q; an InputError if it has no density."""
-    if not isinstance(q, MeanField):
+    def entropy(self) -> Tensor:
+        """H(q) in nats."""
+        return self.std.log().sum() + 0.5 * len(self.std) * (1 + LOG_2PI)
+
+
+def unknowns(q: Normal) -> Unknowns:
+    """The random weights of q, which must be independent of each other; an InputError if it has no density."""
+    if not isinstance(q, Normal) or not q.independent:
         raise InputError(f"q is a {type(q).__name__}; expected a MeanField")
     q.entropy()  # Says what is wrong where there is no density.
     first = ties(q.mean)
@@ -109,6 +121,15 @@ def is_separable(sym: Symmetry, name: str, names: Sequence[str]) -> bool:
     return math.prod(sym.shape(name)[:-1]) == 1 and not any(_is_shared(sym, name, key) for key in names)
 
 
+def exchange(sym: Symmetry, name: str, units: tuple[int, int]) -> Element:
+    """The element that exchanges two units of one block, numbered over all blocks."""
+    shape = sym.shape(name)
+    order = torch.arange(shape[-1]).repeat(math.prod(shape[:-1]))
+    i, j = units
+    order[i], order[j] = j % shape[-1], i % shape[-1]
+    return sym.element({name: order.reshape(shape)})
+
+
 def _carriers(sym: Symmetry, name: str, key: str) -> list[Stretch]:
     """The stretches of a parameter along which a class stands."""
     structure = sym.structures.get(key)
@@ -145,10 +166,7 @@ def _rows(sym: Symmetry, name: str, key: str) -> Tensor:
     return along[places].flatten(1)
 
 
-LOG_2PI = math.log(2 * math.pi)
-
-
-def pair_matrix(sym: Symmetry, q: MeanField, omega: Mapping[str, Tensor]) -> Tensor:
+def pair_matrix(sym: Symmetry, q: Normal, omega: Mapping[str, Tensor]) -> Tensor:
     """A_ij = log N(ν_i; μ_j, diag s_j²): unit i of the weights ω under unit j of q; ω (…) gives (…, n, n), in float64.
 
     ν_i are the entries of ω that belong to unit i of the one class that permutes: incoming weights, bias, outgoing
@@ -183,12 +201,6 @@ def compared(units: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     precision = scaled(std, by).square().reciprocal()
     constant = (moved.square() * precision).sum(-1) + 2 * std.log().sum(-1) + LOG_2PI * units.shape[-1]
     return near @ (moved * precision).mT - 0.5 * (near.square() @ precision.mT + constant[..., None, :])
-
-
-def free_log_prob(entries: UnitEntries, over: Unknowns, x: Tensor) -> Tensor:
-    """log q of the entries that belong to no unit, (…): the same for all permutations."""
-    free = entries.free.to(x.device)
-    return normal_log_prob(x[..., free], over.mean[free], over.std[free])
 
 
 def normal_log_prob(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
