@@ -9,14 +9,11 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from coset._checks import check_count
 from coset._values import Frozen
-from coset.distribution._monomial import monomial
 from coset.distribution.contract import Normal
-from coset.distribution.density import pieces, vector
-from coset.distribution.draws import check_generator, repeated, standard_normal
+from coset.distribution.density import check_draws, monomial, pieces, repeated, standard_normal, vector
 from coset.distribution.mean_field import MeanField
-from coset.distribution.ties import map_tied, ties
+from coset.distribution.ties import map_tied
 from coset.errors import InputError
 from coset.symmetry.action import Action
 from coset.symmetry.gather import transformed_by_functorch
@@ -48,10 +45,6 @@ class Gaussian(Normal):
         _check_covariance(self.covariance, sum(self.mean[name].numel() for name in self.names))
         if not transformed_by_functorch(self.covariance):
             _ = self._factor
-
-    @cached_property
-    def _first(self) -> dict[str, str]:
-        return ties(self.mean)
 
     @cached_property
     def _factor(self) -> tuple[Tensor, bool]:
@@ -89,8 +82,7 @@ class Gaussian(Normal):
 
         Differentiable in m and, where S is regular, in S.
         """
-        check_count("n", n)
-        check_generator(generator)
+        check_draws(n, generator)
         factor, _ = self._factor
         noise = standard_normal((n, len(factor)), factor, generator)
         drawn = pieces(noise @ factor.mT, self.names, self.mean)

@@ -9,12 +9,10 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from coset._checks import check_count
 from coset._values import Frozen
 from coset.distribution.contract import Normal
-from coset.distribution.density import rows
-from coset.distribution.draws import check_generator, repeated, standard_normal
-from coset.distribution.ties import map_tied, once, ties
+from coset.distribution.density import check_draws, repeated, rows, standard_normal
+from coset.distribution.ties import map_tied, once
 from coset.errors import InputError
 from coset.symmetry.action import Action
 from coset.symmetry.gather import transformed_by_functorch
@@ -57,10 +55,6 @@ class MeanField(Normal):
             _check_positive(name, deviation)
 
     @cached_property
-    def _first(self) -> dict[str, str]:
-        return ties(self.mean)
-
-    @cached_property
     def _spread(self) -> dict[str, Tensor]:
         """First name of a random tensor → its deviations."""
         _check_tied(self.std, self._first)
@@ -81,8 +75,7 @@ class MeanField(Normal):
 
         Differentiable in m and s.
         """
-        check_count("n", n)
-        check_generator(generator)
+        check_draws(n, generator)
 
         def drawn(name: str) -> Tensor:
             mean = self.mean[name]

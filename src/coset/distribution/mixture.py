@@ -13,8 +13,8 @@ from coset._checks import check_count
 from coset._magnitudes import exponents, scaled_by
 from coset._values import Frozen
 from coset.distribution.contract import Distribution, require
-from coset.distribution.draws import check_generator
-from coset.distribution.ties import map_tied, ties
+from coset.distribution.density import check_draws
+from coset.distribution.ties import check_alike, map_tied, ties
 from coset.errors import InputError
 from coset.symmetry.action import Action
 
@@ -56,7 +56,11 @@ class Mixture(Distribution):
     def __init__(self, components: Sequence[Distribution], weights: Tensor | Sequence[float] | None = None) -> None:
         """``weights``: by default all are equal; kept in float64."""
         object.__setattr__(self, "components", tuple(components))
-        _check_components(self.components)
+        if not self.components:
+            raise InputError("components is empty; expected at least one distribution")
+        for number, component in enumerate(self.components):
+            require(component, Distribution, f"component {number}", "a distribution")
+        check_alike("component", [component.mean for component in self.components])
         object.__setattr__(self, "weights", _normalized(weights, len(self.components)))
 
     @cached_property
@@ -103,8 +107,7 @@ class Mixture(Distribution):
 
     def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """n draws, each from a component chosen with probability w_k, on a leading axis of every tensor."""
-        check_count("n", n)
-        check_generator(generator)
+        check_draws(n, generator)
         probabilities = self.weights.detach().to(generator.device)
         chosen = torch.multinomial(probabilities, n, replacement=True, generator=generator)
         counts = torch.bincount(chosen, minlength=len(self.components)).tolist()
@@ -155,23 +158,6 @@ class Mixture(Distribution):
 
 def _real(tensor: Tensor) -> bool:
     return tensor.is_floating_point()
-
-
-def _check_components(components: tuple[Distribution, ...]) -> None:
-    if not components:
-        raise InputError("components is empty; expected at least one distribution")
-    for number, component in enumerate(components):
-        require(component, Distribution, f"component {number}", "a distribution")
-        first, mean = components[0].mean, component.mean
-        if odd := sorted(first.keys() ^ mean.keys()):
-            has, lacks = (0, number) if odd[0] in first else (number, 0)
-            raise InputError(f"component {has} has '{odd[0]}' and component {lacks} has not")
-        for name, tensor in mean.items():
-            if tensor.shape != first[name].shape:
-                raise InputError(
-                    f"'{name}' has shape {tuple(tensor.shape)} in component {number} and {tuple(first[name].shape)} "
-                    f"in component 0; expected equal shapes"
-                )
 
 
 def _normalized(weights: Tensor | Sequence[float] | None, count: int) -> Tensor:

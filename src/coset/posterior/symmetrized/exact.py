@@ -14,8 +14,7 @@ from coset._checks import check_count
 from coset._show.progress import progress
 from coset.distribution import Distribution, Estimate, Normal, Samples
 from coset.distribution.contract import require
-from coset.distribution.density import vector
-from coset.distribution.draws import check_generator
+from coset.distribution.density import check_generator, vector
 from coset.distribution.mixture import check_samples
 from coset.errors import InputError
 from coset.posterior.fit import device_stream

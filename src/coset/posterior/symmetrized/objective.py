@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from coset._checks import check_count
 from coset.distribution import Estimate, Normal
-from coset.distribution.density import pieces
-from coset.distribution.draws import check_generator
+from coset.distribution.density import check_generator, pieces
 from coset.distribution.ties import ties
 from coset.errors import InputError
 from coset.posterior.fit import Fit, device_stream

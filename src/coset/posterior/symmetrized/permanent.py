@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from coset._checks import check_count
-from coset.distribution.draws import check_generator
+from coset.distribution.density import check_generator
 from coset.errors import InputError
 from coset.posterior.symmetrized import subsets
 
