@@ -73,16 +73,11 @@ class Layout:
 
     def whole(self, flat: Tensor) -> dict[str, Tensor]:
         """All that the ``state_dict`` holds, from vectors (…, D): own copies; points have no leading axes."""
+        return self.named(flat) | {name: tensor.clone() for name, tensor in self.fixed.items()}
+
+    def named(self, flat: Tensor) -> dict[str, Tensor]:
+        """Trained parameters, or what belongs to them, under all their names, from vectors (…, D): own copies."""
         trained = {name: tensor.clone() for name, tensor in self.views(flat.detach()).items()}
-        return self.with_points(trained)
-
-    def with_points(self, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Trained parameters with their aliases and the points beside them."""
-        everything = {**trained, **{alias: trained[name] for alias, name in self.aliases.items()}}
-        return everything | {name: tensor.clone() for name, tensor in self.fixed.items()}
-
-    def with_aliases(self, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Trained parameters, or what belongs to them, under all their names."""
         return {**trained, **{alias: trained[name] for alias, name in self.aliases.items()}}
 
 

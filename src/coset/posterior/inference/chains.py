@@ -115,8 +115,15 @@ class Chains(ABC):
             return {**record, "log_joint": record["log_joint"] * temperature / problem.count}
 
         trace, seconds = run_rounds(method, problem, told, self.state, len(self.spans), advance, control)
-        posterior, notes = finished(problem, self.plan, len(trace), self.state)
-        return Fit(posterior, trace, method, seconds, notes)
+        notes: tuple[str, ...] = ()
+        drawn, draws = self.plan.drawn(len(trace)), self.state["draws"]
+        if not drawn:
+            notes = ("the run was ended in its burn-in: the only draw is the last state of each chain",)
+            draws = position.unsqueeze(1)
+        elif drawn < self.plan.draws:
+            notes = (f"the run was ended after {drawn} of {self.plan.draws} draws",)
+            draws = draws[:, :drawn]
+        return Fit(samples_of(problem, draws), trace, method, seconds, notes)
 
 
 def check_states(start: Tensor) -> None:
@@ -218,15 +225,3 @@ def samples_of(problem: Problem, draws: Tensor) -> Samples:
             for name, tensor in problem.layout.whole(draws).items()
         }
     )
-
-
-def finished(problem: Problem, plan: Plan, rounds: int, state: Mapping[str, Tensor]) -> tuple[Samples, tuple[str, ...]]:
-    """The draws of a run that ended after ``rounds``, and what is to be said of their number."""
-    drawn = plan.drawn(rounds)
-    if drawn == plan.draws:
-        return samples_of(problem, state["draws"]), ()
-    if drawn:
-        note = f"the run was ended after {drawn} of {plan.draws} draws"
-        return samples_of(problem, state["draws"][:, :drawn]), (note,)
-    note = "the run was ended in its burn-in: the only draw is the last state of each chain"
-    return samples_of(problem, state["position"].unsqueeze(1)), (note,)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import jvp
 from torch.nn.utils import vector_to_parameters
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -25,10 +26,11 @@ from coset.posterior.fit import Callback, Control, Fit, Trace, device_stream
 from coset.posterior.inference.chains import samples_of
 from coset.posterior.inference.ggn import dense_ggn, diagonal_ggn
 from coset.posterior.inference.point import fit_map
-from coset.posterior.inference.starting import Start, initial_weights, points_of
+from coset.posterior.inference.starting import Start, initial_weights, points_of, weights_of
 from coset.posterior.likelihoods import Bernoulli, Categorical, GaussianNoise, Likelihood
 from coset.posterior.priors import GaussianPrior
 from coset.posterior.problem import Data, PriorLike, Problem, pose
+from coset.running import outputs_with, whole_weights
 
 BATCH_SIZE = 256
 """Data points for which factors are computed at a time."""
@@ -60,8 +62,7 @@ def _diagonal(at: Curvature) -> Approximation:
     with progress("curvature", at.problem.count, show=at.show) as bar:
         precision = diagonal_ggn(at.problem, at.flat, bar.advance) + at.precision
     std = (at.problem.temperature / precision).sqrt().to(at.flat.dtype)
-    deviations = {name: tensor.clone() for name, tensor in layout.views(std).items()}
-    return MeanField(layout.whole(at.flat), layout.with_aliases(deviations)), float(precision.log().sum())
+    return MeanField(layout.whole(at.flat), layout.named(std)), float(precision.log().sum())
 
 
 def _full(at: Curvature) -> Approximation:
@@ -246,3 +247,42 @@ def _given(start: Start, search: Mapping[str, Any]) -> Fit[Any]:
                 f"{name} is {value!r} and start is given; it is for finding a maximum: expected one of both"
             )
     return Fit(start.posterior if isinstance(start, Fit) else start, Trace([]), "given", 0.0)
+
+
+class Linearized(nn.Module):
+    """x ↦ f(x; θ*) + J(x)(θ − θ*), J the Jacobian of f at ``center`` θ*; θ are the parameters, named as those of f.
+
+    It stands wherever the network stands, at about twice its cost. Buffers are the center's.
+    """
+
+    def __init__(self, network: nn.Module, center: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        own = copy.deepcopy(network).eval()
+        weights = whole_weights(own, center)
+        with torch.no_grad():
+            for name, tensor in (*own.named_parameters(), *own.named_buffers()):
+                tensor.copy_(weights[name])
+        # Outside what modules know of each other: f stays at θ* while other weights are put in the place of θ.
+        self.__dict__["_at_center"] = copy.deepcopy(own)
+        self._parameters, self._buffers, self._modules = own._parameters, own._buffers, own._modules
+        self._non_persistent_buffers_set = own._non_persistent_buffers_set
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        network: nn.Module = self.__dict__["_at_center"]
+        given = dict(self.named_parameters(remove_duplicate=False))
+        center = {name: parameter.detach() for name, parameter in network.named_parameters()}
+        away = {name: (given[name] - tensor).to(tensor) for name, tensor in center.items()}
+        both = jvp(lambda params: outputs_with(network, params, x), (center,), (away,))
+        outputs: Tensor = both[0]
+        change: Tensor = both[1]
+        return outputs + change
+
+
+def linearized(model: nn.Module, at: Start) -> Linearized:
+    """``model`` linearised ``at`` weights, at a distribution's mean or at the posterior of a ``Fit``.
+
+    Laplace's Gaussian is the posterior of this model, not of the network itself (Immer et al. 2021): predict with
+    ``predictive(linearized(model, fit), fit, x)``.
+    """
+    return Linearized(model, weights_of(at, "at"))

@@ -144,9 +144,7 @@ def _kl_weights(kl_weight: KLWeight, epochs: int) -> list[float]:
 
 def mean_field_of(problem: Problem, values: Tensor) -> MeanField:
     """The distribution whose flat means and logarithms of deviations (2, D) are given."""
-    layout = problem.layout
-    deviations = {name: tensor.clone() for name, tensor in layout.views(values[1].detach().exp()).items()}
-    return MeanField(layout.whole(values[0]), layout.with_aliases(deviations))
+    return MeanField(problem.layout.whole(values[0]), problem.layout.named(values[1].detach().exp()))
 
 
 def _initial_values(problem: Problem, start: Start | None, std: float) -> Tensor:

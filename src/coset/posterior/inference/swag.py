@@ -57,8 +57,7 @@ class Moments:
         layout, temperature = problem.layout, problem.temperature
         spread = (self.state["squares"] * (temperature / (2 * self.count))).sqrt()
         factors = self.state["deviations"][:rank] * math.sqrt(temperature / (2 * (rank - 1)))
-        parts = ({name: view.clone() for name, view in layout.views(part).items()} for part in (spread, factors))
-        return LowRank(layout.whole(self.state["mean"]), *(layout.with_aliases(part) for part in parts))
+        return LowRank(layout.whole(self.state["mean"]), layout.named(spread), layout.named(factors))
 
 
 def fit_swag(

@@ -6,7 +6,6 @@ Memory: beside the inputs, sums (N, C), one chunk's activations, and one draw of
 """
 
 import math
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -26,24 +25,8 @@ from coset.posterior.prediction.results import (
 )
 
 
-class Sums(Protocol):
-    """What is summed over the draws, in place, as their outputs (draws, rows, …) come in."""
-
-    def add(self, number: int, rows: slice, outputs: Tensor) -> Tensor:
-        """Add the draws from ``number`` on; returns what ``log_prob`` takes."""
-        ...
-
-    def log_prob(self, predicted: Tensor, targets: Tensor) -> Tensor:
-        """log p(y_i | x_i, θ_j) of targets (rows, …), (draws, rows)."""
-        ...
-
-    def result(self, used: int, found: TargetLikelihood | None) -> Predictive:
-        """The averages over ``used`` draws."""
-        ...
-
-
 class ClassSums:
-    """log Σ_j p(c | x, θ_j), (N, C), and Σ_j H[p(y | x, θ_j)], (N,)."""
+    """log Σ_j p(c | x, θ_j), (N, C), and Σ_j H[p(y | x, θ_j)], (N,), in place as outputs (draws, rows, …) come in."""
 
     def __init__(self, likelihood: Classification, points: int, like: Tensor, keep: bool) -> None:
         self.likelihood = likelihood
@@ -53,6 +36,7 @@ class ClassSums:
         self.members = _Kept(points) if keep else None
 
     def add(self, number: int, rows: slice, outputs: Tensor) -> Tensor:
+        """Add the draws from ``number`` on; returns what ``log_prob`` takes."""
         logs = self.likelihood.log_probabilities(outputs)
         # The products are exact enough, and logarithms of p would cost as much as all the rest; 0 log 0 = 0.
         bounded = logs.clamp(min=torch.finfo(logs.dtype).min)
@@ -64,16 +48,18 @@ class ClassSums:
         return logs
 
     def log_prob(self, predicted: Tensor, targets: Tensor) -> Tensor:
+        """log p(y_i | x_i, θ_j) of targets (rows, …), (draws, rows)."""
         return predicted.gather(-1, targets.expand(predicted.shape[:-1]).unsqueeze(-1)).squeeze(-1)
 
     def result(self, used: int, found: TargetLikelihood | None) -> ClassPredictive:
+        """The averages over ``used`` draws."""
         _require_numbers(self.logs)
         members = None if self.members is None else self.members.stacked()
         return ClassPredictive(used, found, self.logs - math.log(used), self.entropies / used, members)
 
 
 class RealSums:
-    """Means of m_j and of s_j², and the sum of squares of m_j around its mean (Chan et al. 1983), each (N, D)."""
+    """As ``ClassSums``: means of m_j and s_j², the sum of squares of m_j around its mean (Chan et al. 1983), (N, D)."""
 
     def __init__(self, likelihood: Regression, points: int, like: Tensor, keep: bool) -> None:
         self.likelihood = likelihood
@@ -107,7 +93,7 @@ class RealSums:
 
 
 class _Kept:
-    """Every draw's prediction, (M, N, …)."""
+    """What every draw gives for every point, (M, N, …)."""
 
     def __init__(self, points: int) -> None:
         self.points = points
@@ -122,7 +108,7 @@ class _Kept:
         return torch.cat(list(self.parts.values()))
 
 
-def sums_for(likelihood: Likelihood, example: Tensor, points: int, keep: bool | None) -> Sums:
+def sums_for(likelihood: Likelihood, example: Tensor, points: int, keep: bool | None) -> ClassSums | RealSums:
     """For the task of ``likelihood``; ``example``: some outputs of a network (n, …)."""
     like = example.double()
     if likelihood.task == "classification" and isinstance(likelihood, Classification):
@@ -194,22 +180,20 @@ def predictive(
         if targets is None:
             raise InputError("target_error is given and y is not; the error is that of the targets' log-likelihood")
     sums = sums_for(chosen, run.outputs, len(run.x), keep)
-    logs = None if targets is None else _Likelihoods(targets)
+    logs = _Kept(len(run.x))
 
     def take(number: int, rows: slice, outputs: Tensor) -> None:
         predicted = sums.add(number, rows, outputs.double())
-        if logs is not None:
-            logs.add(number, rows, sums.log_prob(predicted, logs.targets[rows]))
+        if targets is not None:
+            logs.add(number, rows, sums.log_prob(predicted, targets[rows]))
 
     used, found = 0, None
     with progress("predictive", draws.count, show=show) as bar:
         while used < draws.count:
             step = draws.count - used if target_error is None else min(_until_next_look(used), draws.count - used)
-            if logs is not None:
-                logs.extend(step)
             run.run(draws, used, step, take, bar)
             used += step
-            found = None if logs is None else logs.summary(draws.exact)
+            found = None if targets is None else target_likelihood(targets, logs.stacked(), draws.exact)
             if found is not None and target_error is not None and found.mean_error <= target_error:
                 break
     return sums.result(used, found)
@@ -236,34 +220,14 @@ def predictive_log_likelihood(
     draws = draws_of(q, samples, seed)
     run = runner(model, draws, x, batch_size)
     chosen = as_likelihood(likelihood)
-    logs = _Likelihoods(_fitted(chosen, run, y))
-    logs.extend(draws.count)
+    targets, logs = _fitted(chosen, run, y), _Kept(len(run.x))
 
     def take(number: int, rows: slice, outputs: Tensor) -> None:
-        logs.add(number, rows, chosen.log_prob(outputs.double(), logs.targets[rows]))
+        logs.add(number, rows, chosen.log_prob(outputs.double(), targets[rows]))
 
     with progress("predictive", draws.count, show=show) as bar:
         run.run(draws, 0, draws.count, take, bar)
-    return logs.summary(draws.exact)
-
-
-class _Likelihoods:
-    """log p(y_i | x_i, θ_j), (M, N)."""
-
-    def __init__(self, targets: Tensor) -> None:
-        self.targets = targets
-        self.values = torch.empty(0, len(targets), dtype=torch.float64, device=targets.device)
-
-    def extend(self, draws: int) -> None:
-        """Make room for so many draws more."""
-        self.values = torch.cat([self.values, self.values.new_empty(draws, len(self.targets))])
-
-    def add(self, number: int, rows: slice, log_p: Tensor) -> None:
-        """Those of the draws from ``number`` on, (draws, rows)."""
-        self.values[number : number + len(log_p), rows] = log_p
-
-    def summary(self, exact: bool) -> TargetLikelihood:
-        return target_likelihood(self.targets, self.values, exact)
+    return target_likelihood(targets, logs.stacked(), draws.exact)
 
 
 def _fitted(likelihood: Likelihood, run: Runner, y: Tensor) -> Tensor:
