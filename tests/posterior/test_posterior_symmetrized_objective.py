@@ -25,8 +25,7 @@ from coset.posterior.symmetrized import (
     log_prob_symmetrized,
     mutual_information,
 )
-from coset.posterior.symmetrized.drawn import Drawn
-from coset.posterior.symmetrized.orbit import orbit
+from coset.posterior.symmetrized.orbit import Drawn, orbit
 from coset.posterior.symmetrized.units import unknowns
 
 DOUBLE = {"dtype": torch.float64}

@@ -14,9 +14,8 @@ from coset.distribution import MeanField
 from coset.distribution.density import pieces
 from coset.errors import InputError
 from coset.models import MLP
-from coset.posterior.symmetrized.drawn import Drawn
 from coset.posterior.symmetrized.noise import MOST_BLOCKS, NoiseComparison, Places, blocks_of
-from coset.posterior.symmetrized.orbit import orbit
+from coset.posterior.symmetrized.orbit import Drawn, orbit
 from coset.posterior.symmetrized.units import unit_log_probs, unknowns
 
 DOUBLE = {"dtype": torch.float64}

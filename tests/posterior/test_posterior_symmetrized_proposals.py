@@ -27,9 +27,8 @@ from coset.posterior.symmetrized import (
     mutual_information,
     permutation_count,
 )
-from coset.posterior.symmetrized.drawn import Drawn
 from coset.posterior.symmetrized.guided import class_order, draw_chain, log_prob_of_identity
-from coset.posterior.symmetrized.orbit import orbit
+from coset.posterior.symmetrized.orbit import Drawn, orbit
 from coset.posterior.symmetrized.proposals import draw_near, log_density, mixture, squared_distances
 from coset.posterior.symmetrized.units import unknowns
 

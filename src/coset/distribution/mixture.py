@@ -74,7 +74,9 @@ class Mixture(Distribution):
 
         def averaged(name: str) -> Tensor:
             like = means[0][name]
-            return self._weighted([part[name].double() for part in means]).to(like) if _real(like) else like
+            return (
+                self._weighted([part[name].double() for part in means]).to(like) if like.is_floating_point() else like
+            )
 
         return Frozen(map_tied(averaged, self._first))
 
@@ -83,7 +85,7 @@ class Mixture(Distribution):
         """√(Σ w_k (s_k² + (m_k − m)²)), of every floating point tensor: 0 for what no component varies."""
         means = [component.mean for component in self.components]
         spreads = [component.std for component in self.components]
-        first = {name: one for name, one in self._first.items() if _real(means[0][name])}
+        first = {name: one for name, one in self._first.items() if means[0][name].is_floating_point()}
 
         def deviation(name: str) -> Tensor:
             mine = [part[name].double() for part in means]
@@ -154,10 +156,6 @@ class Mixture(Distribution):
         for weight, part in zip(self.weights.unbind(), parts, strict=True):
             total = total + weight.to(part.device) * part
         return total
-
-
-def _real(tensor: Tensor) -> bool:
-    return tensor.is_floating_point()
 
 
 def _normalized(weights: Tensor | Sequence[float] | None, count: int) -> Tensor:

@@ -49,9 +49,6 @@ class Trace(Sequence[Mapping[str, float]]):
     def __len__(self) -> int:
         return len(self._records)
 
-    def __iter__(self) -> Iterator[Mapping[str, float]]:
-        return iter(self._records)
-
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of the numbers."""

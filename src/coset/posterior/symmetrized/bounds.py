@@ -11,9 +11,8 @@ from coset._show.progress import progress
 from coset.distribution import Estimate, Normal
 from coset.distribution.mixture import check_samples
 from coset.posterior.fit import device_stream
-from coset.posterior.symmetrized.drawn import Drawn, LogWeights
-from coset.posterior.symmetrized.orbit import orbit
-from coset.posterior.symmetrized.proposals import Proposal, proposal_named
+from coset.posterior.symmetrized.orbit import Drawn, orbit
+from coset.posterior.symmetrized.proposals import LogWeights, Proposal, proposal_named
 from coset.posterior.symmetrized.units import Unknowns, unknowns
 from coset.symmetry import Symmetry
 

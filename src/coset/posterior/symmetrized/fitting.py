@@ -16,10 +16,9 @@ from coset.posterior.inference.starting import Start, points_of
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike, Problem, pose
 from coset.posterior.symmetrized.bounds import side_of
-from coset.posterior.symmetrized.drawn import Drawn
 from coset.posterior.symmetrized.noise import NoiseComparison
 from coset.posterior.symmetrized.objective import SymmetrizedELBO, check_invariant
-from coset.posterior.symmetrized.orbit import orbit
+from coset.posterior.symmetrized.orbit import Drawn, orbit
 from coset.posterior.symmetrized.proposals import proposal_named
 from coset.symmetry import Symmetry, discover
 

@@ -9,8 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from coset.posterior.symmetrized.drawn import Drawn
-from coset.posterior.symmetrized.orbit import Moves, Orbit
+from coset.posterior.symmetrized.orbit import Drawn, Moves, Orbit
 from coset.posterior.symmetrized.permanent import log_permanent
 from coset.posterior.symmetrized.units import compared, normal_log_prob, unit_log_probs
 

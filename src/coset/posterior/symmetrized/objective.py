@@ -19,8 +19,7 @@ from coset.posterior.likelihoods import Likelihood
 from coset.posterior.priors import Prior
 from coset.posterior.problem import Data, PriorLike, Problem, pose
 from coset.posterior.symmetrized.bounds import draws_in_parts, side_of
-from coset.posterior.symmetrized.drawn import Drawn
-from coset.posterior.symmetrized.orbit import orbit
+from coset.posterior.symmetrized.orbit import Drawn, orbit
 from coset.posterior.symmetrized.proposals import proposal_named
 from coset.posterior.symmetrized.units import Unknowns, unknowns
 from coset.symmetry import Element, Symmetry

@@ -1,4 +1,12 @@
-"""Where permutations are drawn from to estimate I(g; ω): for each proposal, which sides of it they bound."""
+"""Where permutations are drawn from to estimate I(g; ω): for each proposal, which sides of it they bound.
+
+With z(ω) = q^G(ω)/q(ω) = (1/|G|) Σ_g e^{Δ_g}, Δ_g = log q(g⁻¹·ω) − log q(ω), the information is I(g; ω) = E_q[−log z].
+Of draws g_j from a proposal r the weights w_j = e^{Δ_g}/(|G| r(g)) have the mean z, so that E[−log mean w] ≥ −log z: an
+upper bound. If r does not know which g moved ω (it may depend on ω, but only so that r(hg | hω) = r(g | ω)), then the
+identity is as good as any draw from the posterior of g given ω, and with its weight among them E[−log mean w] ≤ I: a
+lower bound. For uniform r this is InfoNCE (Gelberg et al. 2024, theorem 4.3); K = 1 is the bound of Barber & Agakov
+(2003). Gradients take the draws and r as given: those of the sum Σ_g e^{Δ_g}, by importance sampling.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -9,12 +17,37 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
 from coset.errors import InputError
-from coset.posterior.symmetrized.drawn import Drawn, LogWeights
 from coset.posterior.symmetrized.exact import LARGEST_ORDER, exchanges, log_sum_over_group
 from coset.posterior.symmetrized.guided import class_order, draw_chain, log_prob_of_identity, permanent_ratio
-from coset.posterior.symmetrized.orbit import Moves, Orbit
+from coset.posterior.symmetrized.orbit import Drawn, Moves, Orbit
 from coset.posterior.symmetrized.permanent import LARGEST, log_permanent, sample_permutations
 from coset.posterior.symmetrized.units import normal_log_prob
+
+
+@dataclass(frozen=True, eq=False)
+class LogWeights:
+    """log w of ``draws`` (…, K) of permutations and of the ``identity`` (…).
+
+    ``moves``: the permutations, where each weight is e^Δ of one of them times a constant.
+    """
+
+    draws: Tensor
+    identity: Tensor
+    moves: Moves | None = None
+
+    def lower(self) -> Tensor:
+        """−log of the mean of the identity's weight and those of all draws but the last, (…)."""
+        together = torch.cat([self.identity[..., None], self.draws[..., :-1]], -1)
+        return _minus_log_mean(together)
+
+    def upper(self) -> Tensor:
+        """−log of the mean weight of the draws, (…)."""
+        return _minus_log_mean(self.draws)
+
+
+def _minus_log_mean(logs: Tensor) -> Tensor:
+    return math.log(logs.shape[-1]) - torch.logsumexp(logs, -1)
+
 
 _STEP, _FROM, _TO = 0.7, -11.0, 9.0
 
