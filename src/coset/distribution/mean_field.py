@@ -52,7 +52,13 @@ class MeanField(Normal):
                     f"'{name}' has means of type {self.mean[name].dtype} and deviations of type {deviation.dtype}; "
                     f"expected real floating point numbers"
                 )
-            _check_positive(name, deviation)
+            # Inside vmap and grad values cannot be looked at; there they are the caller's to check before.
+            if transformed_by_functorch(deviation):
+                continue
+            if not bool(torch.isfinite(deviation).all()) or bool((deviation < 0).any()):
+                raise InputError(
+                    f"std['{name}'] has values that are negative or not finite; standard deviations are ≥ 0"
+                )
 
     @cached_property
     def _spread(self) -> dict[str, Tensor]:
@@ -119,14 +125,6 @@ class MeanField(Normal):
             deviation = self._spread[name]
             if not transformed_by_functorch(deviation) and bool((deviation == 0).any()):
                 raise InputError(f"std['{name}'] has values of 0, where there is no density; expected values > 0")
-
-
-def _check_positive(name: str, deviation: Tensor) -> None:
-    # Inside vmap and grad values cannot be looked at; there they are the caller's to check before.
-    if transformed_by_functorch(deviation):
-        return
-    if not bool(torch.isfinite(deviation).all()) or bool((deviation < 0).any()):
-        raise InputError(f"std['{name}'] has values that are negative or not finite; standard deviations are ≥ 0")
 
 
 def _check_tied(std: Mapping[str, Tensor], first: Mapping[str, str]) -> None:

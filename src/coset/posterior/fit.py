@@ -151,7 +151,7 @@ def run_rounds(
             records = _load(path, identity, state)
         else:
             check_writable(path)
-    before = sum(record["seconds"] for record in records)
+    earlier = sum(record["seconds"] for record in records)
     begun = written = time.perf_counter()
     with progress(method, rounds, show=control.show) as bar, own_global_state(problem.x.device):
         ended = False
@@ -160,9 +160,9 @@ def run_rounds(
             ended = control.ends(len(records) - 1, records[-1])
         for number in range(rounds if ended else len(records), rounds):
             since = time.perf_counter()
-            record = dict(advance(number, records[-1] if records else None))
-            _require_finite(record, records, method, number)
-            _require_finite_values(state, method, number)
+            before = records[-1] if records else None
+            record = dict(advance(number, before))
+            _require_finite(record, before or {}, state, method, number)
             records.append(record | {"seconds": time.perf_counter() - since})
             name, value = next(iter(record.items()))
             bar.advance(note=f"{name} {value:.5g}")
@@ -173,7 +173,7 @@ def run_rounds(
                 written = time.perf_counter()
             if stop:
                 break
-    return Trace(records), before + time.perf_counter() - begun
+    return Trace(records), earlier + time.perf_counter() - begun
 
 
 def identify(method: str, problem: Problem, settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -258,23 +258,16 @@ def require_finite_losses(losses: Tensor, before: float | None, epoch: int, advi
 
 
 def _require_finite(
-    record: Mapping[str, float], records: Sequence[Mapping[str, float]], method: str, number: int
+    record: Mapping[str, float], before: Mapping[str, float], state: Mapping[str, Tensor], method: str, number: int
 ) -> None:
+    advice = "a lower learning rate may help"
     for name, value in record.items():
         if not math.isfinite(value):
-            last = records[-1].get(name) if records else None
-            known = "there was none before" if last is None else f"the last finite value was {last:.6g}"
-            raise DivergenceError(
-                f"{method}: {name} is {value} in round {number + 1}; {known}; a lower learning rate may help"
-            )
-
-
-def _require_finite_values(state: Mapping[str, Tensor], method: str, number: int) -> None:
-    """The last step of a round may break the weights after a finite loss."""
+            known = f"the last finite value was {before[name]:.6g}" if name in before else "there was none before"
+            raise DivergenceError(f"{method}: {name} is {value} in round {number + 1}; {known}; {advice}")
+    # The last step of a round may break the weights after a finite loss.
     if "values" in state and not bool(state["values"].isfinite().all()):
-        raise DivergenceError(
-            f"{method}: weights are no longer finite at the end of round {number + 1}; a lower learning rate may help"
-        )
+        raise DivergenceError(f"{method}: weights are no longer finite at the end of round {number + 1}; {advice}")
 
 
 def _load(path: Path, identity: Mapping[str, Any], state: dict[str, Tensor]) -> list[Mapping[str, float]]:

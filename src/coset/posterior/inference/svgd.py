@@ -87,14 +87,14 @@ def fit_svgd(
     recipe = optimization(epochs, batch_size, learning_rate, optimizer, momentum, schedule, warmup_epochs)
     values = initial_members(problem, particles, seed, starts, "particles")
     flat = FlatOptimizer(values, recipe, -(-problem.count // batch_size))
-    state, h = flat.state["values"], values.new_zeros(())
+    theta, h = flat.state["values"], values.new_zeros(())
 
     def steps(epoch: int) -> Iterator[Tensor]:
         nonlocal h
         for number, (x, y) in numbered_batches(problem, flat, seed, epoch):
-            joints, gradients = problem.log_joints(state, x, y)
+            joints, gradients = problem.log_joints(theta, x, y)
             with torch.no_grad():
-                direction, h = stein_direction(state, gradients / problem.temperature, bandwidth)
+                direction, h = stein_direction(theta, gradients / problem.temperature, bandwidth)
                 torch.mul(direction, -problem.temperature / problem.count, out=flat.gradient)
             flat.step(number)
             yield -joints.mean() / problem.count
@@ -107,4 +107,4 @@ def fit_svgd(
         "SVGD", problem, flat, control, steps, report, loss_of=lambda record: -record["log_joint"],
         settings={"particles": particles, "bandwidth": bandwidth},
     )  # fmt: skip
-    return Fit(samples_of(problem, flat.state["values"].unsqueeze(1)), trace, "SVGD", seconds)
+    return Fit(samples_of(problem, theta.unsqueeze(1)), trace, "SVGD", seconds)

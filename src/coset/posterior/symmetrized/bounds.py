@@ -12,7 +12,7 @@ from coset.distribution import Estimate, Normal
 from coset.distribution.mixture import check_samples
 from coset.posterior.fit import device_stream
 from coset.posterior.symmetrized.orbit import Drawn, orbit
-from coset.posterior.symmetrized.proposals import LogWeights, Proposal, proposal_named
+from coset.posterior.symmetrized.proposals import proposal_named
 from coset.posterior.symmetrized.units import Unknowns, unknowns
 from coset.symmetry import Symmetry
 
@@ -80,11 +80,6 @@ def entropy_bounds(
     return information_bounds(sym, q, K, samples, seed, proposal=proposal, show=show).shifted(
         float(unknowns(q).entropy())
     )
-
-
-def side_of(chosen: Proposal, weights: LogWeights) -> Tensor:
-    """What stands for −log z(ω) (…) in an objective: the lower bound where there is one."""
-    return weights.lower() if chosen.lower else weights.upper()
 
 
 def draws_in_parts(sym: Symmetry, over: Unknowns, K: int, samples: int, generator: torch.Generator) -> Iterator[Drawn]:

@@ -23,9 +23,9 @@ from coset.posterior.symmetrized.permanent import log_permanent
 from coset.posterior.symmetrized.units import (
     exchange,
     normal_log_prob,
-    pairs,
     permuting_class,
     unit_entries,
+    unit_log_probs,
     unknowns,
 )
 from coset.symmetry import Element, Symmetry
@@ -138,7 +138,8 @@ def by_permanent(sym: Symmetry, q: Normal, omega: Mapping[str, Tensor]) -> tuple
     over = unknowns(q)
     entries = unit_entries(sym, permuting_class(sym), q.mean, over.names)
     x = over.vector(omega)
-    matrix, free = pairs(entries, over, x), entries.free.to(x.device)
+    owned, free = entries.owned.to(x.device), entries.free.to(x.device)
+    matrix = unit_log_probs(owned, x, over.mean, over.std)
     rest = normal_log_prob(x[..., free], over.mean[free], over.std[free])
     own = matrix.diagonal(dim1=-2, dim2=-1).sum(-1)
     return rest + own, rest + log_permanent(matrix) - math.lgamma(entries.units + 1)

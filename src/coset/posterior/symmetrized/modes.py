@@ -127,14 +127,11 @@ def _trained(sym: Symmetry, weights: Distribution | Mapping[str, Tensor]) -> tup
         params, names = weights.mean, weights.random_names
     elif isinstance(weights, Mapping):
         params = weights
-        inferred = [key for key in params if params[key].is_floating_point() and not _is_buffer(sym, key)]
+        buffers = {key for key, parameter in sym.parameters.items() if parameter.buffer}
+        inferred = [key for key in params if params[key].is_floating_point() and key not in buffers]
         names = once(inferred, ties(params))
     else:
         raise InputError(f"weights is a {type(weights).__name__}; expected a MeanField or a dict of parameters")
     if not names:
         raise InputError("weights has no trained floating-point parameters; expected some")
     return params, names
-
-
-def _is_buffer(sym: Symmetry, key: str) -> bool:
-    return key in sym.parameters and sym.parameters[key].buffer

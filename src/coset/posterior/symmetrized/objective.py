@@ -18,7 +18,7 @@ from coset.posterior.inference.negative_elbo import elbo
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.priors import Prior
 from coset.posterior.problem import Data, PriorLike, Problem, pose
-from coset.posterior.symmetrized.bounds import draws_in_parts, side_of
+from coset.posterior.symmetrized.bounds import draws_in_parts
 from coset.posterior.symmetrized.orbit import Drawn, orbit
 from coset.posterior.symmetrized.proposals import proposal_named
 from coset.posterior.symmetrized.units import Unknowns, unknowns
@@ -53,43 +53,40 @@ def check_invariant_prior(sym: Symmetry, prior: Prior, like: Mapping[str, Tensor
         # A prior need not allow all weights; it does allow those of the network.
         weights = start
         value = float(prior.log_prob(weights))
-    for name in sym.permuting:
-        one = sym.restrict([name], scales=False, signs=False)
-        for g in _elements(one, name, generator):
-            moved = float(prior.log_prob(one.act(g, weights, partial=True)))
-            if not math.isclose(moved, value, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
-                raise InputError(
-                    f"prior: its log-density changes from {value:.6g} by {moved - value:.3g} when units of the class "
-                    f"'{name}' change places; expected a prior that is invariant under the permutations of sym"
-                )
+    for name, one, g in _elements(sym, generator):
+        moved = float(prior.log_prob(one.act(g, weights, partial=True)))
+        if not math.isclose(moved, value, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
+            raise InputError(
+                f"prior: its log-density changes from {value:.6g} by {moved - value:.3g} when units of the class "
+                f"'{name}' change places; expected a prior that is invariant under the permutations of sym"
+            )
 
 
 def _check_points(sym: Symmetry, points: Mapping[str, Tensor]) -> None:
-    generator = torch.Generator().manual_seed(0)
+    for name, one, g in _elements(sym, torch.Generator().manual_seed(0)):
+        moved = one.act(g, points, partial=True)
+        changed = [key for key, tensor in points.items() if not torch.equal(moved[key], tensor)]
+        if changed:
+            raise InputError(
+                f"sym permutes the class '{name}', and '{changed[0]}', which is not inferred, differs between its "
+                f"units; expected the same for all of them, or sym.restrict to other classes"
+            )
+
+
+def _elements(sym: Symmetry, generator: torch.Generator) -> Iterator[tuple[str, Symmetry, Element]]:
+    """The exchange of two units of a class and the shift of all by one, which make every permutation of a block.
+
+    And some at random, for each class alone. For several blocks, the first two in all of them at once.
+    """
     for name in sym.permuting:
         one = sym.restrict([name], scales=False, signs=False)
-        for g in _elements(one, name, generator):
-            moved = one.act(g, points, partial=True)
-            changed = [key for key, tensor in points.items() if not torch.equal(moved[key], tensor)]
-            if changed:
-                raise InputError(
-                    f"sym permutes the class '{name}', and '{changed[0]}', which is not inferred, differs between its "
-                    f"units; expected the same for all of them, or sym.restrict to other classes"
-                )
-
-
-def _elements(sym: Symmetry, name: str, generator: torch.Generator) -> Iterator[Element]:
-    """The exchange of two units and the shift of all by one, which make every permutation of a block; some at random.
-
-    For several blocks, the first two in all of them at once.
-    """
-    shape = sym.shape(name)
-    units = torch.arange(shape[-1])
-    if shape[-1] > 1:
-        for order in (torch.cat([units[:2].flip(0), units[2:]]), units.roll(-1)):
-            yield sym.element({name: order.expand(shape).contiguous()})
-    for _ in range(_RANDOM_ELEMENTS):
-        yield sym.random(generator)
+        shape = one.shape(name)
+        units = torch.arange(shape[-1])
+        if shape[-1] > 1:
+            for order in (torch.cat([units[:2].flip(0), units[2:]]), units.roll(-1)):
+                yield name, one, one.element({name: order.expand(shape).contiguous()})
+        for _ in range(_RANDOM_ELEMENTS):
+            yield name, one, one.random(generator)
 
 
 GRADIENTS = ("bound", "path")
@@ -161,7 +158,7 @@ class SymmetrizedELBO:
         chosen = proposal_named(self.proposal)
         if self.gradient == "path":
             drawn = drawn.with_densities_held()
-        return side_of(chosen, chosen.weights(drawn, self.K, generator))
+        return chosen.side(drawn, self.K, generator)
 
     def __call__(
         self, q: Normal, log_joint: Callable[[dict[str, Tensor]], Tensor], generator: torch.Generator

@@ -90,8 +90,9 @@ class Orbit:
 
     def moved_places(self, moves: Moves, wanted: Tensor) -> Tensor:
         """Where g·v takes its entries at ``wanted`` from, (…, *wanted.shape); classes that are missing stay."""
-        held = self._holding(wanted)
-        found = self._gathered({**self._still(moves), **moves}, held)
+        held, lead = self._holding(wanted), _lead(moves, self.classes)
+        still = {name: order.expand(*lead, *order.shape) for name, order in self.identity().items()}
+        found = self._gathered({**still, **moves}, held)
         places = found[..., _positions(wanted.reshape(-1), held)]
         return places.reshape(*places.shape[:-1], *wanted.shape)
 
@@ -105,11 +106,6 @@ class Orbit:
         present = torch.zeros(sum(part.numel() for part in every.values()), dtype=torch.bool)
         present[wanted.reshape(-1)] = True
         return {name: part for name, part in every.items() if bool(present[part.reshape(-1).long()].any())}
-
-    def _still(self, moves: Moves) -> dict[str, Tensor]:
-        """The identity behind the leading axes that ``moves`` have."""
-        lead = _lead(moves, self.classes)
-        return {name: order.expand(*lead, *order.shape) for name, order in self.identity().items()}
 
     def _gathered(self, moves: Moves, numbers: Mapping[str, Tensor]) -> Tensor:
         lead = _lead(moves, self.classes)
@@ -219,7 +215,8 @@ class Drawn:
     def units(self, name: str) -> Tensor:
         """A_ij (…, n, n): unit i of x under unit j of q, by the weights that no other class moves."""
         if name not in self._matrices:
-            self._matrices[name] = self._compare(name)
+            owned = self.orbit.alone[name].to(self.x.device)
+            self._matrices[name] = unit_log_probs(owned, self.x, self.mean, self.std)
         return self._matrices[name]
 
     def log_ratios(self, moves: Moves) -> Tensor:
@@ -235,6 +232,3 @@ class Drawn:
         # q(g⁻¹·ω) is the density of N(g·mean, diag (g·std)²) at ω.
         moved = normal_log_prob(self.x[..., None, shared], self.mean[places], self.std[places])
         return moved - normal_log_prob(self.x[..., shared], self.mean[shared], self.std[shared])[..., None]
-
-    def _compare(self, name: str) -> Tensor:
-        return unit_log_probs(self.orbit.alone[name].to(self.x.device), self.x, self.mean, self.std)

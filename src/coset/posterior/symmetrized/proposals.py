@@ -141,6 +141,11 @@ class Proposal:
     lower: bool
     sums: bool = False
 
+    def side(self, drawn: Drawn, K: int, generator: torch.Generator) -> Tensor:
+        """What stands for −log z(ω) (…) in an objective: the lower bound where there is one."""
+        weights = self.weights(drawn, K, generator)
+        return weights.lower() if self.lower else weights.upper()
+
 
 def uniform(drawn: Drawn, K: int, generator: torch.Generator) -> LogWeights:
     """g uniform over G: the weights are e^Δ, the identity's is 1 (Gelberg et al. 2024, theorem 4.3)."""

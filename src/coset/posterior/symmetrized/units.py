@@ -175,12 +175,7 @@ def pair_matrix(sym: Symmetry, q: Normal, omega: Mapping[str, Tensor]) -> Tensor
     """
     over = unknowns(q)
     entries = unit_entries(sym, permuting_class(sym), q.mean, over.names)
-    return pairs(entries, over, over.vector(omega))
-
-
-def pairs(entries: UnitEntries, over: Unknowns, x: Tensor) -> Tensor:
-    """``pair_matrix`` of weight vectors x (…, D)."""
-    return unit_log_probs(entries.owned.to(x.device), x, over.mean, over.std)
+    return unit_log_probs(entries.owned.to(over.mean.device), over.vector(omega), over.mean, over.std)
 
 
 def unit_log_probs(owned: Tensor, x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
