@@ -16,8 +16,7 @@ from torch import Tensor
 from architectures import CASES, evaluate, made, randomized
 from coset.distribution import Delta, Distribution, Gaussian, LowRank, MeanField, Samples, load_distribution
 from coset.distribution import save_distribution as save
-from coset.distribution._monomial import monomial
-from coset.distribution.density import rows, vector
+from coset.distribution.density import monomial, rows, vector
 from coset.distribution.files import pack
 from coset.distribution.ties import map_tied, ties
 from coset.errors import InputError

@@ -5,7 +5,7 @@ import torch
 
 import coset
 from architectures import made, randomized
-from coset.distribution._monomial import monomial
+from coset.distribution.density import monomial
 from coset.distribution.low_rank import LowRank
 from coset.errors import InputError
 from coset.models import MLP

@@ -19,7 +19,7 @@ from coset.landscape import (
     plot_collapse,
     plot_plane,
 )
-from coset.posterior.layout import Layout
+from coset.posterior.problem import Layout
 
 TAUS = (0.0, 0.25, 0.5, 0.75, 1.0)
 

@@ -25,7 +25,7 @@ from coset.landscape import (
 )
 from coset.landscape._evaluation import read
 from coset.posterior import fit_mean_field, predictive_log_likelihood
-from coset.posterior.inference._elbo import elbo
+from coset.posterior.inference.negative_elbo import elbo
 from coset.posterior.prediction.draws import draws_of
 from coset.symmetry import discover
 

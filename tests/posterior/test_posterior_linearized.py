@@ -11,9 +11,8 @@ from architectures import made, randomized
 from coset.distribution.delta import Delta
 from coset.errors import InputError
 from coset.models import MLP
-from coset.posterior.inference.laplace import fit_laplace
+from coset.posterior.inference.laplace import fit_laplace, linearized
 from coset.posterior.likelihoods import GaussianNoise
-from coset.posterior.prediction._linearized import linearized
 from coset.posterior.prediction._predictive import predictive
 
 DOUBLE = {"dtype": torch.float64}

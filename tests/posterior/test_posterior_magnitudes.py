@@ -9,7 +9,7 @@ from coset.distribution import MeanField
 from coset.models import MLP
 from coset.posterior.inference.svgd import stein_direction
 from coset.posterior.symmetrized import nearest_mode
-from coset.posterior.symmetrized.pairs import compared
+from coset.posterior.symmetrized.units import compared
 from declared import declared
 
 SCALES = [

@@ -22,9 +22,8 @@ from coset.posterior import (
     NoiseParameter,
     fit_mean_field,
 )
-from coset.posterior.inference._elbo import elbo
 from coset.posterior.inference.flat_optimizer import FlatOptimizer, optimization
-from coset.posterior.inference.negative_elbo import NegativeELBO
+from coset.posterior.inference.negative_elbo import NegativeELBO, elbo
 from coset.posterior.problem import pose
 from coset.train import DivergenceError
 

@@ -10,7 +10,6 @@ from torch import distributions, nn
 
 from coset.errors import InputError
 from coset.posterior.fit import Control, Trace
-from coset.posterior.layout import layout_of
 from coset.posterior.likelihoods import (
     Bernoulli,
     Categorical,
@@ -20,7 +19,7 @@ from coset.posterior.likelihoods import (
     as_likelihood,
 )
 from coset.posterior.priors import Density, FanIn, Isotropic, Named, as_prior, flat_moments
-from coset.posterior.problem import pose
+from coset.posterior.problem import layout_of, pose
 from coset.symmetry import discover
 
 SEEDS = st.integers(0, 2**32)

@@ -18,7 +18,7 @@ from coset.posterior.symmetrized import (
     mutual_information,
     permutation_count,
 )
-from coset.posterior.symmetrized import enumeration as module
+from coset.posterior.symmetrized import exact as module
 from coset.posterior.symmetrized.units import unknowns
 
 DOUBLE = {"dtype": torch.float64}

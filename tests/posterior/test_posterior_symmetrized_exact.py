@@ -12,10 +12,11 @@ from torch import nn
 
 import coset
 from architectures import evaluate, made, randomized
-from coset.distribution import MeanField, Mixture, Samples
+from coset.distribution import MeanField, Mixture, Normal, Samples
 from coset.distribution.density import vector
 from coset.errors import InputError
 from coset.models import MLP
+from coset.posterior import GaussianNoise, fit_mean_field
 from coset.posterior.symmetrized import (
     all_permutations,
     entropy_symmetrized,
@@ -459,3 +460,44 @@ def test_other_structures_are_named_where_a_permanent_is_not_the_answer():
     small = nn.Linear(2, 2).double()
     with pytest.raises(InputError, match="not a parameter of this symmetry"):
         log_prob_symmetrized(network()[1], posterior(small), posterior(small).sample(1, generator()))
+
+
+class Outside(Normal):
+    """A kind that the library does not know, of weights that are independent."""
+
+    independent = True
+
+    def __init__(self, q):
+        self.own, self.mean, self.std = q, q.mean, q.std
+
+    @property
+    def random_names(self):
+        return self.own.random_names
+
+    def sample(self, n, generator):
+        return self.own.sample(n, generator)
+
+    def entropy(self):
+        return self.own.entropy()
+
+    def transformed(self, action, *, partial):
+        return Outside(self.own.transformed(action, partial=partial))
+
+
+def test_kinds_from_outside_whose_weights_are_independent_take_the_place_of_a_mean_field():
+    model, sym = network()
+    known = posterior(model)
+    q = Outside(known)
+    omega = known.sample(3, generator())
+    assert torch.equal(log_prob_symmetrized(sym, q, omega), log_prob_symmetrized(sym, known, omega))
+    assert mutual_information(sym, q, 20, show=False) == mutual_information(sym, known, 20, show=False)
+    assert nearest_mode(sym, q).distance == nearest_mode(sym, known).distance
+    drawn, same = (sample_symmetrized(sym, one, 2, generator()) for one in (q, known))
+    assert all(torch.equal(drawn[name], same[name]) for name in same)
+    x = torch.linspace(-1, 1, 12, **DOUBLE).reshape(6, 2)
+    settings = {"epochs": 1, "batch_size": 6, "learning_rate": 1e-3, "likelihood": GaussianNoise(0.5), "show": False}
+    found, expected = (fit_mean_field(model, (x, x), start=one, **settings).posterior for one in (q, known))
+    assert all(torch.equal(found.std[name], expected.std[name]) for name in expected.std)
+    q.independent = False
+    with pytest.raises(InputError, match="q is a Outside; expected a MeanField"):
+        log_prob_symmetrized(sym, q, omega)

@@ -24,9 +24,8 @@ from coset.posterior import (
 from coset.posterior.inference.negative_elbo import NegativeELBO
 from coset.posterior.problem import pose
 from coset.posterior.symmetrized import SymmetrizedELBO, fit_symmetrized, log_prob_symmetrized, mutual_information
-from coset.posterior.symmetrized.drawn import Drawn
 from coset.posterior.symmetrized.fitting import Gain, _identity_less
-from coset.posterior.symmetrized.orbit import orbit
+from coset.posterior.symmetrized.orbit import Drawn, orbit
 
 DOUBLE = {"dtype": torch.float64}
 SETTINGS = {"epochs": 2, "batch_size": 5, "learning_rate": 0.05, "std": 0.3, "show": False}

@@ -15,7 +15,7 @@ from coset.distribution.density import pieces
 from coset.errors import InputError
 from coset.models import MLP
 from coset.posterior import GaussianNoise
-from coset.posterior.inference._elbo import elbo
+from coset.posterior.inference.negative_elbo import elbo
 from coset.posterior.problem import pose
 from coset.posterior.symmetrized import (
     PROPOSALS,
@@ -25,8 +25,7 @@ from coset.posterior.symmetrized import (
     log_prob_symmetrized,
     mutual_information,
 )
-from coset.posterior.symmetrized.drawn import Drawn
-from coset.posterior.symmetrized.orbit import orbit
+from coset.posterior.symmetrized.orbit import Drawn, orbit
 from coset.posterior.symmetrized.units import unknowns
 
 DOUBLE = {"dtype": torch.float64}

@@ -14,12 +14,9 @@ from coset.distribution import MeanField
 from coset.distribution.density import pieces
 from coset.errors import InputError
 from coset.models import MLP
-from coset.posterior.symmetrized.drawn import Drawn
-from coset.posterior.symmetrized.noise import NoiseComparison
-from coset.posterior.symmetrized.orbit import orbit
-from coset.posterior.symmetrized.pairs import unit_log_probs
-from coset.posterior.symmetrized.strides import MOST_BLOCKS, Places, blocks_of
-from coset.posterior.symmetrized.units import unknowns
+from coset.posterior.symmetrized.noise import MOST_BLOCKS, NoiseComparison, Places, blocks_of
+from coset.posterior.symmetrized.orbit import Drawn, orbit
+from coset.posterior.symmetrized.units import unit_log_probs, unknowns
 
 DOUBLE = {"dtype": torch.float64}
 PERMUTING = sorted(name for name in CASES if made(name)[1].permuting)

@@ -21,16 +21,15 @@ from coset.posterior.symmetrized import (
     SymmetrizedELBO,
     all_permutations,
     entropy_bounds,
+    guided,
     information_bounds,
     log_prob_symmetrized,
     mutual_information,
     permutation_count,
-    sequential,
 )
-from coset.posterior.symmetrized.distance import draw_near, log_density, mixture, squared_distances
-from coset.posterior.symmetrized.drawn import Drawn
 from coset.posterior.symmetrized.guided import class_order, draw_chain, log_prob_of_identity
-from coset.posterior.symmetrized.orbit import orbit
+from coset.posterior.symmetrized.orbit import Drawn, orbit
+from coset.posterior.symmetrized.proposals import draw_near, log_density, mixture, squared_distances
 from coset.posterior.symmetrized.units import unknowns
 
 DOUBLE = {"dtype": torch.float64}
@@ -129,31 +128,31 @@ def by_rows(guide, p):
 
 @pytest.mark.parametrize("n", [3, 4])
 def test_permutations_come_as_often_as_is_said(n):
-    guide = sequential.balanced(1.5 * torch.randn(n, n, generator=generator(n), **DOUBLE))
+    guide = guided.balanced(1.5 * torch.randn(n, n, generator=generator(n), **DOUBLE))
     every = permutations_of(n)
     expected = torch.tensor([by_rows(guide, p) for p in every], **DOUBLE)
     assert float(expected.sum()) == pytest.approx(1, abs=1e-12)
     # With its columns in the order of p, the identity of the new matrix is p of the old.
-    relabelled = torch.stack([sequential.log_prob_of_identity(guide[:, p]) for p in every])
+    relabelled = torch.stack([guided.log_prob_along(guide[:, p]) for p in every])
     torch.testing.assert_close(relabelled.exp(), expected, rtol=1e-11, atol=0)
-    order, said = sequential.draw(guide[None], 20_000, generator(1))
+    order, said = guided.draw_along(guide[None], 20_000, generator(1))
     chosen = numbers_of(order, every)
     torch.testing.assert_close(said.exp(), expected[chosen], rtol=1e-11, atol=0)
     assert_frequencies(chosen, expected)
 
 
 def test_matrices_of_a_batch_are_drawn_from_each_for_itself():
-    guide = sequential.balanced(2 * torch.randn(2, 5, 4, 4, generator=generator(), **DOUBLE))
-    order, said = sequential.draw(guide, 5, generator(1))
+    guide = guided.balanced(2 * torch.randn(2, 5, 4, 4, generator=generator(), **DOUBLE))
+    order, said = guided.draw_along(guide, 5, generator(1))
     assert order.shape == (2, 5, 4)
     for lead in itertools.product(range(2), range(5)):
         assert float(said[lead].exp()) == pytest.approx(by_rows(guide[lead], order[lead]), rel=1e-11)
-    assert sequential.log_prob_of_identity(guide).shape == (2, 5)
+    assert guided.log_prob_along(guide).shape == (2, 5)
 
 
 def test_scaling_makes_rows_and_columns_sum_to_one_even_of_far_apart_entries():
     logs = 300 * torch.randn(3, 6, 6, generator=generator(), **DOUBLE)
-    found = sequential.balanced(torch.cat([logs, logs / 300]), rounds=2000)
+    found = guided.balanced(torch.cat([logs, logs / 300]), rounds=2000)
     assert found.isfinite().all()
     for axis in (-1, -2):
         torch.testing.assert_close(found[3:].exp().sum(axis), torch.ones(3, 6, **DOUBLE), rtol=0, atol=1e-9)

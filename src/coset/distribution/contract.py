@@ -8,6 +8,7 @@ kind: ``coset.distribution.files.KINDS``, ``coset.distribution.divergences.KL`` 
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 import torch
@@ -55,11 +56,16 @@ class Distribution(ABC):
                 return object.__getattribute__(self, name)
             raise Absent(f"a {type(self).__name__} has no '{name}'; expected a kind of distribution that has it")
 
+    @cached_property
+    def _first(self) -> dict[str, str]:
+        """Name → the first of the names it is tied to."""
+        return ties(self.mean)
+
     @property
     def random_names(self) -> tuple[str, ...]:
         """What varies, of tied names the first: all floating point tensors, unless a kind says otherwise."""
         mean = self.mean
-        return tuple(name for name in once(mean, ties(mean)) if mean[name].is_floating_point())
+        return tuple(name for name in once(mean, self._first) if mean[name].is_floating_point())
 
     @abstractmethod
     def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -86,6 +92,9 @@ class Normal(Distribution):
     """A Gaussian, whatever the form of its covariance: deviations and entropy are known in closed form."""
 
     centred = True
+
+    independent: ClassVar[bool] = False
+    """Whether no weight is correlated with another, so that ``mean`` and ``std`` say all."""
 
     @abstractmethod
     def entropy(self) -> Tensor:

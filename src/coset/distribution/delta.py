@@ -10,8 +10,8 @@ from torch import Tensor
 from coset._checks import check_count
 from coset._values import Frozen
 from coset.distribution.contract import Distribution
-from coset.distribution.draws import repeated
-from coset.distribution.ties import map_tied, ties
+from coset.distribution.density import repeated
+from coset.distribution.ties import map_tied
 from coset.symmetry.action import Action
 
 
@@ -45,7 +45,7 @@ class Delta(Distribution):
     def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """The point n times: views with a leading axis n on every tensor."""
         check_count("n", n)
-        return map_tied(lambda name: repeated(self.params[name], n), ties(self.params))
+        return map_tied(lambda name: repeated(self.params[name], n), self._first)
 
     @property
     def marginals(self) -> Self:

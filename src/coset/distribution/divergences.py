@@ -99,7 +99,8 @@ def _kl_gaussians(q: _Normal, p: _Normal) -> Tensor:
     return divergence
 
 
-def _w2_mean_fields(q0: MeanField, q1: MeanField) -> Tensor:
+def _w2_uncorrelated(q0: Distribution, q1: Distribution) -> Tensor:
+    """‖m0−m1‖² + ‖s0−s1‖², of independent Gaussians and wherever one is a point, whose deviations are 0."""
     names = _floating_names(q0.mean)
     spreads = [_deviations(part, names) for part in (q0, q1)]
     return (_mean(q0, names) - _mean(q1, names)).square().sum() + (spreads[0] - spreads[1]).square().sum()
@@ -117,12 +118,6 @@ def _w2_gaussians(q0: _Normal, q1: _Normal) -> Tensor:
     left, _, right = torch.linalg.svd(f1.mT @ f0)
     bures: Tensor = (f0 - f1 @ (left @ right)).square().sum()
     return (_mean(q0, names) - _mean(q1, names)).square().sum() + bures
-
-
-def _w2_from_point(q0: Distribution, q1: Distribution) -> Tensor:
-    names = _floating_names(q0.mean)
-    spreads = [_deviations(part, names) for part in (q0, q1)]
-    return (_mean(q0, names) - _mean(q1, names)).square().sum() + sum(part.square().sum() for part in spreads)
 
 
 def _w2_samples(q0: Samples, q1: Samples) -> Tensor:
@@ -148,10 +143,10 @@ KL: dict[tuple[type, type], _Divergence] = {
 
 WASSERSTEIN: dict[tuple[type, type], _Divergence] = {
     **dict.fromkeys(itertools.product(_NORMALS, _NORMALS), _w2_gaussians),
-    (MeanField, MeanField): _w2_mean_fields,
+    (MeanField, MeanField): _w2_uncorrelated,
     (Samples, Samples): _w2_samples,
-    (Delta, Distribution): _w2_from_point,
-    (Distribution, Delta): _w2_from_point,
+    (Delta, Distribution): _w2_uncorrelated,
+    (Distribution, Delta): _w2_uncorrelated,
 }
 """Kinds of q0 and q1 → their squared Wasserstein distance."""
 

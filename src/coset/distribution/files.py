@@ -120,19 +120,9 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     return {name: found.metadata[name] for name in names if name not in _OWN}
 
 
-def pack(q: Distribution) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of ``q`` under names of their own, and a description in plain values of what is where."""
+def pack(q: Distribution, prefix: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of ``q``, under names that begin with ``prefix``, and in plain values what is where."""
     tensors: dict[str, Tensor] = {}
-    return tensors, _pack(q, "", tensors)
-
-
-def unpack(tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> Distribution:
-    """The distribution that ``pack`` took apart."""
-    return _unpack(description, "", tensors)
-
-
-def _pack(q: Distribution, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """Put the tensors of ``q`` into ``tensors`` and say what is where."""
     names = {kind.cls: name for name, kind in KINDS.items()}
     if type(q) not in names:
         known = ", ".join(cls.__name__ for cls in names)
@@ -155,12 +145,16 @@ def _pack(q: Distribution, prefix: str, tensors: dict[str, Tensor]) -> dict[str,
         value = getattr(q, part)
         description[part] = list(value) if isinstance(value, tuple) else value
     if kind.parts:
-        rows = enumerate(getattr(q, kind.parts))
-        description[kind.parts] = [_pack(one, f"{prefix}{number}/", tensors) for number, one in rows]
-    return description
+        description[kind.parts] = []
+        for number, one in enumerate(getattr(q, kind.parts)):
+            inner, told = pack(one, f"{prefix}{number}/")
+            tensors |= inner
+            description[kind.parts].append(told)
+    return tensors, description
 
 
-def _unpack(description: Mapping[str, Any], prefix: str, tensors: Mapping[str, Tensor]) -> Distribution:
+def unpack(tensors: Mapping[str, Tensor], description: Mapping[str, Any], prefix: str = "") -> Distribution:
+    """The distribution that ``pack`` took apart; its tensors' names begin with ``prefix``."""
     if description["kind"] not in KINDS:
         raise InputError(f"its kind is {reprlib.repr(description['kind'])}; expected one of {', '.join(KINDS)}")
     kind = KINDS[description["kind"]]
@@ -177,7 +171,7 @@ def _unpack(description: Mapping[str, Any], prefix: str, tensors: Mapping[str, T
         parts[part] = tuple(value) if isinstance(value := description[part], list) else value
     if kind.parts:
         rows = enumerate(description[kind.parts])
-        parts[kind.parts] = [_unpack(one, f"{prefix}{number}/", tensors) for number, one in rows]
+        parts[kind.parts] = [unpack(tensors, one, f"{prefix}{number}/") for number, one in rows]
     return kind.cls(**parts)
 
 

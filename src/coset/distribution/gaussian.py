@@ -9,14 +9,11 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from coset._checks import check_count
 from coset._values import Frozen
-from coset.distribution._monomial import monomial
 from coset.distribution.contract import Normal
-from coset.distribution.density import pieces, vector
-from coset.distribution.draws import check_generator, repeated, standard_normal
+from coset.distribution.density import check_draws, monomial, pieces, repeated, standard_normal, vector
 from coset.distribution.mean_field import MeanField
-from coset.distribution.ties import map_tied, ties
+from coset.distribution.ties import map_tied
 from coset.errors import InputError
 from coset.symmetry.action import Action
 from coset.symmetry.gather import transformed_by_functorch
@@ -50,10 +47,6 @@ class Gaussian(Normal):
             _ = self._factor
 
     @cached_property
-    def _first(self) -> dict[str, str]:
-        return ties(self.mean)
-
-    @cached_property
     def _factor(self) -> tuple[Tensor, bool]:
         """F with S = F Fᵀ, and whether it is a Cholesky factor: of a singular S it is V·√λ."""
         triangle, info = torch.linalg.cholesky_ex(self.covariance)
@@ -77,7 +70,9 @@ class Gaussian(Normal):
     @cached_property
     def std(self) -> Mapping[str, Tensor]:
         """The marginal deviations √S_ii, of every name that varies."""
-        return self._tied(pieces(self.covariance.diagonal().clamp(min=0).sqrt(), self.names, self.mean))
+        parts = pieces(self.covariance.diagonal().clamp(min=0).sqrt(), self.names, self.mean)
+        known = {self._first[name]: part for name, part in parts.items()}
+        return {name: known[one] for name, one in self._first.items() if one in known}
 
     @property
     def marginals(self) -> MeanField:
@@ -89,15 +84,16 @@ class Gaussian(Normal):
 
         Differentiable in m and, where S is regular, in S.
         """
-        check_count("n", n)
-        check_generator(generator)
+        check_draws(n, generator)
         factor, _ = self._factor
         noise = standard_normal((n, len(factor)), factor, generator)
         drawn = pieces(noise @ factor.mT, self.names, self.mean)
-        moved = self._tied({name: self.mean[name] + part for name, part in drawn.items()})
-        fixed = {name: one for name, one in self._first.items() if name not in moved}
-        points = map_tied(lambda name: repeated(self.mean[name], n), fixed)
-        return {name: moved[name] if name in moved else points[name] for name in self.mean}
+        away = {self._first[name]: part for name, part in drawn.items()}
+
+        def moved(name: str) -> Tensor:
+            return self.mean[name] + away[name] if name in away else repeated(self.mean[name], n)
+
+        return map_tied(moved, self._first)
 
     def log_prob(self, params: Mapping[str, Tensor]) -> Tensor:
         """log q(θ) = −½ [(θ − m)ᵀ S⁻¹ (θ − m) + log det S + D log 2π], in nats; points are not looked at.
@@ -131,11 +127,6 @@ class Gaussian(Normal):
         if not regular:
             raise InputError("covariance is singular, so there is no density; expected one that is positive definite")
         return factor
-
-    def _tied(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Parts under ``names`` under every name that varies."""
-        known = {self._first[name]: part for name, part in parts.items()}
-        return {name: known[one] for name, one in self._first.items() if one in known}
 
 
 def _check_names(mean: Mapping[str, Tensor], names: tuple[str, ...], first: Mapping[str, str]) -> None:

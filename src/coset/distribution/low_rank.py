@@ -9,16 +9,13 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from coset._checks import check_count
 from coset._magnitudes import exponents, scaled_by
 from coset._values import Frozen
-from coset.distribution._monomial import monomial
 from coset.distribution.contract import Normal
-from coset.distribution.density import pieces, vector
-from coset.distribution.draws import check_generator, repeated, standard_normal
+from coset.distribution.density import check_draws, monomial, pieces, repeated, standard_normal, vector
 from coset.distribution.gaussian import Gaussian
 from coset.distribution.mean_field import MeanField
-from coset.distribution.ties import map_tied, once, ties
+from coset.distribution.ties import map_tied, once
 from coset.errors import InputError
 from coset.symmetry.action import Action
 from coset.symmetry.gather import transformed_by_functorch
@@ -57,10 +54,6 @@ class LowRank(Normal):
                 raise InputError(f"factors['{name}'] has shape {tuple(factor.shape)}; expected {expected}, K ≥ 1")
             if not transformed_by_functorch(factor) and not bool(factor.isfinite().all()):
                 raise InputError(f"factors['{name}'] has values that are NaN or infinite")
-
-    @cached_property
-    def _first(self) -> dict[str, str]:
-        return ties(self.mean)
 
     @property
     def rank(self) -> int:
@@ -116,8 +109,7 @@ class LowRank(Normal):
 
     def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """m + d·ε + F·η, ε ~ N(0, I_D), η ~ N(0, I_K): n draws on a leading axis of every tensor, points as views."""
-        check_count("n", n)
-        check_generator(generator)
+        check_draws(n, generator)
         along = standard_normal((n, self.rank), next(iter(self.factors.values())), generator)
 
         def drawn(name: str) -> Tensor:

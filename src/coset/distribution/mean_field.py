@@ -9,12 +9,10 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from coset._checks import check_count
 from coset._values import Frozen
 from coset.distribution.contract import Normal
-from coset.distribution.density import rows
-from coset.distribution.draws import check_generator, repeated, standard_normal
-from coset.distribution.ties import map_tied, once, ties
+from coset.distribution.density import check_draws, repeated, rows, standard_normal
+from coset.distribution.ties import map_tied, once
 from coset.errors import InputError
 from coset.symmetry.action import Action
 from coset.symmetry.gather import transformed_by_functorch
@@ -31,6 +29,7 @@ class MeanField(Normal):
     Under a monomial g: m → g·m and s → |g|·s; signs flip the mean, never the deviation.
     """
 
+    independent: ClassVar[bool] = True
     powers: ClassVar[Mapping[str, int]] = {"mean": 1, "std": 1}
 
     mean: Mapping[str, Tensor]
@@ -53,11 +52,13 @@ class MeanField(Normal):
                     f"'{name}' has means of type {self.mean[name].dtype} and deviations of type {deviation.dtype}; "
                     f"expected real floating point numbers"
                 )
-            _check_positive(name, deviation)
-
-    @cached_property
-    def _first(self) -> dict[str, str]:
-        return ties(self.mean)
+            # Inside vmap and grad values cannot be looked at; there they are the caller's to check before.
+            if transformed_by_functorch(deviation):
+                continue
+            if not bool(torch.isfinite(deviation).all()) or bool((deviation < 0).any()):
+                raise InputError(
+                    f"std['{name}'] has values that are negative or not finite; standard deviations are ≥ 0"
+                )
 
     @cached_property
     def _spread(self) -> dict[str, Tensor]:
@@ -80,8 +81,7 @@ class MeanField(Normal):
 
         Differentiable in m and s.
         """
-        check_count("n", n)
-        check_generator(generator)
+        check_draws(n, generator)
 
         def drawn(name: str) -> Tensor:
             mean = self.mean[name]
@@ -125,14 +125,6 @@ class MeanField(Normal):
             deviation = self._spread[name]
             if not transformed_by_functorch(deviation) and bool((deviation == 0).any()):
                 raise InputError(f"std['{name}'] has values of 0, where there is no density; expected values > 0")
-
-
-def _check_positive(name: str, deviation: Tensor) -> None:
-    # Inside vmap and grad values cannot be looked at; there they are the caller's to check before.
-    if transformed_by_functorch(deviation):
-        return
-    if not bool(torch.isfinite(deviation).all()) or bool((deviation < 0).any()):
-        raise InputError(f"std['{name}'] has values that are negative or not finite; standard deviations are ≥ 0")
 
 
 def _check_tied(std: Mapping[str, Tensor], first: Mapping[str, str]) -> None:

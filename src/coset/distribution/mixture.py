@@ -13,8 +13,8 @@ from coset._checks import check_count
 from coset._magnitudes import exponents, scaled_by
 from coset._values import Frozen
 from coset.distribution.contract import Distribution, require
-from coset.distribution.draws import check_generator
-from coset.distribution.ties import map_tied, ties
+from coset.distribution.density import check_draws
+from coset.distribution.ties import check_alike, map_tied, ties
 from coset.errors import InputError
 from coset.symmetry.action import Action
 
@@ -27,6 +27,18 @@ class Estimate(NamedTuple):
 
     value: float
     error: float
+
+    @classmethod
+    def of(cls, values: Tensor) -> Self:
+        """The mean of independent values (n,), n ≥ 2."""
+        return cls(float(values.mean()), float(values.std()) / math.sqrt(len(values)))
+
+
+def check_samples(samples: int) -> None:
+    """Raise unless an estimate by so many draws has an error."""
+    check_count("samples", samples)
+    if samples < 2:
+        raise InputError("samples is 1; expected two or more, for a standard error")
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -44,7 +56,11 @@ class Mixture(Distribution):
     def __init__(self, components: Sequence[Distribution], weights: Tensor | Sequence[float] | None = None) -> None:
         """``weights``: by default all are equal; kept in float64."""
         object.__setattr__(self, "components", tuple(components))
-        _check_components(self.components)
+        if not self.components:
+            raise InputError("components is empty; expected at least one distribution")
+        for number, component in enumerate(self.components):
+            require(component, Distribution, f"component {number}", "a distribution")
+        check_alike("component", [component.mean for component in self.components])
         object.__setattr__(self, "weights", _normalized(weights, len(self.components)))
 
     @cached_property
@@ -58,7 +74,9 @@ class Mixture(Distribution):
 
         def averaged(name: str) -> Tensor:
             like = means[0][name]
-            return self._weighted([part[name].double() for part in means]).to(like) if _real(like) else like
+            return (
+                self._weighted([part[name].double() for part in means]).to(like) if like.is_floating_point() else like
+            )
 
         return Frozen(map_tied(averaged, self._first))
 
@@ -67,7 +85,7 @@ class Mixture(Distribution):
         """√(Σ w_k (s_k² + (m_k − m)²)), of every floating point tensor: 0 for what no component varies."""
         means = [component.mean for component in self.components]
         spreads = [component.std for component in self.components]
-        first = {name: one for name, one in self._first.items() if _real(means[0][name])}
+        first = {name: one for name, one in self._first.items() if means[0][name].is_floating_point()}
 
         def deviation(name: str) -> Tensor:
             mine = [part[name].double() for part in means]
@@ -91,8 +109,7 @@ class Mixture(Distribution):
 
     def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """n draws, each from a component chosen with probability w_k, on a leading axis of every tensor."""
-        check_count("n", n)
-        check_generator(generator)
+        check_draws(n, generator)
         probabilities = self.weights.detach().to(generator.device)
         chosen = torch.multinomial(probabilities, n, replacement=True, generator=generator)
         counts = torch.bincount(chosen, minlength=len(self.components)).tolist()
@@ -125,12 +142,10 @@ class Mixture(Distribution):
     @torch.no_grad()
     def entropy(self, samples: int, generator: torch.Generator) -> Estimate:  # type: ignore[override]
         """E[−log q(θ)] in nats by so many ``samples``, with its standard error; there is no closed form."""
-        check_count("samples", samples)
-        if samples < 2:
-            raise InputError("samples is 1; expected two or more, for a standard error")
+        check_samples(samples)
         sizes = [min(_CHUNK, samples - start) for start in range(0, samples, _CHUNK)]
         values = torch.cat([-self.log_prob(self.sample(size, generator)).double() for size in sizes])
-        return Estimate(float(values.mean()), float(values.std()) / math.sqrt(samples))
+        return Estimate.of(values)
 
     def transformed(self, action: Action, *, partial: bool) -> Self:
         """Every component by the same g."""
@@ -141,27 +156,6 @@ class Mixture(Distribution):
         for weight, part in zip(self.weights.unbind(), parts, strict=True):
             total = total + weight.to(part.device) * part
         return total
-
-
-def _real(tensor: Tensor) -> bool:
-    return tensor.is_floating_point()
-
-
-def _check_components(components: tuple[Distribution, ...]) -> None:
-    if not components:
-        raise InputError("components is empty; expected at least one distribution")
-    for number, component in enumerate(components):
-        require(component, Distribution, f"component {number}", "a distribution")
-        first, mean = components[0].mean, component.mean
-        if odd := sorted(first.keys() ^ mean.keys()):
-            has, lacks = (0, number) if odd[0] in first else (number, 0)
-            raise InputError(f"component {has} has '{odd[0]}' and component {lacks} has not")
-        for name, tensor in mean.items():
-            if tensor.shape != first[name].shape:
-                raise InputError(
-                    f"'{name}' has shape {tuple(tensor.shape)} in component {number} and {tuple(first[name].shape)} "
-                    f"in component 0; expected equal shapes"
-                )
 
 
 def _normalized(weights: Tensor | Sequence[float] | None, count: int) -> Tensor:

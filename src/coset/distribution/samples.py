@@ -12,8 +12,8 @@ from coset._checks import check_count, is_count
 from coset._magnitudes import exponents, scaled_by
 from coset._values import Frozen
 from coset.distribution.contract import Distribution
-from coset.distribution.draws import check_generator
-from coset.distribution.ties import map_tied, once, ties
+from coset.distribution.density import check_draws
+from coset.distribution.ties import check_alike, map_tied, once, ties
 from coset.errors import InputError
 from coset.symmetry.action import Action
 from coset.symmetry.element import Element
@@ -54,16 +54,7 @@ class Samples(Distribution):
         check_count("chains", chains)
         if not draws or len(draws) % chains:
             raise InputError(f"there are {len(draws)} draws; expected a positive multiple of the {chains} chains")
-        for number, draw in enumerate(draws):
-            if odd := sorted(draw.keys() ^ draws[0].keys()):
-                has, lacks = (number, 0) if odd[0] in draw else (0, number)
-                raise InputError(f"draw {has} has '{odd[0]}' and draw {lacks} has not")
-            for name, tensor in draw.items():
-                if tensor.shape != draws[0][name].shape:
-                    raise InputError(
-                        f"'{name}' has shape {tuple(tensor.shape)} in draw {number} and "
-                        f"{tuple(draws[0][name].shape)} in draw 0; expected equal shapes"
-                    )
+        check_alike("draw", draws)
 
         def stacked(name: str) -> Tensor:
             return torch.stack([draw[name] for draw in draws]).reshape(chains, -1, *draws[0][name].shape)
@@ -145,8 +136,7 @@ class Samples(Distribution):
 
     def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """n of the draws, each chosen at random from all of them, on a leading axis of every tensor."""
-        check_count("n", n)
-        check_generator(generator)
+        check_draws(n, generator)
         chosen = torch.randint(len(self), (n,), generator=generator, device=generator.device)
         return self._each(lambda tensor: tensor.flatten(0, 1)[chosen.to(tensor.device)])
 

@@ -15,11 +15,10 @@ from coset.distribution import Samples
 from coset.errors import InputError
 from coset.landscape._path import Point, params_of
 from coset.posterior.inference.starting import draws_in
-from coset.posterior.layout import Layout
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.prediction.chunks import runner
 from coset.posterior.prediction.draws import Draws
-from coset.posterior.problem import Data, PriorLike, Problem, pose
+from coset.posterior.problem import Data, Layout, PriorLike, Problem, pose
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,13 +15,12 @@ from coset.errors import InputError
 from coset.landscape._functionals import Better
 from coset.landscape._reading import Reading, standard_error
 from coset.posterior.fit import Control, Fit
-from coset.posterior.layout import layout_of
 from coset.posterior.likelihoods import Classification, Likelihood, as_likelihood
 from coset.posterior.prediction import BATCH_SIZE
 from coset.posterior.prediction.chunks import Runner, runner
 from coset.posterior.prediction.draws import Draws, draws_of
 from coset.posterior.priors import Prior, as_prior
-from coset.posterior.problem import Data, PriorLike, data_tensors
+from coset.posterior.problem import Data, PriorLike, data_tensors, layout_of
 
 SAMPLES = 32
 """Draws of a posterior at every point of a path, unless told otherwise."""

@@ -6,17 +6,16 @@ from typing import Any
 from coset.posterior._calibration import ReliabilityCurve, ece, plot_reliability, reliability
 from coset.posterior._diagnostics import Diagnostics, Mixing, diagnose
 from coset.posterior.fit import Fit, Round, Trace
-from coset.posterior.inference._elbo import elbo
 from coset.posterior.inference.ensemble import fit_ensemble
 from coset.posterior.inference.hmc import fit_hmc
-from coset.posterior.inference.laplace import fit_laplace
+from coset.posterior.inference.laplace import fit_laplace, linearized
 from coset.posterior.inference.mean_field import fit_mean_field
+from coset.posterior.inference.negative_elbo import elbo
 from coset.posterior.inference.point import fit_map
 from coset.posterior.inference.sgmcmc import fit_sgmcmc
 from coset.posterior.inference.svgd import fit_svgd
 from coset.posterior.inference.swag import fit_swag
 from coset.posterior.likelihoods import Bernoulli, Categorical, GaussianNoise, LearnedNoise, NoiseParameter
-from coset.posterior.prediction._linearized import linearized
 from coset.posterior.prediction._predictive import predictive, predictive_log_likelihood
 from coset.posterior.prediction.results import ClassPredictive, Predictive, RealPredictive, TargetLikelihood
 from coset.posterior.priors import Density, FanIn, Isotropic, Named

@@ -16,7 +16,7 @@ from torch import Tensor
 from coset import callbacks
 from coset._checks import check_seed
 from coset._files.sealed import check_writable, checksum, kind, read_sealed, write_sealed
-from coset._show.progress import Ticker, progress
+from coset._show.progress import progress
 from coset._values import Frozen
 from coset.errors import InputError
 from coset.posterior.problem import Problem
@@ -48,9 +48,6 @@ class Trace(Sequence[Mapping[str, float]]):
 
     def __len__(self) -> int:
         return len(self._records)
-
-    def __iter__(self) -> Iterator[Mapping[str, float]]:
-        return iter(self._records)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -136,17 +133,15 @@ def run_rounds(
     settings: Mapping[str, Any],
     state: dict[str, Tensor],
     rounds: int,
-    advance: Callable[[int], Mapping[str, float]],
+    advance: Callable[[int, Mapping[str, float] | None], Mapping[str, float]],
     control: Control,
-    seen: tuple[str, list[float]] | None = None,
 ) -> tuple[Trace, float]:
-    """Call ``advance(round)`` for each round that is left; returns the trace and the seconds, earlier ones included.
+    """``advance(round, record before)`` for each round that is left; returns the trace and the seconds of all rounds.
 
     ``state`` holds everything that changes, as tensors that ``advance`` writes to in place; a checkpoint is its content
     and the records, so a method must draw what is random from streams that depend on seed and round only (``stream``,
     ``device_stream``). A record with a number that is not finite stops the run, and so do values of the state that are
-    not. ``seen``: a column and a list that gets its earlier values when a run goes on. A run that its callback ended
-    does not go on if the callback says the same again of the last record.
+    not. A run that its callback ended does not go on if the callback says the same again of the last record.
     """
     path = None if control.checkpoint is None else Path(control.checkpoint)
     identity = identify(method, problem, settings, control.seed)
@@ -154,11 +149,9 @@ def run_rounds(
     if path is not None:
         if path.exists():
             records = _load(path, identity, state)
-            if seen is not None:
-                seen[1].extend(record[seen[0]] for record in records)
         else:
             check_writable(path)
-    before = sum(record["seconds"] for record in records)
+    earlier = sum(record["seconds"] for record in records)
     begun = written = time.perf_counter()
     with progress(method, rounds, show=control.show) as bar, own_global_state(problem.x.device):
         ended = False
@@ -167,11 +160,12 @@ def run_rounds(
             ended = control.ends(len(records) - 1, records[-1])
         for number in range(rounds if ended else len(records), rounds):
             since = time.perf_counter()
-            record = dict(advance(number))
-            _require_finite(record, records, method, number)
-            _require_finite_values(state, method, number)
+            before = records[-1] if records else None
+            record = dict(advance(number, before))
+            _require_finite(record, before or {}, state, method, number)
             records.append(record | {"seconds": time.perf_counter() - since})
-            _tick(bar, record)
+            name, value = next(iter(record.items()))
+            bar.advance(note=f"{name} {value:.5g}")
             stop = control.ends(number, records[-1])
             last = number == rounds - 1 or stop
             if path is not None and (last or time.perf_counter() - written >= control.checkpoint_seconds):
@@ -179,7 +173,7 @@ def run_rounds(
                 written = time.perf_counter()
             if stop:
                 break
-    return Trace(records), before + time.perf_counter() - begun
+    return Trace(records), earlier + time.perf_counter() - begun
 
 
 def identify(method: str, problem: Problem, settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -246,12 +240,12 @@ def epoch_batches(problem: Problem, batch_size: int, seed: int, epoch: int) -> I
         yield problem.x.index_select(0, picked), problem.y.index_select(0, picked)
 
 
-def require_finite_losses(losses: Sequence[Tensor], before: float | None, epoch: int, advice: str) -> Tensor:
-    """The losses of an epoch's steps as one tensor; raises at the first that is not finite, or has blown up.
+def require_finite_losses(losses: Tensor, before: float | None, epoch: int, advice: str) -> None:
+    """Raise at the first loss of an epoch's steps (n,) that is not finite, or has blown up.
 
     Blown up is a loss ``BLOW_UP`` times that of the epoch before, or of the run's first step: no descent comes back.
     """
-    values = torch.stack(list(losses)).double().cpu()
+    values = losses.double().cpu()
     reference = float(values[0]) if before is None else before
     limit = BLOW_UP * (1 + abs(reference)) if math.isfinite(reference) else math.inf
     fine = values.isfinite() & (values <= limit)
@@ -261,60 +255,37 @@ def require_finite_losses(losses: Sequence[Tensor], before: float | None, epoch:
         known = "there was no finite value before" if last is None else f"the last finite value was {last:.6g}"
         place = f"epoch {epoch + 1}, step {at + 1} of {len(values)}"
         raise DivergenceError(f"the loss is {float(values[at]):.6g} in {place}; {known}; {advice}")
-    return values
-
-
-def _tick(bar: Ticker, record: Mapping[str, float]) -> None:
-    name, value = next(iter(record.items()))
-    bar.advance(note=f"{name} {value:.5g}")
 
 
 def _require_finite(
-    record: Mapping[str, float], records: Sequence[Mapping[str, float]], method: str, number: int
+    record: Mapping[str, float], before: Mapping[str, float], state: Mapping[str, Tensor], method: str, number: int
 ) -> None:
+    advice = "a lower learning rate may help"
     for name, value in record.items():
         if not math.isfinite(value):
-            last = records[-1].get(name) if records else None
-            known = "there was none before" if last is None else f"the last finite value was {last:.6g}"
-            raise DivergenceError(
-                f"{method}: {name} is {value} in round {number + 1}; {known}; a lower learning rate may help"
-            )
-
-
-def _require_finite_values(state: Mapping[str, Tensor], method: str, number: int) -> None:
-    """The last step of a round may break the weights after a finite loss."""
+            known = f"the last finite value was {before[name]:.6g}" if name in before else "there was none before"
+            raise DivergenceError(f"{method}: {name} is {value} in round {number + 1}; {known}; {advice}")
+    # The last step of a round may break the weights after a finite loss.
     if "values" in state and not bool(state["values"].isfinite().all()):
-        raise DivergenceError(
-            f"{method}: weights are no longer finite at the end of round {number + 1}; a lower learning rate may help"
-        )
+        raise DivergenceError(f"{method}: weights are no longer finite at the end of round {number + 1}; {advice}")
 
 
 def _load(path: Path, identity: Mapping[str, Any], state: dict[str, Tensor]) -> list[Mapping[str, float]]:
     tensors, content = read_sealed(path, KEY, FORMAT)
     try:
-        return _restored(path, tensors, content, identity, state)
+        there = content["run"]
+        wrong = [
+            f"{name} is {there.get(name)!r} there and {identity.get(name)!r} here"
+            for name in dict.fromkeys([*identity, *there])
+            if not (_close if name == CLOSE else operator.eq)(there.get(name), identity.get(name))
+        ]
+        if wrong:
+            raise InputError(f"checkpoint {path} belongs to another run: {'; '.join(wrong[:3])}")
+        with torch.no_grad():
+            for name, tensor in state.items():
+                tensor.copy_(tensors[name])
+        records: list[Mapping[str, float]] = content["records"]
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         # Whole, and yet not what was written here: a tensor is missing or of another shape.
         raise InputError(f"checkpoint {path} is damaged: {' '.join(repr(error).split())}") from error
-
-
-def _restored(
-    path: Path,
-    tensors: Mapping[str, Tensor],
-    content: Mapping[str, Any],
-    identity: Mapping[str, Any],
-    state: dict[str, Tensor],
-) -> list[Mapping[str, float]]:
-    there = content["run"]
-    wrong = [
-        f"{name} is {there.get(name)!r} there and {identity.get(name)!r} here"
-        for name in dict.fromkeys([*identity, *there])
-        if not (_close if name == CLOSE else operator.eq)(there.get(name), identity.get(name))
-    ]
-    if wrong:
-        raise InputError(f"checkpoint {path} belongs to another run: {'; '.join(wrong[:3])}")
-    with torch.no_grad():
-        for name, tensor in state.items():
-            tensor.copy_(tensors[name])
-    records: list[Mapping[str, float]] = content["records"]
     return records

@@ -5,7 +5,7 @@ Everything is a logarithm in nats, per data point; outputs may carry leading axe
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -58,9 +58,7 @@ class Regression(Likelihood, Protocol):
 class Categorical:
     """log p(y) = log softmax(outputs)_y; outputs (…, N, C), targets (N,) whole numbers in [0, C)."""
 
-    @property
-    def task(self) -> Task:
-        return "classification"
+    task: ClassVar[Task] = "classification"
 
     def fit_targets(self, targets: Tensor, outputs: Tensor, name: str = "y") -> Tensor:
         if outputs.ndim != 2 or outputs.shape[1] < 2:
@@ -91,9 +89,7 @@ class Categorical:
 class Bernoulli:
     """log p(y) = log sigmoid(±output); outputs (…, N, 1), targets (N,) or (N, 1) of 0 and 1."""
 
-    @property
-    def task(self) -> Task:
-        return "classification"
+    task: ClassVar[Task] = "classification"
 
     def fit_targets(self, targets: Tensor, outputs: Tensor, name: str = "y") -> Tensor:
         if outputs.ndim != 2 or outputs.shape[1] != 1:
@@ -124,9 +120,7 @@ class GaussianNoise:
         if not isinstance(self.std, int | float) or not 0 < self.std < math.inf:
             raise InputError(f"std is {self.std!r}; the noise of a Gaussian likelihood expects a number > 0")
 
-    @property
-    def task(self) -> Task:
-        return "regression"
+    task: ClassVar[Task] = "regression"
 
     def fit_targets(self, targets: Tensor, outputs: Tensor, name: str = "y") -> Tensor:
         return _real_targets(targets, outputs, outputs.shape[-1], name)
@@ -148,9 +142,7 @@ class LearnedNoise:
     ``NoiseParameter``: then it is learned, sampled, stored and moved like all other weights.
     """
 
-    @property
-    def task(self) -> Task:
-        return "regression"
+    task: ClassVar[Task] = "regression"
 
     def fit_targets(self, targets: Tensor, outputs: Tensor, name: str = "y") -> Tensor:
         if outputs.ndim != 2 or outputs.shape[1] % 2:

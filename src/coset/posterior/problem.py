@@ -5,23 +5,101 @@ minibatch of M standing for all N by the factor N/M; reports are per data point,
 """
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 from torch.func import vmap
 
 from coset._batches import is_pair
 from coset._checks import check_positive
+from coset._values import Frozen
 from coset.data import Split
 from coset.errors import InputError
-from coset.posterior.layout import Layout, layout_of
 from coset.posterior.likelihoods import Likelihood, as_likelihood
 from coset.posterior.priors import GaussianPrior, Named, Prior, as_prior, flat_moments
-from coset.running import check_model, outputs_with
+from coset.running import check_model, outputs_with, owners
 from coset.train.check import check_pair, model_device, probe
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Where each trained parameter lies in a vector of D numbers; tied ones lie there once.
+
+    ``shapes``: of the trained parameters, in order. ``fixed``: all else that the ``state_dict`` holds, as points:
+    frozen parameters and buffers. ``aliases``: further names of trained tensors.
+    """
+
+    shapes: Mapping[str, Size]
+    fixed: Mapping[str, Tensor]
+    aliases: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        for part in ("shapes", "fixed", "aliases"):
+            object.__setattr__(self, part, Frozen(getattr(self, part)))
+
+    @property
+    def size(self) -> int:
+        """D."""
+        return sum(self.sizes)
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of entries of each trained parameter."""
+        return [math.prod(shape) for shape in self.shapes.values()]
+
+    def flatten(self, params: Mapping[str, Tensor]) -> Tensor:
+        """Trained parameters, possibly behind the same leading axes, as vectors (…, D); a copy."""
+        parts = []
+        for name, shape in self.shapes.items():
+            if name not in params:
+                raise InputError(f"'{name}' is not among the parameters given; expected all trained ones")
+            tensor = params[name]
+            if tensor.shape[max(0, tensor.ndim - len(shape)) :] != shape:
+                raise InputError(f"'{name}' has shape {tuple(tensor.shape)}; the model expects {tuple(shape)}")
+            parts.append(tensor.detach().reshape(*tensor.shape[: tensor.ndim - len(shape)], -1))
+        return torch.cat(parts, -1)
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """The trained parameters in vectors (…, D), each (…, *shape), without a copy."""
+        pieces = torch.split(flat, self.sizes, -1)
+        return {
+            name: piece.view(*flat.shape[:-1], *shape)
+            for piece, (name, shape) in zip(pieces, self.shapes.items(), strict=True)
+        }
+
+    def whole(self, flat: Tensor) -> dict[str, Tensor]:
+        """All that the ``state_dict`` holds, from vectors (…, D): own copies; points have no leading axes."""
+        return self.named(flat) | {name: tensor.clone() for name, tensor in self.fixed.items()}
+
+    def named(self, flat: Tensor) -> dict[str, Tensor]:
+        """Trained parameters, or what belongs to them, under all their names, from vectors (…, D): own copies."""
+        trained = {name: tensor.clone() for name, tensor in self.views(flat.detach()).items()}
+        return {**trained, **{alias: trained[name] for alias, name in self.aliases.items()}}
+
+
+def layout_of(model: nn.Module) -> Layout:
+    """Trained are the floating-point parameters that require a gradient."""
+    owner = owners(model)
+    trained = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
+    if not trained:
+        raise InputError("model has no parameters that require a gradient; expected a network to infer")
+    for what in ("dtype", "device"):
+        found = {str(getattr(tensor, what)) for tensor in trained.values()}
+        if len(found) > 1:
+            raise InputError(f"the model's trained parameters have {what}s {', '.join(sorted(found))}; expected one")
+    state = model.state_dict(keep_vars=True)
+    aliases = {name: owner[name] for name in state if name in owner and owner[name] != name and owner[name] in trained}
+    fixed = {
+        name: tensor.detach().clone()
+        for name, tensor in state.items()
+        if isinstance(tensor, Tensor) and name not in trained and name not in aliases
+    }
+    return Layout({name: tensor.shape for name, tensor in trained.items()}, fixed, aliases)
+
 
 Data = tuple[Tensor, Tensor] | Split
 """Inputs and targets, row by row: a pair of tensors, or a part of a dataset."""
@@ -79,19 +157,18 @@ class Problem:
             (gradients,) = torch.autograd.grad(values.sum(), leaves)
         return values.detach(), gradients
 
-    def mean_loss_gradients(self, flat: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """−(1/M) Σ_i log p(y_i | θ), a detached scalar, and its gradient as flat vectors, one for each parameter.
+    def mean_loss_gradient(self, flat: Tensor, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
+        """−(1/M) Σ_i log p(y_i | θ), a detached scalar; its gradient is written to ``out`` (D,).
 
         The fast way for one network: leaves are the parameters' views, so that nothing but their gradients is made.
         """
         leaves = {name: view.detach().requires_grad_() for name, view in self.layout.views(flat).items()}
-        outputs = outputs_with(self.model, leaves, x)
-        loss = -self.likelihood.log_prob(outputs, y).mean()
-        gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-        return loss.detach(), [gradient.reshape(-1) for gradient in gradients]
+        loss, gradients = self._differentiated(outputs_with(self.model, leaves, x), y, list(leaves.values()))
+        torch.cat(gradients, out=out)
+        return loss
 
     def bind(self, flat: Tensor) -> Callable[[Tensor, Tensor], tuple[Tensor, list[Tensor]]]:
-        """``mean_loss_gradients`` as a function of x and y alone, always at what ``flat`` holds by then.
+        """A function of x and y: the mean loss at what ``flat`` holds by then, and its gradients, one a parameter.
 
         Faster by a few hundredths of a step: a network of its own has its parameters in the memory of ``flat`` for
         good, where ``outputs_with`` would put them in and take them out again each time.
@@ -101,19 +178,13 @@ class Problem:
         leaves = [parameters[name] for name in layout.shapes]
         for leaf, view in zip(leaves, layout.views(flat.detach()).values(), strict=True):
             leaf.data = view
+        return lambda x, y: self._differentiated(network(x), y, leaves)
 
-        def loss_gradients(x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
-            loss = -self.likelihood.log_prob(network(x), y).mean()
-            gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
-            return loss.detach(), [gradient.reshape(-1) for gradient in gradients]
-
-        return loss_gradients
-
-    def mean_loss_gradient(self, flat: Tensor, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
-        """The loss of ``mean_loss_gradients``; its gradient is written to ``out`` (D,)."""
-        loss, gradients = self.mean_loss_gradients(flat, x, y)
-        torch.cat(gradients, out=out)
-        return loss
+    def _differentiated(self, outputs: Tensor, y: Tensor, leaves: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """The mean loss of outputs, and its gradients as flat vectors, one for each leaf."""
+        loss = -self.likelihood.log_prob(outputs, y).mean()
+        gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
+        return loss.detach(), [gradient.reshape(-1) for gradient in gradients]
 
     def prior_moments(self) -> tuple[Tensor, Tensor] | None:
         """Means and standard deviations (D,) of a Gaussian prior; None of any other."""

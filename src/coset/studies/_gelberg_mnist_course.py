@@ -15,8 +15,7 @@ from coset.posterior.priors import Isotropic
 from coset.posterior.problem import Data, Problem, pose
 from coset.posterior.symmetrized import SymmetrizedELBO, log_permanent, pair_matrix
 from coset.posterior.symmetrized.fitting import Gain
-from coset.posterior.symmetrized.pairs import unit_log_probs
-from coset.posterior.symmetrized.units import permuting_class, unit_entries, unknowns
+from coset.posterior.symmetrized.units import permuting_class, unit_entries, unit_log_probs, unknowns
 from coset.symmetry import Symmetry, discover
 
 PERMUTATIONS = 20

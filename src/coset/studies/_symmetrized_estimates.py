@@ -11,8 +11,7 @@ from torch import Tensor
 
 from coset.distribution import MeanField
 from coset.posterior.symmetrized import SymmetrizedELBO
-from coset.posterior.symmetrized.drawn import Drawn
-from coset.posterior.symmetrized.orbit import Orbit, orbit
+from coset.posterior.symmetrized.orbit import Drawn, Orbit, orbit
 from coset.posterior.symmetrized.units import unknowns
 from coset.symmetry import Symmetry
 

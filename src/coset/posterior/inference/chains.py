@@ -1,15 +1,18 @@
 """Many chains of weights side by side: where they begin, which of their states are kept, and the density they see."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from coset._checks import is_number
+from coset._checks import check_count, is_number
+from coset._files.sealed import checksum
 from coset.distribution.samples import Samples
 from coset.errors import InputError
-from coset.posterior.fit import device_stream
+from coset.posterior.fit import Control, Fit, device_stream, run_rounds
 from coset.posterior.inference.starting import Start, draws_in, fresh_weights, weights_of
 from coset.posterior.problem import Problem
 from coset.train.randomness import stream_seed
@@ -29,6 +32,11 @@ class Plan:
     draws: int
     thin: int = 1
     cycles: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("draws", "thin", "cycles"):
+            check_count(name, getattr(self, name))
+        check_count("burn_in", self.burn_in, 0)
 
     @property
     def length(self) -> int:
@@ -59,6 +67,63 @@ class Plan:
     def drawn(self, rounds: int) -> int:
         """How many draws there are after that many rounds."""
         return sum(self.kept(iteration) is not None for span in self.spans()[:rounds] for iteration in span)
+
+
+class Chains(ABC):
+    """Chains (C, D) that move together; ``state`` holds all that changes, draws (C, draws, D) among it."""
+
+    purpose: ClassVar[str]
+    """Of the streams that random numbers come from."""
+
+    def __init__(self, start: Tensor, plan: Plan) -> None:
+        check_states(start)
+        self.plan, self.spans = plan, plan.spans()
+        self.state: dict[str, Tensor] = {
+            "position": start.detach().clone(),
+            "draws": start.new_zeros(len(start), plan.draws, start.shape[1]),
+        }
+
+    @abstractmethod
+    def advance(self, span: range, generator: torch.Generator) -> Mapping[str, float]:
+        """The iterations of one round; what is to be told of them, the log_joint first."""
+
+    def records(self, seed: int) -> list[Mapping[str, float]]:
+        """Those of all rounds, one after the other."""
+        return [self.round(number, seed) for number in range(len(self.spans))]
+
+    def round(self, number: int, seed: int) -> Mapping[str, float]:
+        """One round by its number."""
+        generator = device_stream(self.purpose, seed, number, self.state["position"])
+        return self.advance(self.spans[number], generator)
+
+    def keep(self, iteration: int) -> None:
+        """Put the state after an iteration among the draws, if the plan has it there."""
+        kept = self.plan.kept(iteration)
+        if kept is not None:
+            self.state["draws"][:, kept].copy_(self.state["position"])
+
+    def fit(
+        self, method: str, problem: Problem, control: Control, settings: Mapping[str, Any], temperature: float = 1.0
+    ) -> Fit[Samples]:
+        """A run of all rounds; ``temperature``: by what the log_joint of the records was divided."""
+        position = self.state["position"]
+        start = f"checksum {checksum(position):08x} of {len(position)} chains"
+        told = {"plan": repr(self.plan), "start": start, **settings}
+
+        def advance(number: int, before: Mapping[str, float] | None) -> Mapping[str, float]:
+            record = self.round(number, control.seed)
+            return {**record, "log_joint": record["log_joint"] * temperature / problem.count}
+
+        trace, seconds = run_rounds(method, problem, told, self.state, len(self.spans), advance, control)
+        notes: tuple[str, ...] = ()
+        drawn, draws = self.plan.drawn(len(trace)), self.state["draws"]
+        if not drawn:
+            notes = ("the run was ended in its burn-in: the only draw is the last state of each chain",)
+            draws = position.unsqueeze(1)
+        elif drawn < self.plan.draws:
+            notes = (f"the run was ended after {drawn} of {self.plan.draws} draws",)
+            draws = draws[:, :drawn]
+        return Fit(samples_of(problem, draws), trace, method, seconds, notes)
 
 
 def check_states(start: Tensor) -> None:
@@ -160,15 +225,3 @@ def samples_of(problem: Problem, draws: Tensor) -> Samples:
             for name, tensor in problem.layout.whole(draws).items()
         }
     )
-
-
-def finished(problem: Problem, plan: Plan, rounds: int, state: Mapping[str, Tensor]) -> tuple[Samples, tuple[str, ...]]:
-    """The draws of a run that ended after ``rounds``, and what is to be said of their number."""
-    drawn = plan.drawn(rounds)
-    if drawn == plan.draws:
-        return samples_of(problem, state["draws"]), ()
-    if drawn:
-        note = f"the run was ended after {drawn} of {plan.draws} draws"
-        return samples_of(problem, state["draws"][:, :drawn]), (note,)
-    note = "the run was ended in its burn-in: the only draw is the last state of each chain"
-    return samples_of(problem, state["position"].unsqueeze(1)), (note,)

@@ -1,7 +1,7 @@
 """Deep ensembles: several networks from independent initialisations (Lakshminarayanan et al. 2017)."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -11,10 +11,10 @@ from torch.func import grad_and_value, vmap
 from coset._checks import check_count
 from coset.distribution.samples import Samples
 from coset.errors import InputError
-from coset.posterior.fit import Callback, Control, Fit, epoch_batches, require_finite_losses, run_rounds
+from coset.posterior.fit import Callback, Control, Fit, epoch_batches
 from coset.posterior.inference.chains import require_batching, samples_of
-from coset.posterior.inference.flat_optimizer import FlatOptimizer, optimization
-from coset.posterior.inference.point import ADVICE, NegativeLogJoint, descent_settings, given_or_flat
+from coset.posterior.inference.flat_optimizer import FlatOptimizer, optimization, run_descent
+from coset.posterior.inference.point import NegativeLogJoint, given_or_flat
 from coset.posterior.inference.starting import fresh_weights, initial_weights, points_of
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike, Problem, pose
@@ -62,18 +62,25 @@ def fit_ensemble(
     flat = FlatOptimizer(values, recipe, -(-problem.count // batch_size))
     objective = NegativeLogJoint(problem)
     together = _train_together(problem, batched)
-    losses: list[float] = []
+    write = _write_together if together else _write_each
 
-    def advance(epoch: int) -> dict[str, float]:
-        nlls = _epoch(objective, flat, batch_size, seed, epoch, together, losses[-1] if losses else None)
-        losses.append(float(nlls.mean()))
+    def steps(epoch: int) -> Iterator[Tensor]:
+        orders = [epoch_batches(problem, batch_size, member_seed(seed, k), epoch) for k in range(members)]
+        for number, batches in enumerate(zip(*orders, strict=True), epoch * flat.steps_per_epoch):
+            losses = write(objective, flat.state["values"], batches, flat.gradient)
+            flat.step(number)
+            yield losses
+
+    def report(epoch: int, nlls: Tensor) -> dict[str, float]:
         shares = [objective.log_prior(member) for member in flat.state["values"]]
         each = [nll - share for nll, share in zip(nlls.tolist(), shares, strict=True)]
         return {"loss": math.fsum(each) / members, **{f"loss {k}": loss for k, loss in enumerate(each)}}
 
-    settings = {**descent_settings(flat), "members": members, "batched": together}
+    settings = {"members": members, "batched": together}
     control = Control(seed, checkpoint, checkpoint_seconds, callback, show)
-    trace, seconds = run_rounds("ensemble", problem, settings, flat.state, epochs, advance, control, ("loss", losses))
+    trace, seconds = run_descent(
+        "ensemble", problem, flat, control, steps, report, loss_of=lambda record: record["loss"], settings=settings
+    )
     return Fit(samples_of(problem, flat.state["values"].unsqueeze(1)), trace, "ensemble", seconds)
 
 
@@ -108,29 +115,6 @@ def _train_together(problem: Problem, batched: bool | None) -> bool:
                 raise
             return False
     return batched is not False
-
-
-def _epoch(
-    objective: NegativeLogJoint,
-    flat: FlatOptimizer,
-    batch_size: int,
-    seed: int,
-    epoch: int,
-    together: bool,
-    before: float | None,
-) -> Tensor:
-    """One pass of every member over the data; the mean negative log-likelihood (members,) over it."""
-    problem, values = objective.problem, flat.state["values"]
-    orders = [epoch_batches(problem, batch_size, member_seed(seed, k), epoch) for k in range(len(values))]
-    write = _write_together if together else _write_each
-    losses, sizes = [], []
-    for index, batches in enumerate(zip(*orders, strict=True)):
-        losses.append(write(objective, values, batches, flat.gradient))
-        sizes.append(len(batches[0][0]))
-        flat.step(epoch * flat.steps_per_epoch + index)
-    require_finite_losses([loss.mean() for loss in losses], before, epoch, ADVICE)
-    counts = torch.tensor(sizes, dtype=torch.float64)
-    return counts @ torch.stack(losses).double().cpu() / counts.sum()
 
 
 Batches = tuple[tuple[Tensor, Tensor], ...]

@@ -1,22 +1,20 @@
 """Hamiltonian Monte Carlo over the weights of a network, with gradients of all data (Neal 2011)."""
 
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
 from coset._checks import check_count
-from coset._files.sealed import checksum
 from coset.distribution.samples import Samples
 from coset.errors import InputError
-from coset.posterior.fit import Callback, Control, Fit, Trace, device_stream, run_rounds
-from coset.posterior.inference.chains import LogDensity, Plan, finished, joint_density, require_batching, starts
+from coset.posterior.fit import Callback, Control, Fit, Trace
+from coset.posterior.inference.chains import LogDensity, Plan, joint_density, require_batching, starts
 from coset.posterior.inference.hamiltonian import Hamiltonian, Trajectories
 from coset.posterior.inference.starting import Start, points_of
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike, pose
-
-METHOD = "hmc"
 
 STUCK = 0.1
 """A chain with a lower acceptance is spoken of."""
@@ -69,53 +67,25 @@ def fit_hmc(
     require_batching(problem)
     begin = starts(problem, start, spread, chains, seed)
     sampler = Hamiltonian(joint_density(problem, rows), begin, plan, trajectories)
-    spans = plan.spans()
-
-    def advance(number: int) -> Mapping[str, float]:
-        record = sampler.advance(spans[number], device_stream("hmc", seed, number, begin))
-        return {**record, "log_joint": record["log_joint"] * problem.temperature / problem.count}
-
-    settings = {
-        "trajectories": repr(trajectories),
-        "plan": repr(plan),
-        "rows": rows,
-        "start": f"checksum {checksum(begin):08x} of {chains} chains",
-    }
-    trace, seconds = run_rounds(METHOD, problem, settings, sampler.state, len(spans), advance, control)
-    posterior, notes = finished(problem, plan, len(trace), sampler.state)
-    return Fit(posterior, trace, METHOD, seconds, notes + _warnings(trace, sampler))
+    settings = {"trajectories": repr(trajectories), "rows": rows}
+    fit = sampler.fit("hmc", problem, control, settings, problem.temperature)
+    return replace(fit, notes=fit.notes + _warnings(fit.trace, sampler))
 
 
 def sample_hmc(
-    density: LogDensity,
-    start: Tensor,
-    *,
-    draws: int,
-    warmup: int,
-    leapfrog_steps: int | None = None,
-    length: float | None = None,
-    jitter: float = 0.5,
-    max_steps: int = 1000,
-    thin: int = 1,
-    target_accept: float = 0.8,
-    step_size: float | None = None,
-    mass: str = "identity",
-    seed: int = 0,
+    density: LogDensity, start: Tensor, *, draws: int, warmup: int, thin: int = 1, seed: int = 0, **how: Any
 ) -> tuple[Tensor, Trace]:
-    """The same for any log-density of states (C, D), beginning at ``start``: draws (C, draws, D) and the trace."""
-    trajectories = Trajectories(leapfrog_steps, length, jitter, max_steps, target_accept, step_size, mass)
-    plan = _checked_plan(draws, warmup, thin, trajectories)
-    sampler = Hamiltonian(density, start, plan, trajectories)
-    records = [
-        sampler.advance(span, device_stream("hmc", seed, number, start)) for number, span in enumerate(plan.spans())
-    ]
+    """The same for any log-density of states (C, D), with settings of ``Trajectories``: draws (C, draws, D), trace."""
+    trajectories = Trajectories(**how)
+    sampler = Hamiltonian(density, start, _checked_plan(draws, warmup, thin, trajectories), trajectories)
+    records = sampler.records(seed)
     return sampler.state["draws"], Trace(records)
 
 
 def _warnings(trace: Trace, sampler: Hamiltonian) -> tuple[str, ...]:
     """What the user should know of the sampling after the warm-up."""
     sampling = [record for record in trace if not record["burn_in"]]
-    done = sampler.plan.spans()[: len(trace)]
+    done = sampler.spans[: len(trace)]
     iterations = sum(len(span) for span in done if not sampler.plan.burning(span.start))
     notes = []
     if divergences := sum(record["divergences"] for record in sampling):
@@ -130,8 +100,6 @@ def _warnings(trace: Trace, sampler: Hamiltonian) -> tuple[str, ...]:
 
 
 def _checked_plan(draws: int, warmup: int, thin: int, trajectories: Trajectories) -> Plan:
-    check_count("draws", draws)
-    check_count("thin", thin)
     check_count("warmup", warmup, 0)
     if not warmup and trajectories.step_size is None:
         raise InputError("warmup is 0 and step_size is None; expected a warm-up to adapt the step size in, or the step")

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset._checks import check_count, check_positive
+from coset._checks import check_positive
 from coset.errors import InputError
-from coset.posterior.inference.chains import Plan, check_states
+from coset.posterior.inference.chains import Chains, Plan
 from coset.train import DivergenceError
 
 ADVICE = "a smaller step_size may help"
@@ -121,19 +121,18 @@ class Dynamics:
         return 0.0 if METHODS[self.method].cyclical and plan.burning(iteration) else self.temperature
 
 
-class Langevin:
-    """Chains (C, D) that move by the dynamics; ``state`` holds all that changes, draws (C, draws, D) among it."""
+class Langevin(Chains):
+    """Chains that move by the dynamics."""
+
+    purpose = "noise"
 
     def __init__(self, gradient: Gradient, start: Tensor, plan: Plan, dynamics: Dynamics) -> None:
-        check_states(start)
-        self.gradient, self.plan, self.dynamics = gradient, plan, dynamics
+        super().__init__(start, plan)
+        _check_plan(plan, dynamics)
+        self.gradient, self.dynamics = gradient, dynamics
         self.rule = PRECONDITIONERS[dynamics.preconditioner]
-        self.state: dict[str, Tensor] = {
-            "position": start.detach().clone(),
-            "velocity": torch.zeros_like(start),
-            "last": torch.full((), math.nan, dtype=torch.float64),
-            "draws": start.new_zeros(len(start), plan.draws, start.shape[1]),
-        }
+        self.state["velocity"] = torch.zeros_like(start)
+        self.state["last"] = torch.full((), math.nan, dtype=torch.float64)
         if self.rule is not None:
             self.state["second"] = torch.zeros_like(start)
             self.state["weight"] = torch.zeros((), dtype=torch.float64)
@@ -146,9 +145,7 @@ class Langevin:
             value, gradient = self.gradient(iteration, self.state["position"])
             values.append(value.detach().mean())
             self._step(iteration, gradient.detach(), generator)
-            kept = self.plan.kept(iteration)
-            if kept is not None:
-                self.state["draws"][:, kept].copy_(self.state["position"])
+            self.keep(iteration)
         joint = _finite(torch.stack(values), span, self.state)
         self.state["last"].copy_(joint[-1])
         return {"log_joint": float(joint.mean()), "step_size": self.dynamics.rate(span[-1], self.plan)}
@@ -179,11 +176,8 @@ class Langevin:
         return self.rule(second, float(weight))
 
 
-def check_plan(plan: Plan, dynamics: Dynamics) -> None:
+def _check_plan(plan: Plan, dynamics: Dynamics) -> None:
     """Raise unless the iterations suit the method."""
-    for name, value, least in (("draws", plan.draws, 1), ("thin", plan.thin, 1), ("cycles", plan.cycles, 1)):
-        check_count(name, value, least)
-    check_count("burn_in", plan.burn_in, 0)
     if plan.cycles > 1 and not METHODS[dynamics.method].cyclical:
         raise InputError(f"cycles is {plan.cycles}; {dynamics.method!r} has one: expected 1, or 'csgld' or 'csghmc'")
     if plan.draws % plan.cycles:

@@ -1,7 +1,7 @@
 """Mean-field variational inference with reparametrised gradients (Rossi et al. 2023, appendix E)."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from coset._checks import check_count, check_positive
-from coset._files.sealed import checksum
-from coset.distribution import MeanField
+from coset.distribution import MeanField, Normal
 from coset.errors import InputError
-from coset.posterior.fit import Callback, Control, Fit, device_stream, epoch_batches, require_finite_losses, run_rounds
-from coset.posterior.inference.flat_optimizer import FlatOptimizer, optimization
+from coset.posterior.fit import Callback, Control, Fit, device_stream
+from coset.posterior.inference.flat_optimizer import FlatOptimizer, numbered_batches, optimization, run_descent
 from coset.posterior.inference.negative_elbo import KL, EntropyTerm, NegativeELBO
 from coset.posterior.inference.starting import Start, initial_weights, points_of
 from coset.posterior.likelihoods import Likelihood
@@ -99,37 +98,38 @@ def descend(
     settings: Mapping[str, Any] | None = None,
 ) -> Fit[MeanField]:
     """Fit q to a problem that is posed; a ``term`` with the ``settings`` that tell its runs apart adds to H(q)."""
-    recipe, batch_size, seed = how.recipe, how.recipe.batch_size, control.seed
+    recipe, seed = how.recipe, control.seed
     kl = ("closed" if problem.prior_moments() is not None else "monte-carlo") if how.kl is None else how.kl
-    weights = None if how.kl_weight is None else _kl_weights(how.kl_weight, recipe.epochs)
+    weights = [1.0] * recipe.epochs if how.kl_weight is None else _kl_weights(how.kl_weight, recipe.epochs)
     objective = NegativeELBO(problem, how.samples, kl, antithetic=how.antithetic, term=term)
-    steps = -(-problem.count // batch_size)
-    flat = FlatOptimizer(_initial_values(problem, start, how.std), recipe, steps, problem.layout.sizes)
-    losses: list[float] = []
+    values, per_epoch = _initial_values(problem, start, how.std), -(-problem.count // recipe.batch_size)
+    flat = FlatOptimizer(values, recipe, per_epoch, problem.layout.sizes)
 
-    def advance(epoch: int) -> dict[str, float]:
-        weight = 1.0 if weights is None else weights[epoch]
-        nll = _epoch(objective, flat, batch_size, seed, epoch, weight, losses[-1] if losses else None)
-        losses.append(nll)
+    def steps(epoch: int) -> Iterator[Tensor]:
+        generator = device_stream("noise", seed, epoch, problem.start)
+        objective.begin(seed, epoch)
+        for number, (x, y) in numbered_batches(problem, flat, seed, epoch):
+            yield objective.step(flat, number, x, y, generator, weights[epoch])
+
+    def report(epoch: int, mean: Tensor) -> dict[str, float]:
+        nll = float(mean)
         share = objective.divergence(flat.state["values"], device_stream("divergence", seed, epoch, problem.start))
         share /= problem.count
-        record = {"elbo": -nll - share, "nll": nll, "kl": share, "kl_weight": weight}
+        record = {"elbo": -nll - share, "nll": nll, "kl": share, "kl_weight": weights[epoch]}
         if term is None:
             return record
         gain = problem.temperature * term.mean() / problem.count
         return record | {"gain": gain, "symmetrized_elbo": record["elbo"] + gain}
 
     told = {
-        **{f"recipe {name}": value for name, value in recipe.to_dict().items()},
         "samples": how.samples,
         "antithetic": how.antithetic,
         "std": how.std,
         "kl": kl,
-        "kl weights": weights,
-        "start": f"checksum {checksum(flat.state['values']):08x}",
+        "kl weights": None if how.kl_weight is None else weights,
         **(settings or {}),
     }
-    trace, seconds = run_rounds(method, problem, told, flat.state, recipe.epochs, advance, control, ("nll", losses))
+    trace, seconds = run_descent(method, problem, flat, control, steps, report, settings=told, advice=ADVICE)
     return Fit(mean_field_of(problem, flat.state["values"]), trace, method, seconds)
 
 
@@ -144,15 +144,13 @@ def _kl_weights(kl_weight: KLWeight, epochs: int) -> list[float]:
 
 def mean_field_of(problem: Problem, values: Tensor) -> MeanField:
     """The distribution whose flat means and logarithms of deviations (2, D) are given."""
-    layout = problem.layout
-    deviations = {name: tensor.clone() for name, tensor in layout.views(values[1].detach().exp()).items()}
-    return MeanField(layout.whole(values[0]), layout.with_aliases(deviations))
+    return MeanField(problem.layout.whole(values[0]), problem.layout.named(values[1].detach().exp()))
 
 
 def _initial_values(problem: Problem, start: Start | None, std: float) -> Tensor:
     layout = problem.layout
     start = start.posterior if isinstance(start, Fit) else start
-    if isinstance(start, MeanField):
+    if isinstance(start, Normal) and start.independent:
         mean, spread = layout.flatten(start.mean), layout.flatten(start.std)
         if bool((spread <= 0).any()):
             raise InputError("start has deviations of 0; expected a MeanField with deviations > 0")
@@ -164,25 +162,3 @@ def _initial_values(problem: Problem, start: Start | None, std: float) -> Tensor
     if not bool(values.isfinite().all()):
         raise InputError("start has values that are NaN or infinite")
     return values
-
-
-def _epoch(
-    objective: NegativeELBO,
-    flat: FlatOptimizer,
-    batch_size: int,
-    seed: int,
-    epoch: int,
-    weight: float,
-    before: float | None,
-) -> float:
-    """One pass over the data; the mean negative log-likelihood over it."""
-    problem = objective.problem
-    generator = device_stream("noise", seed, epoch, problem.start)
-    objective.begin(seed, epoch)
-    losses, sizes = [], []
-    for index, (x, y) in enumerate(epoch_batches(problem, batch_size, seed, epoch)):
-        losses.append(objective.step(flat, epoch * flat.steps_per_epoch + index, x, y, generator, weight))
-        sizes.append(len(x))
-    values = require_finite_losses(losses, before, epoch, ADVICE)
-    counts = torch.tensor(sizes, dtype=torch.float64)
-    return float(values @ counts / counts.sum())

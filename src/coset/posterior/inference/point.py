@@ -1,22 +1,19 @@
 """One network: the maximum of the posterior, and the descent that other methods build on."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from coset._files.sealed import checksum
 from coset.distribution.delta import Delta
-from coset.posterior.fit import Callback, Control, Fit, epoch_batches, require_finite_losses, run_rounds
-from coset.posterior.inference.flat_optimizer import FlatOptimizer, optimization
+from coset.posterior.fit import Callback, Control, Fit
+from coset.posterior.inference.flat_optimizer import FlatOptimizer, numbered_batches, optimization, run_descent
 from coset.posterior.inference.starting import Start, initial_weights, points_of
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.priors import Density
 from coset.posterior.problem import Data, PriorLike, Problem, pose
-
-ADVICE = "a lower learning_rate or a warm-up may help"
+from coset.train import Recipe
 
 
 class NegativeLogJoint:
@@ -85,50 +82,31 @@ def fit_map(
     """
     problem = pose(model, data, likelihood, given_or_flat(prior), temperature, points_of(start))
     recipe = optimization(epochs, batch_size, learning_rate, optimizer, momentum, schedule, warmup_epochs)
-    objective = NegativeLogJoint(problem)
-    flat = FlatOptimizer(initial_weights(problem, start), recipe, -(-problem.count // batch_size))
-    losses: list[float] = []
-
-    def advance(epoch: int) -> dict[str, float]:
-        nll = descend(objective, flat, batch_size, seed, epoch, losses[-1] if losses else None)
-        losses.append(nll)
-        share = objective.log_prior(flat.state["values"])
-        return {"loss": nll - share, "nll": nll, "log_prior": share}
-
-    settings = descent_settings(flat)
+    maximum = Maximization(problem, recipe, start, seed)
     control = Control(seed, checkpoint, checkpoint_seconds, callback, show)
-    trace, seconds = run_rounds("MAP", problem, settings, flat.state, epochs, advance, control, ("nll", losses))
-    return Fit(Delta(problem.layout.whole(flat.state["values"])), trace, "MAP", seconds)
+    trace, seconds = run_descent("MAP", problem, maximum.flat, control, maximum.steps, maximum.report)
+    return Fit(Delta(problem.layout.whole(maximum.flat.state["values"])), trace, "MAP", seconds)
 
 
-def descend(
-    objective: NegativeLogJoint,
-    flat: FlatOptimizer,
-    batch_size: int,
-    seed: int,
-    epoch: int,
-    before: float | None,
-    after_step: Callable[[int], None] | None = None,
-) -> float:
-    """One pass over the data; the mean negative log-likelihood over it. ``after_step`` gets the number of each step."""
-    losses, sizes = [], []
-    values = flat.state["values"]
-    for index, (x, y) in enumerate(epoch_batches(objective.problem, batch_size, seed, epoch)):
-        losses.append(objective.write_gradient(values, x, y, flat.gradient))
-        sizes.append(len(x))
-        number = epoch * flat.steps_per_epoch + index
-        flat.step(number)
-        if after_step is not None:
-            after_step(number)
-    found = require_finite_losses(losses, before, epoch, ADVICE)
-    counts = torch.tensor(sizes, dtype=torch.float64)
-    return float(found @ counts / counts.sum())
+class Maximization:
+    """The descent of one network from ``start``, for ``run_descent``."""
 
+    def __init__(self, problem: Problem, recipe: Recipe, start: Start | None, seed: int) -> None:
+        self.seed = seed
+        self.objective = NegativeLogJoint(problem)
+        self.flat = FlatOptimizer(initial_weights(problem, start), recipe, -(-problem.count // recipe.batch_size))
 
-def descent_settings(flat: FlatOptimizer) -> dict[str, Any]:
-    """What decides a descent, for the checkpoint: its recipe and where it begins."""
-    recipe = {f"recipe {name}": value for name, value in flat.recipe.to_dict().items()}
-    return {**recipe, "start": f"checksum {checksum(flat.state['values']):08x}"}
+    def steps(self, epoch: int) -> Iterator[Tensor]:
+        """One pass over the data."""
+        for number, (x, y) in numbered_batches(self.objective.problem, self.flat, self.seed, epoch):
+            loss = self.objective.write_gradient(self.flat.state["values"], x, y, self.flat.gradient)
+            self.flat.step(number)
+            yield loss
+
+    def report(self, epoch: int, nll: Tensor) -> dict[str, float]:
+        """Per data point, the loss, its nll and the log_prior now."""
+        share = self.objective.log_prior(self.flat.state["values"])
+        return {"loss": float(nll) - share, "nll": float(nll), "log_prior": share}
 
 
 def given_or_flat(prior: PriorLike | None) -> PriorLike:

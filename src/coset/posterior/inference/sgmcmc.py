@@ -1,17 +1,16 @@
 """Stochastic gradient Markov chain Monte Carlo: SGLD, SGHMC and their cyclical forms, with batched chains."""
 
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from coset._checks import check_count
-from coset._files.sealed import checksum
 from coset.distribution.samples import Samples
-from coset.posterior.fit import Callback, Control, Fit, device_stream, run_rounds
-from coset.posterior.inference.chains import Plan, finished, require_batching, starts
-from coset.posterior.inference.langevin import Dynamics, Gradient, Langevin, check_plan
+from coset.posterior.fit import Callback, Control, Fit
+from coset.posterior.inference.chains import Plan, require_batching, starts
+from coset.posterior.inference.langevin import Dynamics, Gradient, Langevin
 from coset.posterior.inference.starting import Start, points_of
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike, Problem, pose
@@ -62,29 +61,12 @@ def fit_sgmcmc(
     check_count("batch_size", batch_size)
     dynamics = Dynamics(method, step_size, friction, problem.temperature, noise_estimate, preconditioner)
     plan = Plan(burn_in, draws, thin, cycles)
-    check_plan(plan, dynamics)
     control = Control(seed, checkpoint, checkpoint_seconds, callback, show)
     require_batching(problem)
     begin = starts(problem, start, spread, chains, seed)
-    sampler = Langevin(
-        batch_gradient(problem, min(batch_size, problem.count), own_batches, seed), begin, plan, dynamics
-    )
-    spans = plan.spans()
-
-    def advance(number: int) -> Mapping[str, float]:
-        record = sampler.advance(spans[number], device_stream("noise", seed, number, begin))
-        return {**record, "log_joint": record["log_joint"] / problem.count}
-
-    settings = {
-        "dynamics": repr(dynamics),
-        "plan": repr(plan),
-        "batch_size": batch_size,
-        "own_batches": own_batches,
-        "start": f"checksum {checksum(begin):08x} of {chains} chains",
-    }
-    trace, seconds = run_rounds(method, problem, settings, sampler.state, len(spans), advance, control)
-    posterior, notes = finished(problem, plan, len(trace), sampler.state)
-    return Fit(posterior, trace, method, seconds, notes)
+    gradient = batch_gradient(problem, min(batch_size, problem.count), own_batches, seed)
+    settings = {"dynamics": repr(dynamics), "batch_size": batch_size, "own_batches": own_batches}
+    return Langevin(gradient, begin, plan, dynamics).fit(method, problem, control, settings)
 
 
 def sample_sgmcmc(
@@ -97,19 +79,11 @@ def sample_sgmcmc(
     cycles: int = 1,
     seed: int = 0,
     method: str = "sghmc",
-    step_size: float,
-    friction: float | None = None,
-    temperature: float = 1.0,
-    noise_estimate: float = 0.0,
-    preconditioner: str = "identity",
+    **how: Any,
 ) -> Tensor:
-    """The same for any log-density, by ``gradient`` of iteration and states (C, D): draws (C, draws, D)."""
-    dynamics = Dynamics(method, step_size, friction, temperature, noise_estimate, preconditioner)
-    plan = Plan(burn_in, draws, thin, cycles)
-    check_plan(plan, dynamics)
-    sampler = Langevin(gradient, start, plan, dynamics)
-    for number, span in enumerate(plan.spans()):
-        sampler.advance(span, device_stream("noise", seed, number, start))
+    """The same for any log-density, by ``gradient`` of iteration and states (C, D), with settings of ``Dynamics``."""
+    sampler = Langevin(gradient, start, Plan(burn_in, draws, thin, cycles), Dynamics(method, **how))
+    sampler.records(seed)
     return sampler.state["draws"]
 
 

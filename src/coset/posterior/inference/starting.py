@@ -85,8 +85,9 @@ def fresh_weights(problem: Problem, seed: int, otherwise: str) -> Tensor:
             fresh.apply(_reset)
     for name, parameter in trained.items():
         if bool(parameter.isnan().any()):
+            owner = type(fresh.get_submodule(name.rpartition(".")[0])).__name__
             raise InputError(
-                f"'{name}' belongs to a {_owner(fresh, name)} that has no reset_parameters() to draw it anew; expected "
+                f"'{name}' belongs to a {owner} that has no reset_parameters() to draw it anew; expected "
                 f"such a method, or {otherwise}"
             )
     return problem.layout.flatten(trained)
@@ -98,7 +99,3 @@ def _reset(module: nn.Module) -> None:
         if callable(method):
             method()
             return
-
-
-def _owner(model: nn.Module, name: str) -> str:
-    return type(model.get_submodule(name.rpartition(".")[0])).__name__

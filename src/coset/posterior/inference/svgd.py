@@ -1,7 +1,7 @@
 """Stein variational gradient descent: particles that climb the density and keep apart (Liu and Wang 2016)."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -10,14 +10,13 @@ from torch import Tensor, nn
 from coset._checks import check_count, check_positive
 from coset._magnitudes import exponent, scaled
 from coset.distribution.samples import Samples
-from coset.posterior.fit import Callback, Control, Fit, epoch_batches, require_finite_losses, run_rounds
+from coset.posterior.fit import Callback, Control, Fit
 from coset.posterior.inference.chains import require_batching, samples_of
 from coset.posterior.inference.ensemble import initial_members
-from coset.posterior.inference.flat_optimizer import FlatOptimizer, optimization
-from coset.posterior.inference.point import ADVICE, descent_settings
+from coset.posterior.inference.flat_optimizer import FlatOptimizer, numbered_batches, optimization, run_descent
 from coset.posterior.inference.starting import points_of
 from coset.posterior.likelihoods import Likelihood
-from coset.posterior.problem import Data, PriorLike, Problem, pose
+from coset.posterior.problem import Data, PriorLike, pose
 
 
 def median_bandwidth(squares: Tensor) -> Tensor:
@@ -88,41 +87,24 @@ def fit_svgd(
     recipe = optimization(epochs, batch_size, learning_rate, optimizer, momentum, schedule, warmup_epochs)
     values = initial_members(problem, particles, seed, starts, "particles")
     flat = FlatOptimizer(values, recipe, -(-problem.count // batch_size))
-    joints: list[float] = []
+    theta, h = flat.state["values"], values.new_zeros(())
 
-    def advance(epoch: int) -> dict[str, float]:
-        loss, h = _epoch(problem, flat, batch_size, seed, epoch, bandwidth, -joints[-1] if joints else None)
-        joints.append(-loss)
-        return {"log_joint": -loss, "bandwidth": h}
+    def steps(epoch: int) -> Iterator[Tensor]:
+        nonlocal h
+        for number, (x, y) in numbered_batches(problem, flat, seed, epoch):
+            joints, gradients = problem.log_joints(theta, x, y)
+            with torch.no_grad():
+                direction, h = stein_direction(theta, gradients / problem.temperature, bandwidth)
+                torch.mul(direction, -problem.temperature / problem.count, out=flat.gradient)
+            flat.step(number)
+            yield -joints.mean() / problem.count
 
-    settings = {**descent_settings(flat), "particles": particles, "bandwidth": bandwidth}
+    def report(epoch: int, loss: Tensor) -> dict[str, float]:
+        return {"log_joint": -float(loss), "bandwidth": float(h)}
+
     control = Control(seed, checkpoint, checkpoint_seconds, callback, show)
-    trace, seconds = run_rounds("SVGD", problem, settings, flat.state, epochs, advance, control, ("log_joint", joints))
-    return Fit(samples_of(problem, flat.state["values"].unsqueeze(1)), trace, "SVGD", seconds)
-
-
-def _epoch(
-    problem: Problem,
-    flat: FlatOptimizer,
-    batch_size: int,
-    seed: int,
-    epoch: int,
-    bandwidth: float | None,
-    before: float | None,
-) -> tuple[float, float]:
-    """One pass over the data; the mean of −log_joint/N over particles and data, and the last bandwidth."""
-    values, temperature, count = flat.state["values"], problem.temperature, problem.count
-    losses, sizes = [], []
-    h = values.new_zeros(())
-    for index, (x, y) in enumerate(epoch_batches(problem, batch_size, seed, epoch)):
-        joints, gradients = problem.log_joints(values, x, y)
-        assert gradients is not None, "gradients were asked for"
-        with torch.no_grad():
-            direction, h = stein_direction(values, gradients / temperature, bandwidth)
-            torch.mul(direction, -temperature / count, out=flat.gradient)
-        losses.append(-joints.detach().mean() / count)
-        sizes.append(len(x))
-        flat.step(epoch * flat.steps_per_epoch + index)
-    found = require_finite_losses(losses, before, epoch, ADVICE)
-    counts = torch.tensor(sizes, dtype=torch.float64)
-    return float(found @ counts / counts.sum()), float(h)
+    trace, seconds = run_descent(
+        "SVGD", problem, flat, control, steps, report, loss_of=lambda record: -record["log_joint"],
+        settings={"particles": particles, "bandwidth": bandwidth},
+    )  # fmt: skip
+    return Fit(samples_of(problem, theta.unsqueeze(1)), trace, "SVGD", seconds)

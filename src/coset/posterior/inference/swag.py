@@ -1,6 +1,7 @@
 """SWAG: a Gaussian from the iterates of a descent (Maddox et al. 2019)."""
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -9,10 +10,10 @@ from torch import Tensor, nn
 from coset._checks import check_count
 from coset.distribution.low_rank import LowRank
 from coset.errors import InputError
-from coset.posterior.fit import Callback, Control, Fit, run_rounds
-from coset.posterior.inference.flat_optimizer import FlatOptimizer, optimization
-from coset.posterior.inference.point import NegativeLogJoint, descend, descent_settings, given_or_flat
-from coset.posterior.inference.starting import Start, initial_weights, points_of
+from coset.posterior.fit import Callback, Control, Fit
+from coset.posterior.inference.flat_optimizer import optimization, run_descent
+from coset.posterior.inference.point import Maximization, given_or_flat
+from coset.posterior.inference.starting import Start, points_of
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike, Problem, pose
 
@@ -56,8 +57,7 @@ class Moments:
         layout, temperature = problem.layout, problem.temperature
         spread = (self.state["squares"] * (temperature / (2 * self.count))).sqrt()
         factors = self.state["deviations"][:rank] * math.sqrt(temperature / (2 * (rank - 1)))
-        parts = ({name: view.clone() for name, view in layout.views(part).items()} for part in (spread, factors))
-        return LowRank(layout.whole(self.state["mean"]), *(layout.with_aliases(part) for part in parts))
+        return LowRank(layout.whole(self.state["mean"]), layout.named(spread), layout.named(factors))
 
 
 def fit_swag(
@@ -106,25 +106,21 @@ def fit_swag(
             f"rank is {rank} and {total} weights are collected in {epochs} epochs of {steps} steps; expected more "
             f"epochs, a smaller collect_every or a smaller rank"
         )
-    objective = NegativeLogJoint(problem)
-    flat = FlatOptimizer(initial_weights(problem, start), recipe, steps)
-    moments = Moments(problem.start, rank)
-    losses: list[float] = []
+    maximum, moments = Maximization(problem, recipe, start, seed), Moments(problem.start, rank)
 
-    def collect(number: int) -> None:
-        done = number + 1 - first
-        if done > 0 and done % every == 0:
-            moments.add(flat.state["values"])
+    def steps_and_collection(epoch: int) -> Iterator[Tensor]:
+        for done, loss in enumerate(maximum.steps(epoch), epoch * steps + 1 - first):
+            if done > 0 and done % every == 0:
+                moments.add(maximum.flat.state["values"])
+            yield loss
 
-    def advance(epoch: int) -> dict[str, float]:
-        nll = descend(objective, flat, batch_size, seed, epoch, losses[-1] if losses else None, collect)
-        losses.append(nll)
-        share = objective.log_prior(flat.state["values"])
-        return {"loss": nll - share, "nll": nll, "log_prior": share, "collected": float(moments.count)}
+    def report(epoch: int, nll: Tensor) -> dict[str, float]:
+        return {**maximum.report(epoch, nll), "collected": float(moments.count)}
 
-    settings = {**descent_settings(flat), "burn_in_epochs": burn_in_epochs, "collect_every": every, "rank": rank}
+    settings = {"burn_in_epochs": burn_in_epochs, "collect_every": every, "rank": rank}
     control = Control(seed, checkpoint, checkpoint_seconds, callback, show)
-    state = {**flat.state, **moments.state}
-    trace, seconds = run_rounds("SWAG", problem, settings, state, epochs, advance, control, ("nll", losses))
+    trace, seconds = run_descent(
+        "SWAG", problem, maximum.flat, control, steps_and_collection, report, settings=settings, state=moments.state
+    )
     notes = () if moments.count >= rank else (f"stopped with {moments.count} of {total} weights collected",)
     return Fit(moments.gaussian(problem), trace, "SWAG", seconds, notes)

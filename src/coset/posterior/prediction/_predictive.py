@@ -5,17 +5,144 @@ Memory: beside the inputs, sums (N, C), one chunk's activations, and one draw of
 (M, N, C) are kept only if asked for, or for the mixtures of a regression, whose scores need them.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from coset._checks import check_positive
 from coset._show.progress import progress
 from coset.errors import InputError
-from coset.posterior.likelihoods import Likelihood, as_likelihood
+from coset.posterior.likelihoods import Classification, Likelihood, Regression, as_likelihood
 from coset.posterior.prediction.chunks import Runner, runner
 from coset.posterior.prediction.draws import Posterior, draws_of
-from coset.posterior.prediction.results import Predictive, TargetLikelihood, target_likelihood
-from coset.posterior.prediction.sums import sums_for
+from coset.posterior.prediction.results import (
+    ClassPredictive,
+    Predictive,
+    RealPredictive,
+    TargetLikelihood,
+    target_likelihood,
+)
+
+
+class ClassSums:
+    """log Σ_j p(c | x, θ_j), (N, C), and Σ_j H[p(y | x, θ_j)], (N,), in place as outputs (draws, rows, …) come in."""
+
+    def __init__(self, likelihood: Classification, points: int, like: Tensor, keep: bool) -> None:
+        self.likelihood = likelihood
+        classes = likelihood.log_probabilities(like).shape[-1]
+        self.logs = torch.full((points, classes), -math.inf, dtype=torch.float64, device=like.device)
+        self.entropies = torch.zeros(points, dtype=torch.float64, device=like.device)
+        self.members = _Kept(points) if keep else None
+
+    def add(self, number: int, rows: slice, outputs: Tensor) -> Tensor:
+        """Add the draws from ``number`` on; returns what ``log_prob`` takes."""
+        logs = self.likelihood.log_probabilities(outputs)
+        # The products are exact enough, and logarithms of p would cost as much as all the rest; 0 log 0 = 0.
+        bounded = logs.clamp(min=torch.finfo(logs.dtype).min)
+        self.entropies[rows] -= (logs.exp() * bounded).sum((0, -1))
+        part = logs[0] if len(logs) == 1 else logs.logsumexp(0)
+        self.logs[rows] = torch.logaddexp(self.logs[rows], part)
+        if self.members is not None:
+            self.members.add(number, rows, logs)
+        return logs
+
+    def log_prob(self, predicted: Tensor, targets: Tensor) -> Tensor:
+        """log p(y_i | x_i, θ_j) of targets (rows, …), (draws, rows)."""
+        return predicted.gather(-1, targets.expand(predicted.shape[:-1]).unsqueeze(-1)).squeeze(-1)
+
+    def result(self, used: int, found: TargetLikelihood | None) -> ClassPredictive:
+        """The averages over ``used`` draws."""
+        _require_numbers(self.logs)
+        members = None if self.members is None else self.members.stacked()
+        return ClassPredictive(used, found, self.logs - math.log(used), self.entropies / used, members)
+
+
+class RealSums:
+    """As ``ClassSums``: means of m_j and s_j², the sum of squares of m_j around its mean (Chan et al. 1983), (N, D)."""
+
+    def __init__(self, likelihood: Regression, points: int, like: Tensor, keep: bool) -> None:
+        self.likelihood = likelihood
+        size = likelihood.moments(like)[0].shape[-1]
+        self.means = torch.zeros(points, size, dtype=torch.float64, device=like.device)
+        self.squares = torch.zeros_like(self.means)
+        self.variances = torch.zeros_like(self.means)
+        self.members = (_Kept(points), _Kept(points)) if keep else None
+
+    def add(self, number: int, rows: slice, outputs: Tensor) -> Tensor:
+        means, stds = self.likelihood.moments(outputs)
+        count, before = len(means), number
+        centre = means.mean(0)
+        away = centre - self.means[rows]
+        self.squares[rows] += (means - centre).square().sum(0) + away.square() * (before * count / (before + count))
+        self.means[rows] += away * (count / (before + count))
+        self.variances[rows] += stds.square().sum(0)
+        if self.members is not None:
+            self.members[0].add(number, rows, means)
+            self.members[1].add(number, rows, stds)
+        return outputs
+
+    def log_prob(self, predicted: Tensor, targets: Tensor) -> Tensor:
+        return self.likelihood.log_prob(predicted, targets)
+
+    def result(self, used: int, found: TargetLikelihood | None) -> RealPredictive:
+        _require_numbers(self.means)
+        noise, model = (self.variances / used).sqrt(), (self.squares / used).sqrt()
+        kept = (None, None) if self.members is None else tuple(part.stacked() for part in self.members)
+        return RealPredictive(used, found, self.means, noise, model, *kept)
+
+
+class _Kept:
+    """What every draw gives for every point, (M, N, …)."""
+
+    def __init__(self, points: int) -> None:
+        self.points = points
+        self.parts: dict[int, Tensor] = {}
+
+    def add(self, number: int, rows: slice, values: Tensor) -> None:
+        if number not in self.parts:
+            self.parts[number] = values.new_empty(len(values), self.points, *values.shape[2:])
+        self.parts[number][:, rows] = values
+
+    def stacked(self) -> Tensor:
+        return torch.cat(list(self.parts.values()))
+
+
+def sums_for(likelihood: Likelihood, example: Tensor, points: int, keep: bool | None) -> ClassSums | RealSums:
+    """For the task of ``likelihood``; ``example``: some outputs of a network (n, …)."""
+    like = example.double()
+    if likelihood.task == "classification" and isinstance(likelihood, Classification):
+        # Outputs that do not suit the likelihood are its own to refuse; label 0 is always one.
+        likelihood.fit_targets(torch.zeros(len(like), dtype=torch.long, device=like.device), like)
+        return ClassSums(likelihood, points, like, bool(keep))
+    if likelihood.task == "regression" and isinstance(likelihood, Regression):
+        _check_moments(likelihood, like)
+        return RealSums(likelihood, points, like, keep is None or keep)
+    raise InputError(
+        f"likelihood is a {type(likelihood).__name__} for {likelihood.task}; expected one that has log_probabilities "
+        f"for classification, or moments for regression"
+    )
+
+
+def _check_moments(likelihood: Regression, outputs: Tensor) -> None:
+    """Raise unless outputs (n, …) are means and deviations to the likelihood."""
+    reason = ""
+    try:
+        mean, std = likelihood.moments(outputs)
+    except ValueError as error:
+        reason = f" ({error})"
+    if outputs.ndim != 2 or reason or mean.shape != std.shape:
+        raise InputError(
+            f"the model's outputs have shape {tuple(outputs.shape)}, which {likelihood!r} cannot read as (examples, "
+            f"targets){reason}"
+        )
+
+
+def _require_numbers(values: Tensor) -> None:
+    if bool(values.isnan().any()):
+        number = int(values.isnan().any(-1).nonzero()[0])
+        raise InputError(f"the networks' outputs are NaN or infinite for point {number} of x; expected finite numbers")
+
 
 BATCH_SIZE = 1000
 """Points at a time: the activations of a layer then stay in the cache."""
@@ -53,22 +180,20 @@ def predictive(
         if targets is None:
             raise InputError("target_error is given and y is not; the error is that of the targets' log-likelihood")
     sums = sums_for(chosen, run.outputs, len(run.x), keep)
-    logs = None if targets is None else _Likelihoods(targets)
+    logs = _Kept(len(run.x))
 
     def take(number: int, rows: slice, outputs: Tensor) -> None:
         predicted = sums.add(number, rows, outputs.double())
-        if logs is not None:
-            logs.add(number, rows, sums.log_prob(predicted, logs.targets[rows]))
+        if targets is not None:
+            logs.add(number, rows, sums.log_prob(predicted, targets[rows]))
 
     used, found = 0, None
     with progress("predictive", draws.count, show=show) as bar:
         while used < draws.count:
             step = draws.count - used if target_error is None else min(_until_next_look(used), draws.count - used)
-            if logs is not None:
-                logs.extend(step)
             run.run(draws, used, step, take, bar)
             used += step
-            found = None if logs is None else logs.summary(draws.exact)
+            found = None if targets is None else target_likelihood(targets, logs.stacked(), draws.exact)
             if found is not None and target_error is not None and found.mean_error <= target_error:
                 break
     return sums.result(used, found)
@@ -95,34 +220,14 @@ def predictive_log_likelihood(
     draws = draws_of(q, samples, seed)
     run = runner(model, draws, x, batch_size)
     chosen = as_likelihood(likelihood)
-    logs = _Likelihoods(_fitted(chosen, run, y))
-    logs.extend(draws.count)
+    targets, logs = _fitted(chosen, run, y), _Kept(len(run.x))
 
     def take(number: int, rows: slice, outputs: Tensor) -> None:
-        logs.add(number, rows, chosen.log_prob(outputs.double(), logs.targets[rows]))
+        logs.add(number, rows, chosen.log_prob(outputs.double(), targets[rows]))
 
     with progress("predictive", draws.count, show=show) as bar:
         run.run(draws, 0, draws.count, take, bar)
-    return logs.summary(draws.exact)
-
-
-class _Likelihoods:
-    """log p(y_i | x_i, θ_j), (M, N)."""
-
-    def __init__(self, targets: Tensor) -> None:
-        self.targets = targets
-        self.values = torch.empty(0, len(targets), dtype=torch.float64, device=targets.device)
-
-    def extend(self, draws: int) -> None:
-        """Make room for so many draws more."""
-        self.values = torch.cat([self.values, self.values.new_empty(draws, len(self.targets))])
-
-    def add(self, number: int, rows: slice, log_p: Tensor) -> None:
-        """Those of the draws from ``number`` on, (draws, rows)."""
-        self.values[number : number + len(log_p), rows] = log_p
-
-    def summary(self, exact: bool) -> TargetLikelihood:
-        return target_likelihood(self.targets, self.values, exact)
+    return target_likelihood(targets, logs.stacked(), draws.exact)
 
 
 def _fitted(likelihood: Likelihood, run: Runner, y: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -46,11 +46,6 @@ class Runner:
     group: int
     outputs: Tensor
 
-    @property
-    def chunks(self) -> Iterator[slice]:
-        """The rows of x, ``batch_size`` at a time."""
-        return (slice(first, first + self.batch_size) for first in range(0, len(self.x), self.batch_size))
-
     def run(self, draws: Draws, first: int, count: int, take: Take, bar: Ticker = SILENT) -> None:
         """Hand the outputs of draws ``first``, …, ``first + count − 1`` to ``take``, chunk by chunk of the points."""
         for start in range(first, first + count, self.group):
@@ -59,20 +54,19 @@ class Runner:
             bar.advance(len(numbers))
 
     def _run_group(self, start: int, members: list[dict[str, Tensor]], take: Take) -> None:
-        if len(members) == 1:
-            with_weights(self.model, members[0], lambda network: self._each(network, start, take))
-            return
-        run = _together(self.model, members)
-        for rows in self.chunks:
-            take(start, rows, run(self.x[rows]))
+        if len(members) > 1:
+            self._each(_together(self.model, members), start, take)
+        else:
+            with_weights(self.model, members[0], lambda run: self._each(lambda x: run(x).unsqueeze(0), start, take))
 
     def weights(self, draw: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """All that the model holds, from one draw."""
         return {**self.own, **{name: draw[source] for name, source in self.sources.items()}}
 
-    def _each(self, network: Callable[[Tensor], Tensor], number: int, take: Take) -> None:
-        for rows in self.chunks:
-            take(number, rows, network(self.x[rows]).unsqueeze(0))
+    def _each(self, run: Callable[[Tensor], Tensor], number: int, take: Take) -> None:
+        for first in range(0, len(self.x), self.batch_size):
+            rows = slice(first, first + self.batch_size)
+            take(number, rows, run(self.x[rows]))
 
 
 def runner(model: nn.Module, draws: Draws, x: Tensor, batch_size: int) -> Runner:

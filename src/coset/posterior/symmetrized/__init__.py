@@ -1,20 +1,21 @@
 """Posteriors averaged over the permutations of an architecture: inference, densities, entropies, draws, modes."""
 
 from coset.posterior.symmetrized.bounds import Bounds, entropy_bounds, information_bounds
-from coset.posterior.symmetrized.enumeration import all_permutations, permutation_count
 from coset.posterior.symmetrized.exact import (
     METHODS,
+    all_permutations,
     entropy_symmetrized,
     log_prob_symmetrized,
     mutual_information,
+    permutation_count,
     sample_symmetrized,
 )
 from coset.posterior.symmetrized.fitting import fit_symmetrized
 from coset.posterior.symmetrized.modes import NearestMode, nearest_mode, pair_bound, volume_bound
 from coset.posterior.symmetrized.objective import SymmetrizedELBO, SymmetrizedValue
-from coset.posterior.symmetrized.pairs import pair_matrix
 from coset.posterior.symmetrized.permanent import log_permanent, permutation_marginals, sample_permutations
 from coset.posterior.symmetrized.proposals import PROPOSALS
+from coset.posterior.symmetrized.units import pair_matrix
 
 __all__ = [
     "METHODS",

@@ -1,6 +1,6 @@
 """Bounds on I(g; ω) and on the entropy of q^G from both sides, by draws of permutations."""
 
-import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -8,15 +8,12 @@ from torch import Tensor
 
 from coset._checks import check_count
 from coset._show.progress import progress
-from coset.distribution import Estimate, MeanField
-from coset.errors import InputError
+from coset.distribution import Estimate, Normal
+from coset.distribution.mixture import check_samples
 from coset.posterior.fit import device_stream
-from coset.posterior.symmetrized.drawn import Drawn
-from coset.posterior.symmetrized.exact import entropy_of
-from coset.posterior.symmetrized.orbit import Orbit, orbit
-from coset.posterior.symmetrized.proposals import Proposal, proposal_named
-from coset.posterior.symmetrized.units import unknowns
-from coset.posterior.symmetrized.weights import LogWeights
+from coset.posterior.symmetrized.orbit import Drawn, orbit
+from coset.posterior.symmetrized.proposals import proposal_named
+from coset.posterior.symmetrized.units import Unknowns, unknowns
 from coset.symmetry import Symmetry
 
 _ENTRIES = 2**22
@@ -40,7 +37,7 @@ class Bounds(NamedTuple):
 
 def information_bounds(
     sym: Symmetry,
-    q: MeanField,
+    q: Normal,
     K: int = 100,
     samples: int = 1000,
     seed: int = 0,
@@ -54,33 +51,24 @@ def information_bounds(
     """
     chosen = proposal_named(proposal)
     check_count("K", K)
-    check_count("samples", samples)
-    if samples < 2:
-        raise InputError("samples is 1; expected two or more, for a standard error")
+    check_samples(samples)
     check_count("seed", seed, 0)
     over = unknowns(q)
-    moved = orbit(sym, over.names, over.like)
     # A stream of its own: the plain one of a seed may be what the network began with.
     generator = device_stream("bounds of the information", seed, 0, over.mean)
     sides: list[tuple[Tensor, Tensor]] = []
-    size = draws_at_once(moved, K, len(over.mean))
     with torch.no_grad(), progress("bounds of the information", samples, show=show) as bar:
-        for start in range(0, samples, size):
-            count = min(size, samples - start)
-            noise = torch.randn(
-                count, len(over.mean), generator=generator, dtype=torch.float64, device=over.mean.device
-            )
-            drawn = Drawn(moved, over.mean + over.std * noise, over.mean, over.std)
+        for drawn in draws_in_parts(sym, over, K, samples, generator):
             weights = chosen.weights(drawn, K, generator)
             sides.append((weights.lower(), weights.upper()))
-            bar.advance(count)
+            bar.advance(len(drawn.x))
     lower, upper = (torch.cat(side) for side in zip(*sides, strict=True))
-    return Bounds(_estimate(lower) if chosen.lower else None, _estimate(upper))
+    return Bounds(Estimate.of(lower) if chosen.lower else None, Estimate.of(upper))
 
 
 def entropy_bounds(
     sym: Symmetry,
-    q: MeanField,
+    q: Normal,
     K: int = 100,
     samples: int = 1000,
     seed: int = 0,
@@ -89,21 +77,17 @@ def entropy_bounds(
     show: bool | None = None,
 ) -> Bounds:
     """Lower and upper bounds of H(q^G) = H(q) + I(g; ω), the first in closed form."""
-    return information_bounds(sym, q, K, samples, seed, proposal=proposal, show=show).shifted(entropy_of(q))
+    return information_bounds(sym, q, K, samples, seed, proposal=proposal, show=show).shifted(
+        float(unknowns(q).entropy())
+    )
 
 
-def side_of(chosen: Proposal, weights: LogWeights) -> Tensor:
-    """What stands for −log z(ω) (…) in an objective: the lower bound where there is one."""
-    return weights.lower() if chosen.lower else weights.upper()
-
-
-def draws_at_once(moved: Orbit, K: int, size: int) -> int:
-    """How many draws of ω (D,), D = ``size``, with K permutations each are held in memory together."""
+def draws_in_parts(sym: Symmetry, over: Unknowns, K: int, samples: int, generator: torch.Generator) -> Iterator[Drawn]:
+    """``samples`` draws of ω beside their q, as many at a time as memory holds with K permutations of each."""
+    moved, size = orbit(sym, over.names, over.like), len(over.mean)
     units = max((part.units**2 for part in moved.simple.values()), default=0)
     # A class is compared given others by all of its weights, for each permutation of these.
     gathered = size if len(moved.classes) > 1 else len(moved.shared)
-    return max(1, _ENTRIES // (size + K * (units + gathered)))
-
-
-def _estimate(values: Tensor) -> Estimate:
-    return Estimate(float(values.mean()), float(values.std()) / math.sqrt(len(values)))
+    most = max(1, _ENTRIES // (size + K * (units + gathered)))
+    for start in range(0, samples, most):
+        yield Drawn(moved, over.draw(min(most, samples - start), generator), over.mean, over.std)

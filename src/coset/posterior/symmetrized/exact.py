@@ -3,35 +3,134 @@
 Gelberg et al. 2024, eq. 4: its density, draws from it, its entropy, and how much of g a draw ω tells.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from coset._checks import check_count
 from coset._show.progress import progress
-from coset.distribution import Estimate, MeanField, Samples
-from coset.distribution.draws import check_generator
+from coset.distribution import Distribution, Estimate, Normal, Samples
+from coset.distribution.contract import require
+from coset.distribution.density import check_generator, vector
+from coset.distribution.mixture import check_samples
 from coset.errors import InputError
 from coset.posterior.fit import device_stream
-from coset.posterior.symmetrized.enumeration import enumerated
-from coset.posterior.symmetrized.pairs import free_log_prob, pairs
+from coset.posterior.symmetrized.orbit import numbered
 from coset.posterior.symmetrized.permanent import log_permanent
-from coset.posterior.symmetrized.units import permuting_class, unit_entries, unknowns
-from coset.symmetry import Symmetry
+from coset.posterior.symmetrized.units import (
+    exchange,
+    normal_log_prob,
+    permuting_class,
+    unit_entries,
+    unit_log_probs,
+    unknowns,
+)
+from coset.symmetry import Element, Symmetry
+from coset.symmetry.action import check_names
 
-Density = Callable[[Symmetry, MeanField, Mapping[str, Tensor]], tuple[Tensor, Tensor]]
-"""(sym, q, ω (…)) → log q(ω) and log q^G(ω), each (…)."""
+LARGEST_ORDER = 100_000
+"""The largest group that is enumerated."""
 
 _ENTRIES = 2**22
-"""So many drawn weights are held at once."""
+"""So many drawn or moved weights are held at once."""
+
+
+def permutation_count(sym: Symmetry) -> int:
+    """The number of permutations in the group: Π size!, to the power of the number of blocks."""
+    shapes = [sym.shape(name) for name in sym.permuting]
+    return math.prod(math.factorial(shape[-1]) ** math.prod(shape[:-1]) for shape in shapes)
+
+
+def all_permutations(sym: Symmetry) -> Iterator[Element]:
+    """Every element of the group's permutation part once, the identity first; scales and signs are left out."""
+    _check_order(sym)
+    shapes = {name: sym.shape(name) for name in sym.permuting}
+    orders = {shape[-1]: list(itertools.permutations(range(shape[-1]))) for shape in shapes.values()}
+    blocks = [orders[shape[-1]] for shape in shapes.values() for _ in range(math.prod(shape[:-1]))]
+
+    def element(chosen: Sequence[tuple[int, ...]]) -> Element:
+        rows, permutations = iter(chosen), {}
+        for name, shape in shapes.items():
+            inner = [next(rows) for _ in range(math.prod(shape[:-1]))]
+            permutations[name] = torch.tensor(inner, dtype=torch.long).reshape(shape)
+        return Element(permutations)
+
+    return map(element, itertools.product(*blocks))
+
+
+def exchanges(sym: Symmetry, names: Sequence[str], like: Mapping[str, Tensor]) -> list[Tensor]:
+    """Factors of the group, each (k, D): every permutation is a product of one choice from each, in just one way.
+
+    A block of n units has n−1 factors: for k = 1…n−1 nothing, or the exchange of unit k with an earlier one. Blocks
+    move independently, and a class around others is a complement to what happens inside, so that the factors of all
+    blocks and classes make the whole group. A choice is the index by which it moves the weights, (g·x)_i = x[index_i].
+    """
+    finite = sym.restrict(scales=False, signs=False)
+    places = numbered(names, like)
+
+    def moved(name: str, i: int, k: int) -> Tensor:
+        g = exchange(finite, name, (i, k))
+        return vector(finite.act(g, places, partial=True), names, like).round().long()
+
+    factors = []
+    for name in finite.permuting:
+        *around, size = finite.shape(name)
+        for first in range(0, math.prod(around) * size, size):
+            for k in range(first + 1, first + size):
+                factors.append(torch.stack([moved(name, i, k) for i in (k, *range(first, k))]))
+    return factors
+
+
+def products(table: Tensor, factors: Sequence[Tensor], entries: int) -> Iterator[Tensor]:
+    """All products of the rows of ``table`` (C, D) with one choice from each factor, in pieces of some ``entries``."""
+    if not factors:
+        yield table
+        return
+    for part in torch.split(table, max(1, entries // factors[0].numel())):
+        yield from products(part[:, factors[0]].flatten(0, 1), factors[1:], entries)
+
+
+def enumerated(sym: Symmetry, q: Normal, omega: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """log q(ω) and log q^G(ω), each (…), in float64, by log (1/|G|) Σ_g q(g⁻¹·ω) over all permutations g."""
+    _check_order(sym)
+    over = unknowns(q)
+    check_names(sym, {name: over.like[name] for name in over.names}, partial=True)
+    x = over.vector(omega)
+    total = log_sum_over_group(exchanges(sym, over.names, over.like), x, over.mean, over.std)
+    return normal_log_prob(x, over.mean, over.std), total - math.log(permutation_count(sym))
+
+
+def log_sum_over_group(factors: Sequence[Tensor], x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """log Σ_g q(g⁻¹·ω) (…) for x (…, D) and q = N(mean, diag std²), g over all products of the ``factors``."""
+    entries = max(1, _ENTRIES * x.shape[-1] // max(1, x.numel()))
+    total = x.new_full(x.shape[:-1], -math.inf)
+    # With g also g⁻¹ is gone through.
+    for table in products(torch.arange(x.shape[-1])[None], factors, entries):
+        logs = normal_log_prob(x[..., table.to(x.device)], mean, std)
+        total = torch.logaddexp(total, torch.logsumexp(logs, -1))
+    return total
+
+
+def _check_order(sym: Symmetry) -> None:
+    # By logarithms: the number itself may have thousands of digits.
+    if sym.log_permutations > math.log(LARGEST_ORDER) + 1e-9:
+        raise InputError(
+            f"sym has 10^{sym.log_permutations / math.log(10):.2f} permutations; expected {LARGEST_ORDER:,} or fewer "
+            f"to go through them all"
+        )
+
+
+Density = Callable[[Symmetry, Normal, Mapping[str, Tensor]], tuple[Tensor, Tensor]]
+"""(sym, q, ω (…)) → log q(ω) and log q^G(ω), each (…)."""
 
 _AT_ONCE = {"permanent": 64, "enumeration": 4096}
 """So many draws are scored at once: few enough to see advance, many where the whole group is gone through each time."""
 
 
-def by_permanent(sym: Symmetry, q: MeanField, omega: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+def by_permanent(sym: Symmetry, q: Normal, omega: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """log q(ω) and log q^G(ω) = log q(r) + log perm(exp A) − log n!, A of ``pair_matrix``, r the entries of no unit.
 
     Both from the same A: in their difference what is common to all permutations cancels.
@@ -39,7 +138,9 @@ def by_permanent(sym: Symmetry, q: MeanField, omega: Mapping[str, Tensor]) -> tu
     over = unknowns(q)
     entries = unit_entries(sym, permuting_class(sym), q.mean, over.names)
     x = over.vector(omega)
-    matrix, rest = pairs(entries, over, x), free_log_prob(entries, over, x)
+    owned, free = entries.owned.to(x.device), entries.free.to(x.device)
+    matrix = unit_log_probs(owned, x, over.mean, over.std)
+    rest = normal_log_prob(x[..., free], over.mean[free], over.std[free])
     own = matrix.diagonal(dim1=-2, dim2=-1).sum(-1)
     return rest + own, rest + log_permanent(matrix) - math.lgamma(entries.units + 1)
 
@@ -48,9 +149,7 @@ METHODS: dict[str, Density] = {"permanent": by_permanent, "enumeration": enumera
 """One permuting class with entries of at most one unit each, 2ⁿ work; any structure, |G| work."""
 
 
-def log_prob_symmetrized(
-    sym: Symmetry, q: MeanField, omega: Mapping[str, Tensor], *, method: str = "permanent"
-) -> Tensor:
+def log_prob_symmetrized(sym: Symmetry, q: Normal, omega: Mapping[str, Tensor], *, method: str = "permanent") -> Tensor:
     """log q^G(ω) = log (1/|G|) Σ_g q(g⁻¹·ω) over the permutations of ``sym``; ω (…) gives (…), in float64.
 
     Scales and signs of ``sym`` play no part, nor do points and buffers, as in ``MeanField.log_prob``; tied weights
@@ -61,7 +160,7 @@ def log_prob_symmetrized(
 
 def mutual_information(
     sym: Symmetry,
-    q: MeanField,
+    q: Normal,
     samples: int = 1000,
     seed: int = 0,
     *,
@@ -74,9 +173,7 @@ def mutual_information(
     2024, theorem 4.1).
     """
     density = _density(method)
-    check_count("samples", samples)
-    if samples < 2:
-        raise InputError("samples is 1; expected two or more, for a standard error")
+    check_samples(samples)
     check_count("seed", seed, 0)
     over = unknowns(q)
     # A stream of its own: the plain one of a seed may be what the network began with.
@@ -92,13 +189,12 @@ def mutual_information(
                 own, whole = density(sym, q, part)
                 values.append(own - whole)
                 bar.advance(len(own))
-    gains = torch.cat(values)
-    return Estimate(float(gains.mean()), float(gains.std()) / math.sqrt(samples))
+    return Estimate.of(torch.cat(values))
 
 
 def entropy_symmetrized(
     sym: Symmetry,
-    q: MeanField,
+    q: Normal,
     samples: int = 1000,
     seed: int = 0,
     *,
@@ -107,18 +203,17 @@ def entropy_symmetrized(
 ) -> Estimate:
     """H(q^G) = H(q) + I(g; ω) in nats: the first in closed form, the second as in ``mutual_information``."""
     gain = mutual_information(sym, q, samples, seed, method=method, show=show)
-    return Estimate(entropy_of(q) + gain.value, gain.error)
+    return Estimate(float(unknowns(q).entropy()) + gain.value, gain.error)
 
 
-def sample_symmetrized(sym: Symmetry, q: MeanField, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+def sample_symmetrized(sym: Symmetry, q: Distribution, n: int, generator: torch.Generator) -> dict[str, Tensor]:
     """n draws of q^G on a leading axis of every tensor: ω ~ q, each moved by a uniform permutation of its own.
 
     Points move too: every draw computes the function it computed before (appendix C).
     """
     check_count("n", n)
     check_generator(generator)
-    if not isinstance(q, MeanField):
-        raise InputError(f"q is a {type(q).__name__}; expected a MeanField")
+    require(q, Distribution, "q", "a distribution over weights")
     finite = sym.restrict(scales=False, signs=False)
     draws = Samples({name: tensor[None] for name, tensor in q.sample(n, generator).items()})
     moved = [finite.act(finite.random(generator), draw) for draw in draws]
@@ -129,9 +224,3 @@ def _density(method: str) -> Density:
     if method not in METHODS:
         raise InputError(f"method is {method!r}; expected one of {', '.join(METHODS)}")
     return METHODS[method]
-
-
-def entropy_of(q: MeanField) -> float:
-    """H(q) in nats, in float64."""
-    std = unknowns(q).std
-    return float(std.log().sum()) + 0.5 * len(std) * (1 + math.log(2 * math.pi))

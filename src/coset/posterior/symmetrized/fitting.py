@@ -15,12 +15,9 @@ from coset.posterior.inference.mean_field import Descent, KLWeight, descend
 from coset.posterior.inference.starting import Start, points_of
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike, Problem, pose
-from coset.posterior.symmetrized.bounds import side_of
-from coset.posterior.symmetrized.drawn import Drawn
-from coset.posterior.symmetrized.invariance import check_invariant
 from coset.posterior.symmetrized.noise import NoiseComparison
-from coset.posterior.symmetrized.objective import SymmetrizedELBO
-from coset.posterior.symmetrized.orbit import orbit
+from coset.posterior.symmetrized.objective import SymmetrizedELBO, check_invariant
+from coset.posterior.symmetrized.orbit import Drawn, orbit
 from coset.posterior.symmetrized.proposals import proposal_named
 from coset.symmetry import Symmetry, discover
 
@@ -98,7 +95,7 @@ class Gain:
         if chosen.sums:
             with torch.enable_grad():
                 leaves = [part.requires_grad_() for part in matrices.values()]
-                value = side_of(chosen, chosen.weights(drawn, K, self._generator))
+                value = chosen.side(drawn, K, self._generator)
                 return value.detach(), dict(zip(matrices, torch.autograd.grad(value, leaves), strict=True))
         weights = chosen.weights(drawn, K, self._generator)
         logs, moves = weights.draws, weights.moves or {}

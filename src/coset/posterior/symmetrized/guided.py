@@ -9,11 +9,70 @@ import math
 import torch
 from torch import Tensor
 
-from coset.posterior.symmetrized import sequential
-from coset.posterior.symmetrized.drawn import Drawn
-from coset.posterior.symmetrized.orbit import Moves, Orbit
-from coset.posterior.symmetrized.pairs import compared, normal_log_prob, unit_log_probs
+from coset.posterior.symmetrized.orbit import Drawn, Moves, Orbit
 from coset.posterior.symmetrized.permanent import log_permanent
+from coset.posterior.symmetrized.units import compared, normal_log_prob, unit_log_probs
+
+ROUNDS = 20
+"""Of Sinkhorn's scaling: any number gives a proposal whose probabilities are known, more a better one."""
+
+
+def balanced(logs: Tensor, rounds: int = ROUNDS) -> Tensor:
+    """Sinkhorn's scaling in log space, (…, n, n): in the limit the exponentials of all rows and columns sum to one."""
+    for _ in range(rounds):
+        logs = logs - torch.logsumexp(logs, -1, keepdim=True)
+        logs = logs - torch.logsumexp(logs, -2, keepdim=True)
+    return logs
+
+
+def surest_first(guide: Tensor) -> Tensor:
+    """An order of the rows, (…, n): those whose largest entry is farthest above the next first.
+
+    It depends on a row by what the row holds, not by where it stands: when units of ω change places, the order does.
+    """
+    first, second = guide.topk(2, -1).values.unbind(-1)
+    return (first - second).argsort(dim=-1, descending=True, stable=True)
+
+
+def draw_along(guide: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """``count`` permutations p (…, count, n) and their log-probabilities (…, count), guide (…, count or 1, n, n).
+
+    Rows in the order of ``surest_first`` take a column each, of those left in proportion to e^guide.
+    """
+    guide = guide.detach()
+    n = guide.shape[-1]
+    lead = (*guide.shape[:-3], count)
+    guide = guide.expand(*lead, n, n)
+    rows = surest_first(guide)
+    noise = _gumbel(lead, n, generator).to(guide)
+    taken = torch.zeros(*lead, n, dtype=torch.bool, device=guide.device)
+    order = torch.zeros(*lead, n, dtype=torch.long, device=guide.device)
+    total = guide.new_zeros(lead)
+    for step in range(n):
+        row = rows[..., step, None]
+        logs = guide.gather(-2, row[..., None].expand(*lead, 1, n))[..., 0, :].masked_fill(taken, -math.inf)
+        column = (logs + noise[..., step, :]).argmax(-1, keepdim=True)
+        total = total + (logs.gather(-1, column) - torch.logsumexp(logs, -1, keepdim=True))[..., 0]
+        taken = taken.scatter(-1, column, True)
+        order = order.scatter(-1, row, column)
+    return order, total
+
+
+def log_prob_along(guide: Tensor) -> Tensor:
+    """The log-probability (…) with which ``draw_along`` gives the identity, guide (…, n, n)."""
+    guide = guide.detach()
+    rows = surest_first(guide)
+    n = guide.shape[-1]
+    sorted_rows = guide.gather(-2, rows[..., None].expand_as(guide))
+    inside = sorted_rows.gather(-1, rows[..., None, :].expand_as(guide))
+    left = torch.ones(n, n, dtype=torch.bool, device=guide.device).triu()
+    remaining = inside.masked_fill(~left, -math.inf)
+    return (inside.diagonal(dim1=-2, dim2=-1) - torch.logsumexp(remaining, -1)).sum(-1)
+
+
+def _gumbel(lead: tuple[int, ...], n: int, generator: torch.Generator) -> Tensor:
+    uniform = torch.rand(*lead, n, n, generator=generator, device=generator.device, dtype=torch.float64)
+    return -torch.log(-torch.log(uniform.clamp_min(1e-300)))
 
 
 def class_order(orbit: Orbit, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -37,7 +96,7 @@ def draw_chain(
     moves: dict[str, Tensor] = {}
     log_r = torch.zeros(*drawn.lead, K, dtype=torch.float64, device=generator.device)
     for name in chain:
-        moves[name], log_prob = sequential.draw(_guide(drawn, name, moves), K, generator)
+        moves[name], log_prob = draw_along(_guide(drawn, name, moves), K, generator)
         log_r = log_r.to(log_prob.device) + log_prob
     return (moves | orbit.uniform((*drawn.lead, K), generator, rest) if rest else moves), log_r
 
@@ -49,7 +108,7 @@ def log_prob_of_identity(drawn: Drawn, chain: tuple[str, ...]) -> Tensor:
     for number, name in enumerate(chain):
         before = {other: order[other][None] for other in chain[:number]}
         guide = _guide(drawn, name, before)[..., 0, :, :]
-        total = total.to(guide.device) + sequential.log_prob_of_identity(guide)
+        total = total.to(guide.device) + log_prob_along(guide)
     return total.expand(drawn.lead)
 
 
@@ -70,7 +129,7 @@ def permanent_ratio(drawn: Drawn, name: str, moves: Moves) -> Tensor:
 def _guide(drawn: Drawn, name: str, moves: Moves) -> Tensor:
     """The scaled matrix (…, K or 1, n, n) by which a class is drawn when the classes in ``moves`` are known."""
     owned = drawn.orbit.simple[name].columns(frozenset(moves))
-    return sequential.balanced(_given(drawn, name, owned, moves).detach())
+    return balanced(_given(drawn, name, owned, moves).detach())
 
 
 def _given(drawn: Drawn, name: str, owned: Tensor, moves: Moves) -> Tensor:

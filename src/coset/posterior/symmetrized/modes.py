@@ -10,11 +10,11 @@ from torch import Tensor
 
 from coset._checks import check_count, check_positive
 from coset._magnitudes import exponent, scaled, unscaled
-from coset.distribution import MeanField
+from coset.distribution import Distribution
 from coset.distribution.density import vector
 from coset.distribution.ties import once, ties
 from coset.errors import InputError
-from coset.posterior.symmetrized.units import is_separable, unit_entries
+from coset.posterior.symmetrized.units import exchange, is_separable, unit_entries
 from coset.symmetry import Element, Symmetry
 
 
@@ -37,7 +37,7 @@ class NearestMode:
 
 
 @torch.no_grad()
-def nearest_mode(sym: Symmetry, weights: MeanField | Mapping[str, Tensor]) -> NearestMode:
+def nearest_mode(sym: Symmetry, weights: Distribution | Mapping[str, Tensor]) -> NearestMode:
     """The nearest equivalent of ω, or of the mean of a posterior, by exchanging two units.
 
     ‖g·ω − ω‖² = Σ_i ‖ν_{p[i]} − ν_i‖²: a permutation moves at least two units, each by at least the smallest distance
@@ -60,7 +60,7 @@ def nearest_mode(sym: Symmetry, weights: MeanField | Mapping[str, Tensor]) -> Ne
     square, units, name, separable = min(found, key=lambda item: item[0])
     x = vector(params, names, params).double()
     return NearestMode(
-        element=_exchange(finite, name, units),
+        element=exchange(finite, name, units),
         class_name=name,
         units=units,
         distance=unscaled(math.sqrt(square), by),
@@ -93,18 +93,9 @@ def _by_action(
     best = (math.inf, (0, 0))
     for start in range(0, count, size):
         for units in itertools.combinations(range(start, start + size), 2):
-            moved = vector(sym.act(_exchange(sym, name, units), picked, partial=True), names, params)
+            moved = vector(sym.act(exchange(sym, name, units), picked, partial=True), names, params)
             best = min(best, (float((moved - x).square().sum()), units))
     return best
-
-
-def _exchange(sym: Symmetry, name: str, units: tuple[int, int]) -> Element:
-    """The element that exchanges two units of one block, numbered over all blocks."""
-    shape = sym.shape(name)
-    order = torch.arange(shape[-1]).repeat(math.prod(shape[:-1]))
-    i, j = units
-    order[i], order[j] = j % shape[-1], i % shape[-1]
-    return sym.element({name: order.reshape(shape)})
 
 
 def volume_bound(norm: float, dimension: int, log_order: float) -> float:
@@ -131,19 +122,16 @@ def pair_bound(norm: float, units: int) -> float:
     return 2 * norm / math.sqrt(units - 1)
 
 
-def _trained(sym: Symmetry, weights: MeanField | Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], Sequence[str]]:
-    if isinstance(weights, MeanField):
+def _trained(sym: Symmetry, weights: Distribution | Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], Sequence[str]]:
+    if isinstance(weights, Distribution) and weights.centred:
         params, names = weights.mean, weights.random_names
     elif isinstance(weights, Mapping):
         params = weights
-        inferred = [key for key in params if params[key].is_floating_point() and not _is_buffer(sym, key)]
+        buffers = {key for key, parameter in sym.parameters.items() if parameter.buffer}
+        inferred = [key for key in params if params[key].is_floating_point() and key not in buffers]
         names = once(inferred, ties(params))
     else:
         raise InputError(f"weights is a {type(weights).__name__}; expected a MeanField or a dict of parameters")
     if not names:
         raise InputError("weights has no trained floating-point parameters; expected some")
     return params, names
-
-
-def _is_buffer(sym: Symmetry, key: str) -> bool:
-    return key in sym.parameters and sym.parameters[key].buffer

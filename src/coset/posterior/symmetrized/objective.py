@@ -1,7 +1,7 @@
 """The symmetrized ELBO: that of a mean-field q, and what averaging it over the permutations adds."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,22 +9,85 @@ import torch
 from torch import Tensor, nn
 
 from coset._checks import check_count
-from coset.distribution import Estimate, MeanField
-from coset.distribution.density import pieces
-from coset.distribution.draws import check_generator
+from coset.distribution import Estimate, Normal
+from coset.distribution.density import check_generator, pieces
 from coset.distribution.ties import ties
 from coset.errors import InputError
 from coset.posterior.fit import Fit, device_stream
-from coset.posterior.inference._elbo import elbo
+from coset.posterior.inference.negative_elbo import elbo
 from coset.posterior.likelihoods import Likelihood
-from coset.posterior.problem import Data, PriorLike, pose
-from coset.posterior.symmetrized.bounds import draws_at_once, side_of
-from coset.posterior.symmetrized.drawn import Drawn
-from coset.posterior.symmetrized.invariance import check_invariant
-from coset.posterior.symmetrized.orbit import orbit
+from coset.posterior.priors import Prior
+from coset.posterior.problem import Data, PriorLike, Problem, pose
+from coset.posterior.symmetrized.bounds import draws_in_parts
+from coset.posterior.symmetrized.orbit import Drawn, orbit
 from coset.posterior.symmetrized.proposals import proposal_named
 from coset.posterior.symmetrized.units import Unknowns, unknowns
-from coset.symmetry import Symmetry
+from coset.symmetry import Element, Symmetry
+
+_RANDOM_ELEMENTS = 2
+_DEVIATION = 0.5
+_TOLERANCE = 1e-11
+
+
+def check_invariant(sym: Symmetry, problem: Problem) -> None:
+    """Refuse what the permutations of ``sym`` change: a prior (prop. 2.2), or tensors that are not inferred.
+
+    The likelihood of permuted weights is the same only where buffers and frozen weights are permuted with them. If that
+    changes them, the posterior given their values is another one. Every class that permutes is tried alone, so that the
+    error can name it.
+    """
+    check_invariant_prior(sym, problem.prior, problem.layout.views(problem.start))
+    _check_points(sym, problem.layout.fixed)
+
+
+def check_invariant_prior(sym: Symmetry, prior: Prior, like: Mapping[str, Tensor]) -> None:
+    """Refuse a prior whose log-density at random weights changes; ``like``: trained weights of one network."""
+    generator = torch.Generator().manual_seed(0)
+    start = {name: tensor.detach().double() for name, tensor in like.items()}
+    weights = {
+        name: tensor + _DEVIATION * torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor)
+        for name, tensor in start.items()
+    }
+    value = float(prior.log_prob(weights))
+    if not math.isfinite(value):
+        # A prior need not allow all weights; it does allow those of the network.
+        weights = start
+        value = float(prior.log_prob(weights))
+    for name, one, g in _elements(sym, generator):
+        moved = float(prior.log_prob(one.act(g, weights, partial=True)))
+        if not math.isclose(moved, value, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
+            raise InputError(
+                f"prior: its log-density changes from {value:.6g} by {moved - value:.3g} when units of the class "
+                f"'{name}' change places; expected a prior that is invariant under the permutations of sym"
+            )
+
+
+def _check_points(sym: Symmetry, points: Mapping[str, Tensor]) -> None:
+    for name, one, g in _elements(sym, torch.Generator().manual_seed(0)):
+        moved = one.act(g, points, partial=True)
+        changed = [key for key, tensor in points.items() if not torch.equal(moved[key], tensor)]
+        if changed:
+            raise InputError(
+                f"sym permutes the class '{name}', and '{changed[0]}', which is not inferred, differs between its "
+                f"units; expected the same for all of them, or sym.restrict to other classes"
+            )
+
+
+def _elements(sym: Symmetry, generator: torch.Generator) -> Iterator[tuple[str, Symmetry, Element]]:
+    """The exchange of two units of a class and the shift of all by one, which make every permutation of a block.
+
+    And some at random, for each class alone. For several blocks, the first two in all of them at once.
+    """
+    for name in sym.permuting:
+        one = sym.restrict([name], scales=False, signs=False)
+        shape = one.shape(name)
+        units = torch.arange(shape[-1])
+        if shape[-1] > 1:
+            for order in (torch.cat([units[:2].flip(0), units[2:]]), units.roll(-1)):
+                yield name, one, one.element({name: order.expand(shape).contiguous()})
+        for _ in range(_RANDOM_ELEMENTS):
+            yield name, one, one.random(generator)
+
 
 GRADIENTS = ("bound", "path")
 """What gradients follow: the bound itself, or the sampled weights only."""
@@ -78,7 +141,7 @@ class SymmetrizedELBO:
             return "exact"
         return "lower" if proposal_named(self.proposal).lower else "upper"
 
-    def gain(self, q: MeanField, omega: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
+    def gain(self, q: Normal, omega: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
         """What each of some weights (…) adds to the ELBO, (…), in float64; with gradients in ω, means, deviations.
 
         With ``gradient`` "path" in ω alone.
@@ -95,10 +158,10 @@ class SymmetrizedELBO:
         chosen = proposal_named(self.proposal)
         if self.gradient == "path":
             drawn = drawn.with_densities_held()
-        return side_of(chosen, chosen.weights(drawn, self.K, generator))
+        return chosen.side(drawn, self.K, generator)
 
     def __call__(
-        self, q: MeanField, log_joint: Callable[[dict[str, Tensor]], Tensor], generator: torch.Generator
+        self, q: Normal, log_joint: Callable[[dict[str, Tensor]], Tensor], generator: torch.Generator
     ) -> Tensor:
         """E_q[log p(Y, ω)] + H(q) + gain by ``samples`` reparametrised draws ω = m + s·ε, a scalar in float64.
 
@@ -107,16 +170,13 @@ class SymmetrizedELBO:
         """
         check_generator(generator)
         over = unknowns(q)
-        shape = (self.samples, len(over.mean))
-        noise = torch.randn(shape, generator=generator, dtype=torch.float64, device=generator.device).to(over.mean)
-        x = over.mean + over.std * noise
+        x = over.draw(self.samples, generator)
         values = [log_joint(self._network(q, over, row)) for row in x]
         gain = self.added(Drawn(orbit(self.sym, over.names, over.like), x, over.mean, over.std), generator)
-        entropy = over.std.log().sum() + 0.5 * len(over.std) * (1 + math.log(2 * math.pi))
-        return torch.stack([value.double() for value in values]).mean() + entropy + gain.mean()
+        return torch.stack([value.double() for value in values]).mean() + over.entropy() + gain.mean()
 
     @staticmethod
-    def _network(q: MeanField, over: Unknowns, row: Tensor) -> dict[str, Tensor]:
+    def _network(q: Normal, over: Unknowns, row: Tensor) -> dict[str, Tensor]:
         """All that the ``state_dict`` holds, at one draw; tied names share it."""
         drawn, first = pieces(row, over.names, over.like), ties(q.mean)
         return {name: drawn.get(first[name], tensor) for name, tensor in q.mean.items()}
@@ -124,7 +184,7 @@ class SymmetrizedELBO:
     def evaluate(
         self,
         model: nn.Module,
-        q: MeanField | Fit[MeanField],
+        q: Normal | Fit[Normal],
         data: Data,
         *,
         likelihood: Likelihood | str = "categorical",
@@ -144,16 +204,10 @@ class SymmetrizedELBO:
             model, q, data, likelihood=likelihood, prior=prior, temperature=temperature, samples=draws,
             batch_size=batch_size, seed=seed,
         )  # fmt: skip
-        moved = orbit(self.sym, over.names, over.like)
         # Independent of the draws behind ``plain``, as the error of the total takes them to be.
         generator = device_stream("gain", seed, 0, over.mean)
-        parts, most = [], draws_at_once(moved, self.K, len(over.mean))
         with torch.no_grad():
-            for start in range(0, draws, most):
-                shape = (min(most, draws - start), len(over.mean))
-                noise = torch.randn(shape, generator=generator, dtype=torch.float64, device=generator.device)
-                x = over.mean + over.std * noise
-                parts.append(self.added(Drawn(moved, x, over.mean, over.std), generator))
-        gains = torch.cat(parts) * temperature / problem.count
-        gain = Estimate(float(gains.mean()), float(gains.std()) / math.sqrt(draws))
+            drawn = draws_in_parts(self.sym, over, self.K, draws, generator)
+            gains = torch.cat([self.added(part, generator) for part in drawn]) * temperature / problem.count
+        gain = Estimate.of(gains)
         return SymmetrizedValue(plain, gain, Estimate(plain.value + gain.value, math.hypot(plain.error, gain.error)))

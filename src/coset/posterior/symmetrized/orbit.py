@@ -14,7 +14,7 @@ from torch import Tensor
 
 from coset.distribution.density import pieces, vector
 from coset.errors import InputError
-from coset.posterior.symmetrized.units import is_separable, unit_entries
+from coset.posterior.symmetrized.units import is_separable, normal_log_prob, unit_entries, unit_log_probs
 from coset.symmetry import Element, Symmetry
 
 Moves = Mapping[str, Tensor]
@@ -90,8 +90,9 @@ class Orbit:
 
     def moved_places(self, moves: Moves, wanted: Tensor) -> Tensor:
         """Where g·v takes its entries at ``wanted`` from, (…, *wanted.shape); classes that are missing stay."""
-        held = self._holding(wanted)
-        found = self._gathered({**self._still(moves), **moves}, held)
+        held, lead = self._holding(wanted), _lead(moves, self.classes)
+        still = {name: order.expand(*lead, *order.shape) for name, order in self.identity().items()}
+        found = self._gathered({**still, **moves}, held)
         places = found[..., _positions(wanted.reshape(-1), held)]
         return places.reshape(*places.shape[:-1], *wanted.shape)
 
@@ -105,11 +106,6 @@ class Orbit:
         present = torch.zeros(sum(part.numel() for part in every.values()), dtype=torch.bool)
         present[wanted.reshape(-1)] = True
         return {name: part for name, part in every.items() if bool(present[part.reshape(-1).long()].any())}
-
-    def _still(self, moves: Moves) -> dict[str, Tensor]:
-        """The identity behind the leading axes that ``moves`` have."""
-        lead = _lead(moves, self.classes)
-        return {name: order.expand(*lead, *order.shape) for name, order in self.identity().items()}
 
     def _gathered(self, moves: Moves, numbers: Mapping[str, Tensor]) -> Tensor:
         lead = _lead(moves, self.classes)
@@ -192,3 +188,47 @@ def _positions(wanted: Tensor, numbers: Mapping[str, Tensor]) -> Tensor:
 def _lead(moves: Moves, classes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
     shapes = [order.shape[: order.ndim - len(classes[name])] for name, order in moves.items()]
     return tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+
+
+class Drawn:
+    """Weights ``x`` (…, D) and q = N(``mean``, diag ``std``²), both (D,), as ``orbit`` orders them; in float64.
+
+    ``matrices``: what ``units`` gives, where it is there already; of the rest only the means may then be asked for.
+    """
+
+    def __init__(
+        self, orbit: Orbit, x: Tensor, mean: Tensor, std: Tensor, matrices: Mapping[str, Tensor] | None = None
+    ) -> None:
+        self.orbit = orbit
+        self.x, self.mean, self.std = x, mean, std
+        self._matrices = dict(matrices or {})
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """The leading axes of x."""
+        return tuple(self.x.shape[:-1])
+
+    def with_densities_held(self) -> "Drawn":
+        """The same weights beside the same q, through which no gradient flows."""
+        return Drawn(self.orbit, self.x, self.mean.detach(), self.std.detach())
+
+    def units(self, name: str) -> Tensor:
+        """A_ij (…, n, n): unit i of x under unit j of q, by the weights that no other class moves."""
+        if name not in self._matrices:
+            owned = self.orbit.alone[name].to(self.x.device)
+            self._matrices[name] = unit_log_probs(owned, self.x, self.mean, self.std)
+        return self._matrices[name]
+
+    def log_ratios(self, moves: Moves) -> Tensor:
+        """log q(g⁻¹·ω) − log q(ω), (…, K), for permutations (…, K, *shape) with leading axes as those of x, or 1."""
+        parts = [picked(self.units(name), moves[name]) for name in self.orbit.alone]
+        if len(self.orbit.shared) or not parts:
+            parts.append(self._shared_ratios(moves))
+        return sum(parts[1:], parts[0])
+
+    def _shared_ratios(self, moves: Moves) -> Tensor:
+        shared = self.orbit.shared.to(self.x.device)
+        places = self.orbit.places(moves).to(self.x.device)
+        # q(g⁻¹·ω) is the density of N(g·mean, diag (g·std)²) at ω.
+        moved = normal_log_prob(self.x[..., None, shared], self.mean[places], self.std[places])
+        return moved - normal_log_prob(self.x[..., shared], self.mean[shared], self.std[shared])[..., None]

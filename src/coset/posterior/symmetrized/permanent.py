@@ -7,7 +7,7 @@ entries of A span.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from coset._checks import check_count
-from coset.distribution.draws import check_generator
+from coset.distribution.density import check_generator
 from coset.errors import InputError
 from coset.posterior.symmetrized import subsets
 
@@ -167,14 +167,10 @@ def _each(
     lead, n = logs.shape[:-2], logs.shape[-1]
     flat = logs.reshape(-1, n, n)
     needed = subsets.bytes_needed(n, keep=keep) + (8 * (1 << n) + 40 * draws * n if draws else 0)
-    parts = list(map(function, _pieces(flat, max(1, MEMORY // needed))))
+    # An empty batch is one piece, so that results have their shapes.
+    parts = [function(piece) for piece in torch.split(flat, max(1, MEMORY // needed))]
     joined = (torch.cat(outputs) for outputs in zip(*parts, strict=True))
     return tuple(output.reshape((*lead, *output.shape[1:])) for output in joined)
-
-
-def _pieces(flat: Tensor, size: int) -> Iterator[Tensor]:
-    # An empty batch is one piece, so that results have their shapes.
-    return (flat[start : start + size] for start in range(0, max(1, len(flat)), size))
 
 
 def _check(logs: object) -> None:

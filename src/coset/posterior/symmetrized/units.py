@@ -1,4 +1,4 @@
-"""Which entries of the weights belong to which unit of the one class that permutes."""
+"""Which entries of the weights belong to which unit of the class that permutes, and how well units fit each other."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,13 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coset._magnitudes import exponent, scaled
+from coset.distribution import Normal
 from coset.distribution.density import vector
-from coset.distribution.mean_field import MeanField
 from coset.distribution.ties import ties
 from coset.errors import InputError
-from coset.symmetry import Symmetry
+from coset.symmetry import Element, Symmetry
 from coset.symmetry.action import check_names, check_tensor
 from coset.symmetry.structure import Stretch
+
+LOG_2PI = math.log(2 * math.pi)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,10 +35,20 @@ class Unknowns:
         """Weights, possibly behind leading sample axes, as (…, D)."""
         return vector(params, self.names, self.like).to(self.mean)
 
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """Draws m + s·ε of q, (count, D)."""
+        shape = (count, len(self.mean))
+        noise = torch.randn(shape, generator=generator, dtype=torch.float64, device=generator.device)
+        return self.mean + self.std * noise.to(self.mean)
 
-def unknowns(q: MeanField) -> Unknowns:
-    """The random weights of q; an InputError if it has no density."""
-    if not isinstance(q, MeanField):
+    def entropy(self) -> Tensor:
+        """H(q) in nats."""
+        return self.std.log().sum() + 0.5 * len(self.std) * (1 + LOG_2PI)
+
+
+def unknowns(q: Normal) -> Unknowns:
+    """The random weights of q, which must be independent of each other; an InputError if it has no density."""
+    if not isinstance(q, Normal) or not q.independent:
         raise InputError(f"q is a {type(q).__name__}; expected a MeanField")
     q.entropy()  # Says what is wrong where there is no density.
     first = ties(q.mean)
@@ -108,6 +121,15 @@ def is_separable(sym: Symmetry, name: str, names: Sequence[str]) -> bool:
     return math.prod(sym.shape(name)[:-1]) == 1 and not any(_is_shared(sym, name, key) for key in names)
 
 
+def exchange(sym: Symmetry, name: str, units: tuple[int, int]) -> Element:
+    """The element that exchanges two units of one block, numbered over all blocks."""
+    shape = sym.shape(name)
+    order = torch.arange(shape[-1]).repeat(math.prod(shape[:-1]))
+    i, j = units
+    order[i], order[j] = j % shape[-1], i % shape[-1]
+    return sym.element({name: order.reshape(shape)})
+
+
 def _carriers(sym: Symmetry, name: str, key: str) -> list[Stretch]:
     """The stretches of a parameter along which a class stands."""
     structure = sym.structures.get(key)
@@ -142,3 +164,40 @@ def _rows(sym: Symmetry, name: str, key: str) -> Tensor:
     numbers = torch.arange(math.prod(sizes)).reshape(sizes)
     along = numbers.movedim(stretch.dims, list(range(len(stretch.dims)))).reshape(stretch.size, -1)
     return along[places].flatten(1)
+
+
+def pair_matrix(sym: Symmetry, q: Normal, omega: Mapping[str, Tensor]) -> Tensor:
+    """A_ij = log N(ν_i; μ_j, diag s_j²): unit i of the weights ω under unit j of q; ω (…) gives (…, n, n), in float64.
+
+    ν_i are the entries of ω that belong to unit i of the one class that permutes: incoming weights, bias, outgoing
+    weights. With r the entries of no unit and p the permutation of g, log q(g⁻¹·ω) = log q(r) + Σ_i A_{i,p[i]}: the
+    mean over g is a permanent. Differentiable in ω, means and deviations.
+    """
+    over = unknowns(q)
+    entries = unit_entries(sym, permuting_class(sym), q.mean, over.names)
+    return unit_log_probs(entries.owned.to(over.mean.device), over.vector(omega), over.mean, over.std)
+
+
+def unit_log_probs(owned: Tensor, x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """A_ij = log N(x[owned_i]; mean[owned_j], std[owned_j]²), (…, n, n), of x (…, D) and places (n, k) by unit."""
+    return compared(x[..., owned], mean[owned], std[owned])
+
+
+def compared(units: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """A_ij = log N(units_i; mean_j, diag std_j²), (…, n, n), of rows (…, n, k) each.
+
+    −½ [ν²·s⁻² − 2 ν·(μ s⁻²) + μ²·s⁻² + Σ log 2πs²], by two products. All is centred at the mean of the units' means
+    first, so that the square loses less when it is taken apart.
+    """
+    centre = mean.detach().mean(-2, keepdim=True)
+    # Of numbers whose squares are numbers; only the logarithm has a unit.
+    by = exponent(mean, std)
+    near, moved = scaled(units - centre, by), scaled(mean - centre, by)
+    precision = scaled(std, by).square().reciprocal()
+    constant = (moved.square() * precision).sum(-1) + 2 * std.log().sum(-1) + LOG_2PI * units.shape[-1]
+    return near @ (moved * precision).mT - 0.5 * (near.square() @ precision.mT + constant[..., None, :])
+
+
+def normal_log_prob(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """log N(x; m, diag s²) summed over the last axis."""
+    return torch.sum(-0.5 * ((x - mean) / std).square() - std.log() - 0.5 * LOG_2PI, -1)
