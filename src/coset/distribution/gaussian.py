@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coset._checks import check_count
-from coset._values import Frozen
+from coset._values import Frozen, transformed_by_functorch
 from coset.distribution._monomial import monomial
 from coset.distribution.contract import Normal
 from coset.distribution.density import pieces, vector
@@ -19,7 +19,6 @@ from coset.distribution.mean_field import MeanField
 from coset.distribution.ties import map_tied, ties
 from coset.errors import InputError
 from coset.symmetry.action import Action
-from coset.symmetry.gather import transformed_by_functorch
 
 _LOG_2PI = math.log(2 * math.pi)
 _ROUNDING = 64.0

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from coset._checks import check_count
 from coset._magnitudes import exponents, scaled_by
-from coset._values import Frozen
+from coset._values import Frozen, transformed_by_functorch
 from coset.distribution._monomial import monomial
 from coset.distribution.contract import Normal
 from coset.distribution.density import pieces, vector
@@ -21,7 +21,6 @@ from coset.distribution.mean_field import MeanField
 from coset.distribution.ties import map_tied, once, ties
 from coset.errors import InputError
 from coset.symmetry.action import Action
-from coset.symmetry.gather import transformed_by_functorch
 
 _LOG_2PI = math.log(2 * math.pi)
 

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from coset._checks import check_count
-from coset._values import Frozen
+from coset._values import Frozen, transformed_by_functorch
 from coset.distribution.contract import Normal
 from coset.distribution.density import rows
 from coset.distribution.draws import check_generator, repeated, standard_normal
 from coset.distribution.ties import map_tied, once, ties
 from coset.errors import InputError
 from coset.symmetry.action import Action
-from coset.symmetry.gather import transformed_by_functorch
 
 _LOG_2PI = math.log(2 * math.pi)
 

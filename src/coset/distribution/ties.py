@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from torch import Tensor
 
-from coset.symmetry.action import memory_of
+from coset._values import memory_of
 
 
 def ties(*parts: Mapping[str, Tensor]) -> dict[str, str]:

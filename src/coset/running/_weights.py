@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from coset._values import memory_of
 from coset.errors import InputError
-from coset.symmetry.action import memory_of
 
 Network = Callable[[Tensor], Tensor]
 
