@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from coset._files.sealed import read_sealed, write_sealed
 from coset.checkpoints import read_checkpoint, write_checkpoint
-from coset.cli.input_files import _array
+from coset.cli.examples import _array
 from coset.data._content import Part, checksum, verify
 from coset.data._idx import read_mnist
 from coset.data._raw import Raw

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import coset.cli.options as given
-from coset.cli.examples import choose
+from coset.cli.examples import choose, load_examples
 from coset.cli.models import gathered
 from coset.cli.networks import Networks, Source, method_options, moved_units, read_networks, written_by
 from coset.cli.printing import print_json, show_table
@@ -69,10 +69,11 @@ def align(
             stack.enter_context(output_file(element, [*inputs, out]))
         given.check_formats({"--out": out, "--element": element})
         source = Source(model, option, shapes, symmetry, key, strip_prefix)
-        networks = read_networks([reference, other], source, choice)
+        networks = read_networks([reference, other], source)
         needed: dict[str, Any] = {"model": networks.model, "seed": seed}
         if choice is not None:
-            needed |= {"data": networks.examples, "criterion": choice.criterion}
+            examples = load_examples(choice, networks.inputs, networks.dtype)
+            needed |= {"data": examples, "criterion": choice.criterion}
         options = {name: value for name, value in needed.items() if name in known} | settings
         a, b = networks.params
         result = align_networks(networks.symmetry, a, b, method, **options)

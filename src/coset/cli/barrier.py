@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import coset.cli.options as given
-from coset.cli.between import Asked, Found, check_asked, joinable, measure
-from coset.cli.ends import NETWORK, Ends, read_ends
+from coset.cli.between import Asked, Ends, Found, check_asked, measure, read_ends
 from coset.cli.examples import Choice, chosen
 from coset.cli.figure_files import reserve_figure, told_inputs, write_figure
 from coset.cli.models import gathered
-from coset.cli.networks import Source
+from coset.cli.networks import NETWORK, Source, kind_of
 from coset.cli.printing import decimals, print_json, show_table
 
 if TYPE_CHECKING:
@@ -90,8 +89,7 @@ def barrier(
         inputs = [start, end, *([symmetry] if symmetry else [])]
         reserve_figure(out, inputs, stack)
         source = Source(model, option, shapes, symmetry, key, strip_prefix)
-        symmetric = asked.aligned or renormalize != "none"
-        ends = read_ends((start, end), source, choice, likelihood, joinable(asked), symmetric=symmetric)
+        ends = read_ends((start, end), source, choice, likelihood, asked)
         found = measure(ends, asked, choice, known)
         told = _told(found, ends, asked, choice, source)
         told["files"] = write_figure(out, partial(_drawn, found.profiles), told, _lines(found.profiles))
@@ -103,10 +101,11 @@ def barrier(
 
 def _told(found: Found, ends: Ends, asked: Asked, choice: Choice, source: Source) -> dict[str, Any]:
     """How the numbers came about, and all of them: for machines, and the file of numbers."""
+    kind = kind_of(ends.read.values[0])
     return {
         "coset": version("coset"),
-        "inputs": told_inputs(ends.checkpoints),
-        "kind": ends.kind,
+        "inputs": told_inputs(ends.read.checkpoints),
+        "kind": kind,
         "model": source.model,
         "options": list(source.options or ()),
         "data": {
@@ -119,7 +118,7 @@ def _told(found: Found, ends: Ends, asked: Asked, choice: Choice, source: Source
         "path": asked.path,
         "points": asked.points,
         "tolerance": asked.tolerance,
-        "samples": None if ends.kind == NETWORK and asked.path == "geodesic" else asked.samples,
+        "samples": None if kind == NETWORK and asked.path == "geodesic" else asked.samples,
         "method": asked.method if asked.aligned else None,
         "settings": dict(asked.settings),
         "renormalize": asked.renormalize,

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import coset.cli.options as given
-from coset.cli.compared import Compared, Sides, find_layers, lines_of, read_sides
-from coset.cli.examples import Choice, chosen
+from coset.cli.compared import Sides, find_layers, lines_of, measure, read_sides
+from coset.cli.examples import SUFFIXES, Choice, chosen
 from coset.cli.figure_files import reserve_figure, told_inputs, write_figure
-from coset.cli.input_files import SUFFIXES
 from coset.cli.networks import Source
 from coset.cli.printing import decimals, print_json, show_table
 from coset.errors import InputError
@@ -85,9 +84,9 @@ def compare(
         source = Source(model, option, shapes, symmetry, key, strip_prefix)
         other = None if model_b is None else Source(model_b, option_b, shapes, None, key, strip_prefix)
         sides = read_sides((first, second), source, other, choice)
-        compared = find_layers(sides, layers, layers_b)
-        found = compared.measure(seed=seed, draws=draws)
-        told = _told(found, compared, sides, choice, (source, other or source), seed, draws)
+        groups, notes = find_layers(sides, layers, layers_b)
+        found = measure(sides, groups, seed=seed, draws=draws)
+        told = _told(found, sides, choice, seed, draws) | {"notes": notes}
         told["files"] = write_figure(out, partial(_drawn, found), told, lines_of(found))
     if as_json:
         print_json(told)
@@ -95,20 +94,15 @@ def compare(
         _show(found, told)
 
 
-def _told(
-    found: "NetworkComparison",
-    compared: Compared,
-    sides: Sides,
-    choice: Choice,
-    sources: tuple[Source, Source],
-    seed: int,
-    draws: int,
-) -> dict[str, Any]:
+def _told(found: "NetworkComparison", sides: Sides, choice: Choice, seed: int, draws: int) -> dict[str, Any]:
     """How the numbers came about, and all of them: for machines, and the file of numbers."""
     return {
         "coset": version("coset"),
         "inputs": told_inputs(sides.checkpoints),
-        "models": [{"model": source.model, "options": list(source.options or ())} for source in sources],
+        "models": [
+            {"model": side.source.model, "options": list(side.source.options or ())}
+            for side in (sides.first, sides.second)
+        ],
         "data": {
             "name": choice.name,
             "part": choice.part,
@@ -120,7 +114,6 @@ def _told(
         "draws": draws,
         "layers": [_layer(pair) for pair in found.pairs],
         "cka": {way: matrix.to_dict() for way, matrix in found.matrices.items()},
-        "notes": list(compared.notes),
     }
 
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coset.cli.examples import Choice
-from coset.cli.input_files import load_inputs
-from coset.cli.networks import Source, Weights, read_weights
+from coset.cli.examples import Choice, load_inputs
+from coset.cli.networks import Networks, Source, read_networks
 from coset.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,14 +21,9 @@ if TYPE_CHECKING:
 class Sides:
     """Two networks and the inputs that both are run on; of one model they are the two networks of ``first``."""
 
-    first: Weights
-    second: Weights
+    first: Networks
+    second: Networks
     inputs: tuple["Tensor", "Tensor"]
-
-    @property
-    def one_model(self) -> bool:
-        """Whether both are of one model."""
-        return self.first is self.second
 
     @property
     def checkpoints(self) -> tuple["Checkpoint", "Checkpoint"]:
@@ -40,54 +34,29 @@ class Sides:
 def read_sides(files: tuple[Path, Path], source: Source, other: Source | None, choice: Choice) -> Sides:
     """Read and check files, models and data; ``other``: the model of B, None if it is that of A."""
     if other is None:
-        read = read_weights(files, source)
+        read = read_networks(files, source)
         x = load_inputs(choice, read.inputs, read.dtype)
         return Sides(read, read, (x, x))
-    first, second = read_weights(files[:1], source), read_weights(files[1:], other)
-    return Sides(
-        first,
-        second,
-        (load_inputs(choice, first.inputs, first.dtype), load_inputs(choice, second.inputs, second.dtype)),
-    )
+    first, second = read_networks(files[:1], source), read_networks(files[1:], other)
+    x, y = (load_inputs(choice, side.inputs, side.dtype) for side in (first, second))
+    return Sides(first, second, (x, y))
 
 
-@dataclass(frozen=True, eq=False)
-class Compared:
-    """What is compared: the layers of A and of B with their groups; ``notes``: what was left out, and why."""
-
-    sides: Sides
-    groups: tuple[dict[str, "UnitGroup"], dict[str, "UnitGroup"]]
-    notes: tuple[str, ...]
-
-    def measure(self, *, seed: int, draws: int) -> "NetworkComparison":
-        """Run both networks and compare."""
-        from coset.represent import compare_networks
-
-        first, second = self.sides.first, self.sides.second
-        return compare_networks(
-            first.model.to(first.dtype),
-            second.model.to(second.dtype),
-            self.sides.inputs[0],
-            *self.groups,
-            inputs_y=self.sides.inputs[1],
-            params_x=first.params[0],
-            params_y=second.params[-1],
-            seed=seed,
-            draws=draws,
-            called=("A", "B"),
-        )
+Groups = tuple[dict[str, "UnitGroup"], dict[str, "UnitGroup"]]
+"""The layers of A and of B that are compared, with the group of each."""
 
 
-def find_layers(sides: Sides, layers: str | None, layers_b: str | None) -> Compared:
+def find_layers(sides: Sides, layers: str | None, layers_b: str | None) -> tuple[Groups, list[str]]:
     """The layers to compare, checked by a run of the networks, and then their groups by the symmetry of the models.
 
-    ``layers``, ``layers_b``: names separated by commas. Layers that nobody named are left out if they have no group.
+    ``layers``, ``layers_b``: names separated by commas. Layers that nobody named are left out, with a note,
+    if they have no group.
     """
     from coset.represent import layer_groups
     from coset.represent.layer_choice import groups_of_comparable
 
     ends = ((sides.first, layers, sides.inputs[0]), (sides.second, layers_b or layers, sides.inputs[1]))
-    names = [_chosen(*end) for end in ends[: 1 if sides.one_model else 2]]
+    names = [_chosen(*end) for end in ends[: 1 if sides.first is sides.second else 2]]
     if len(names[0]) != len(names[-1]):
         raise InputError(
             f"{len(names[0])} layers of A and {len(names[-1])} of B are named ({', '.join(names[0])}; "
@@ -95,7 +64,7 @@ def find_layers(sides: Sides, layers: str | None, layers_b: str | None) -> Compa
         )
     groups, refused = [], []
     for (side, text, inputs), own in zip(ends, names, strict=False):
-        sym = side.symmetry()
+        sym = side.symmetry
         if text is None:
             found, why = groups_of_comparable(sym, side.model, own, inputs)
         else:
@@ -107,14 +76,10 @@ def find_layers(sides: Sides, layers: str | None, layers_b: str | None) -> Compa
     if not kept:
         raise InputError("no pair of layers has a group in both networks; say which with --layers and --layers-b")
     notes = [f"left out: {reason}" for why in refused for reason in why.values()]
-    return Compared(
-        sides,
-        ({x: groups[0][x] for x, _ in kept}, {y: groups[-1][y] for _, y in kept}),
-        tuple(notes),
-    )
+    return ({x: groups[0][x] for x, _ in kept}, {y: groups[-1][y] for _, y in kept}), notes
 
 
-def _chosen(side: Weights, text: str | None, inputs: "Tensor") -> tuple[str, ...]:
+def _chosen(side: Networks, text: str | None, inputs: "Tensor") -> tuple[str, ...]:
     """The layers that are named, or those before weights; raises unless a pass calls each of them once."""
     from coset.represent import features, layers_before_weights
     from coset.represent.layer_choice import matching_layers
@@ -127,6 +92,24 @@ def _chosen(side: Weights, text: str | None, inputs: "Tensor") -> tuple[str, ...
     names = matching_layers(side.model, words, side.inputs[0])
     features(side.model, inputs[:2], names, params=side.params[0], show=False)
     return names
+
+
+def measure(sides: Sides, groups: Groups, *, seed: int, draws: int) -> "NetworkComparison":
+    """Run both networks and compare them in the layers of ``groups``."""
+    from coset.represent import compare_networks
+
+    return compare_networks(
+        sides.first.model,
+        sides.second.model,
+        sides.inputs[0],
+        *groups,
+        inputs_y=sides.inputs[1],
+        params_x=sides.first.params[0],
+        params_y=sides.second.params[-1],
+        seed=seed,
+        draws=draws,
+        called=("A", "B"),
+    )
 
 
 def lines_of(found: "NetworkComparison") -> str:

@@ -1,6 +1,6 @@
 """Options that several commands have, each described once."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -110,3 +110,10 @@ def check_counts(counts: Mapping[str, tuple[int, int]]) -> None:
     for option, (count, least) in counts.items():
         if not is_count(count, least):
             raise InputError(f"{option} is {count}; expected a whole number of at least {least}")
+
+
+def check_choice(option: str, value: str, known: Iterable[str]) -> None:
+    """Raise unless an option's value is one of the ``known`` names."""
+    names = list(known)
+    if value not in names:
+        raise InputError(f"{option} is '{value}', expected one of {', '.join(names)}")
