@@ -8,7 +8,7 @@ from typing import Literal
 
 from coset.data._content import Part, checksum, missing_files
 from coset.data._dataset import Task
-from coset.data._folders import fetch_command, find, has_some, search_folders
+from coset.data._folders import fetch_command, find, folders, incomplete
 from coset.data._plain import Read, read_plain
 from coset.data.catalog import CATALOG, Entry, lookup
 from coset.errors import InputError
@@ -75,9 +75,9 @@ def check(name: str, root: str | os.PathLike[str] | None = None) -> Report:
     if not entry.parts:
         problem = _parse(entry, Path(), read_plain)
         return Report(name, EMBEDDED, problem is None, (), problem)
-    folder = find(entry, root) or _incomplete(entry, root) or _folders(root)[0]
+    folder = find(entry, root) or next(iter(incomplete(entry, root)), folders(root)[0])
     read = functools.cache(read_plain)
-    parts = tuple(_check_part(part, folder, read) for part in entry.parts)
+    parts = tuple(check_part(part, folder, read) for part in entry.parts)
     states = {part.state for part in parts}
     if "missing" in states:
         problem = f"incomplete; run: {fetch_command(entry, root)}"
@@ -91,7 +91,6 @@ def check(name: str, root: str | os.PathLike[str] | None = None) -> Report:
 
 def _listing(entry: Entry, root: str | os.PathLike[str] | None) -> Listing:
     folder = find(entry, root)
-    incomplete = None if folder else _incomplete(entry, root)
     found = EMBEDDED if not entry.parts else None if folder is None else str(folder)
     return Listing(
         name=entry.name,
@@ -102,21 +101,13 @@ def _listing(entry: Entry, root: str | os.PathLike[str] | None) -> Listing:
         shape=entry.shape,
         outputs=len(entry.classes) or 1,
         found=found,
-        incomplete=None if incomplete is None else str(incomplete),
+        incomplete=None if found else next(map(str, incomplete(entry, root)), None),
         command=fetch_command(entry, root) if found is None else None,
     )
 
 
-def _folders(root: str | os.PathLike[str] | None) -> tuple[Path, ...]:
-    return search_folders() if root is None else (Path(root),)
-
-
-def _incomplete(entry: Entry, root: str | os.PathLike[str] | None) -> Path | None:
-    """The first folder with some files of a dataset."""
-    return next((folder for folder in _folders(root) if has_some(entry, folder)), None)
-
-
-def _check_part(part: Part, folder: Path, read: Read) -> PartReport:
+def check_part(part: Part, folder: Path, read: Read = read_plain) -> PartReport:
+    """Whether the files of ``part`` are in ``folder`` with the content they should have."""
     absent = missing_files(part, folder)
     if absent:
         return PartReport(part.files, "missing", f"{', '.join(absent)} not in {folder}")

@@ -7,10 +7,11 @@ from pathlib import Path
 from coset._files.atomic import require_writable
 from coset._files.locks import locked
 from coset._show.progress import Ticker, progress
-from coset.data._content import Part, missing_files, verify
+from coset.data._checking import check_part
+from coset.data._content import Part, verify
 from coset.data._folders import download_folder, find
+from coset.data._loading import read_published
 from coset.data._plain import require_file, spellings
-from coset.data._reading import read_published
 from coset.data._sources import Download, Source
 from coset.data._transfer import file_sha256, transfer
 from coset.data._unpack import is_archive, unpack
@@ -59,17 +60,8 @@ def fetch(
 
 def _wrong_parts(entry: Entry, folder: Path) -> list[Part]:
     """The parts of a dataset that are not in ``folder`` with the content they should have."""
-    return [part for part in entry.parts if not _is_right(part, folder)]
-
-
-def _is_right(part: Part, folder: Path) -> bool:
-    if missing_files(part, folder):
-        return False
-    try:
-        verify(part, folder)
-    except InputError:
-        return False  # Unreadable content is wrong content, and will be replaced.
-    return True
+    # Unreadable content is wrong content, and will be replaced.
+    return [part for part in entry.parts if check_part(part, folder).state != "ok"]
 
 
 def _bring(

@@ -23,6 +23,11 @@ def search_folders() -> tuple[Path, ...]:
     return (Path(chosen).expanduser(), download_folder()) if chosen else (download_folder(),)
 
 
+def folders(root: str | os.PathLike[str] | None) -> tuple[Path, ...]:
+    """``root`` alone if it is given, or else the folders searched."""
+    return search_folders() if root is None else (Path(root),)
+
+
 def missing(entry: Entry, folder: Path) -> tuple[str, ...]:
     """The files of a dataset that are not under ``folder``."""
     return tuple(name for part in entry.parts for name in missing_files(part, folder))
@@ -30,13 +35,13 @@ def missing(entry: Entry, folder: Path) -> tuple[str, ...]:
 
 def find(entry: Entry, root: str | os.PathLike[str] | None = None) -> Path | None:
     """The first folder with all files of a dataset, in ``root`` alone or the folders searched; None without one."""
-    folders = search_folders() if root is None else (Path(root),)
-    return next((folder for folder in folders if not missing(entry, folder)), None)
+    return next((folder for folder in folders(root) if not missing(entry, folder)), None)
 
 
-def has_some(entry: Entry, folder: Path) -> bool:
-    """Whether at least one file of a dataset is under ``folder``."""
-    return len(missing(entry, folder)) < sum(len(part.files) for part in entry.parts)
+def incomplete(entry: Entry, root: str | os.PathLike[str] | None = None) -> list[Path]:
+    """The folders with some files of a dataset, or all of them."""
+    count = sum(len(part.files) for part in entry.parts)
+    return [folder for folder in folders(root) if len(missing(entry, folder)) < count]
 
 
 def fetch_command(entry: Entry, root: str | os.PathLike[str] | None = None) -> str:
@@ -52,12 +57,10 @@ def locate(entry: Entry, root: str | os.PathLike[str] | None = None) -> Path:
     folder = find(entry, root)
     if folder is not None:
         return folder
-    folders = search_folders() if root is None else (Path(root),)
     lacking = [
         f"; {candidate} lacks {absent[0]}" + (f" and {len(absent) - 1} more" if len(absent) > 1 else "")
-        for candidate in folders
-        if has_some(entry, candidate) and (absent := missing(entry, candidate))
+        for candidate in incomplete(entry, root)
+        if (absent := missing(entry, candidate))
     ]
-    raise InputError(
-        f"{entry.name} is not in {', '.join(map(str, folders))}{''.join(lacking)}; run: {fetch_command(entry, root)}"
-    )
+    where = ", ".join(map(str, folders(root)))
+    raise InputError(f"{entry.name} is not in {where}{''.join(lacking)}; run: {fetch_command(entry, root)}")

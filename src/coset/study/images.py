@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from coset.data import Dataset, Normalization, Split, subset
+from coset.data.catalog import CIFAR100
 from coset.data.cifar import PIXELS, read_records
-from coset.data.labels import CIFAR100
 from coset.errors import InputError
 from coset.train.augment import AUGMENTATIONS, move
 
