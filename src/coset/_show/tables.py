@@ -1,6 +1,8 @@
-"""Tables as plain text, for terminals, pipes and files alike."""
+"""Tables as plain text, for terminals, pipes and files alike, and as CSV."""
 
-from collections.abc import Collection, Sequence
+import csv
+import io
+from collections.abc import Collection, Iterable, Sequence
 
 
 def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
@@ -15,3 +17,12 @@ def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Col
         ).rstrip()
         for line in lines
     )
+
+
+def csv_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """CSV under a heading: floats in full, an empty cell for None."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return text.getvalue()

@@ -2,19 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 import coset.cli.options as given
 from coset.cli.examples import Choice, choose, load_examples, numbers
-from coset.cli.models import gathered
 from coset.cli.networks import Networks, Source, method_options, moved_units, read_networks, written_by
-from coset.cli.printing import print_json, show_table
+from coset.cli.printing import print_json, show_end, show_table
 from coset.errors import InputError
-
-if TYPE_CHECKING:
-    from coset.alignment import Merged
 
 
 def merge(
@@ -58,7 +54,7 @@ def merge(
 
     choice = choose(data, split, limit, mean, std, seed)
     shares = _shares(files, weights)
-    settings = gathered(setting, gauge=gauge, scales=scales, objective=objective)
+    settings = given.gathered(setting, gauge=gauge, scales=scales, objective=objective)
     known = method_options(method, settings, choice, align=not no_align, many=len(files) > 2)
     _check_names(average, renormalize, choice, "data" in known)
     inputs = [*files, *([symmetry] if symmetry else [])]
@@ -87,7 +83,10 @@ def merge(
             "renormalize": renormalize,
             "data": str(choice) if choice else "none",
             "seed": seed,
-            **_found(merged),
+            "weights": list(merged.weights),
+            "moved": [sum(moved_units(g).values()) for g in merged.elements],
+            "objective": [{"before": course[0], "after": course[-1]} for course in merged.histories],
+            "notes": list(merged.notes),
         }
         stored = as_stored(networks.checkpoints[0], merged.params, "the merged network")
         write_checkpoint(out, stored, _metadata(networks, told))
@@ -104,15 +103,6 @@ def _shares(files: list[Path], weights: str | None) -> list[float]:
     if len(files) < 2:
         raise InputError(f"there is one network to merge, {files[0]}; expected two or more")
     return normalized_weights(None if weights is None else numbers("--weights", weights), len(files))
-
-
-def _found(merged: "Merged[Any]") -> dict[str, Any]:
-    return {
-        "weights": list(merged.weights),
-        "moved": [sum(moved_units(g).values()) for g in merged.elements],
-        "objective": [{"before": course[0], "after": course[-1]} for course in merged.histories],
-        "notes": list(merged.notes),
-    }
 
 
 def _check_names(average: str, renormalize: str, choice: Choice | None, aligned_on_data: bool) -> None:
@@ -141,6 +131,5 @@ def _show(told: dict[str, Any], files: list[Path], out: Path) -> None:
     how = "as they are" if told["method"] == "none" else f"aligned by {told['method']}"
     title = f"{told['average']} of {len(files)} networks, {how}; renormalised: {told['renormalize']}"
     show_table(["network", "weight", "units moved"], rows, title, right={1, 2})
-    for note in told["notes"]:
-        print(f"note: {note}")
+    show_end(told)
     print(f"weights: {out}")

@@ -1,8 +1,10 @@
-"""What commands on networks begin with: files, model and symmetry that fit each other."""
+"""What commands on networks begin with: a model by its name, files and a symmetry that fit it."""
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -10,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coset.cli.examples import Choice
-from coset.cli.models import build_model
-from coset.cli.options import check_choice
+from coset.cli.options import check_choice, parse_pairs
 from coset.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from coset.symmetry import Element, Symmetry
 
 NETWORK = "network"
+
+LARGEST = 2**28
+"""Entries of an example input: a gigabyte in single precision."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,56 @@ def read_networks(files: Sequence[Path], source: Source, *, posteriors: bool = F
             raise InputError(f"{source.symmetry} does not fit: {error}") from error
     inputs = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
     return Networks(checkpoints, tuple(values), tuple(params), model.to(dtype), dtype, inputs, known, source)
+
+
+def build_model(
+    name: str, options: Sequence[str] | None, shapes: Sequence[str] | None
+) -> tuple["nn.Module", tuple["Tensor", ...]]:
+    """The model in evaluation mode, and random inputs: of the ``shapes``, or of the one the model is made for."""
+    from coset.models import build, example_input
+
+    inputs = tuple(_example(shape) for shape in shapes or ())
+    chosen = parse_pairs("--option", options)
+    with _blamed_on(name):
+        model = build(name, seed=0, **chosen).eval()
+        if not inputs and getattr(model, "input_shape", None) is None:
+            raise InputError(
+                f"the model {name} has no attribute input_shape; give the shape of its inputs with --input"
+            )
+        return model, inputs or (example_input(model),)
+
+
+@contextmanager
+def _blamed_on(name: str) -> Iterator[None]:
+    """Whatever a factory does but return a model, such as to raise or to exit, is said in one line."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        told = " ".join(str(error).split())
+        raise InputError(f"the model {name} could not be built: {type(error).__name__}: {told[:300]}") from error
+
+
+def _example(text: str) -> "Tensor":
+    """A random tensor of a shape written as 2,3,32,32, or of whole numbers as i:2,16:1000."""
+    import torch
+
+    whole = text.startswith("i:")
+    words, _, limit = text.removeprefix("i:").partition(":")
+    try:
+        shape = [int(word) for word in words.split(",")]
+        high = int(limit) if limit else 2
+        if min(shape) < 1 or not 1 <= high < 2**63:
+            raise ValueError(text)
+    except ValueError as error:
+        raise InputError(f"--input takes a shape such as 2,3,32,32 or i:2,16:1000, found '{text[:60]}'") from error
+    if math.prod(shape) > LARGEST:
+        raise InputError(f"--input {text[:60]} is too large; expected at most {LARGEST:,} entries")
+    generator = torch.Generator().manual_seed(0)
+    if whole:
+        return torch.randint(0, high, shape, generator=generator)
+    return torch.randn(shape, generator=generator)
 
 
 def kind_of(value: Any) -> str:

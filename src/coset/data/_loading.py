@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coset.data._checking import fetch_command, locate
 from coset.data._content import checksum
 from coset.data._content import verify as verify_part
 from coset.data._dataset import Dataset, Split
-from coset.data._folders import fetch_command, locate
 from coset.data._plain import Raw, read_plain
 from coset.data.catalog import Entry, lookup
 from coset.data.normalization import Normalization, apply_in_place, fit_array, identity

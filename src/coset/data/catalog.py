@@ -116,7 +116,7 @@ def _mnist(name: str, summary: str, classes: tuple[str, ...], address: str) -> E
         read=lambda root, _, read: read_mnist(root / name, read=read),
         classes=classes,
         parts=sources.parts(tuple(f"{name}/{file}" for file in sources.IDX_FILES)),
-        source=sources.idx_source(address, name),
+        source=sources.file_source(address, {f"{file}.gz": f"{name}/{file}.gz" for file in sources.IDX_FILES}),
     )
 
 
@@ -132,7 +132,7 @@ def _cifar(
         read=read,
         classes=classes,
         parts=sources.parts(files),
-        source=sources.cifar_source(archive, files),
+        source=sources.archive_source(sources.TORONTO, archive, {file: file for file in files}),
     )
 
 
@@ -146,7 +146,9 @@ def _uci(name: str, summary: str, train: int, test: int, features: int) -> Entry
         read=lambda root, split, read: read_uci(root / "uci" / name, split, read=read),
         splits=SPLITS,
         parts=sources.uci_parts(name),
-        source=sources.uci_source(name),
+        source=sources.file_source(
+            sources.UCI, {f"{name}/data/{file}": f"uci/{name}/{file}" for file in ("data.txt", *sources.UCI_INDICES)}
+        ),
     )
 
 
@@ -208,7 +210,11 @@ _ENTRIES = (
         shape=(1,),
         read=lambda root, _, read: read_snelson(root / "snelson", read=read),
         parts=sources.parts(tuple(f"snelson/{file}.dat" for file in sources.SNELSON_FILES), "numbers"),
-        source=sources.snelson_source(),
+        source=sources.archive_source(
+            sources.GATSBY,
+            "SPGP_dist.zip",
+            {f"SPGP_dist/{file}": f"snelson/{file}.dat" for file in sources.SNELSON_FILES},
+        ),
     ),
     _uci("bostonHousing", "prices of houses in suburbs of Boston", 455, 51, 13),
     _uci("concrete", "compressive strength of concrete", 927, 103, 8),

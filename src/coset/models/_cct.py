@@ -23,9 +23,9 @@ class Tokenizer(nn.Module):
     def __init__(self, in_channels: int, dim: int, kernel: int, layers: int) -> None:
         super().__init__()
         channels = [in_channels, *[_TOKENIZER_CHANNELS] * (layers - 1), dim]
-        stride, padding = _geometry(kernel)
         self.convolutions = nn.ModuleList(
-            nn.Conv2d(before, after, kernel, stride, padding, bias=False) for before, after in pairwise(channels)
+            nn.Conv2d(before, after, kernel, max(1, kernel // 2 - 1), kernel // 2, bias=False)
+            for before, after in pairwise(channels)
         )
         self.reset_parameters()
 
@@ -188,7 +188,9 @@ class CCT(nn.Module):
         self.tokenizer = Tokenizer(
             check_count("in_channels", in_channels), dim, kernel, check_count("convolutions", convolutions)
         )
-        tokens = _token_count(check_count("image_size", image_size), kernel, convolutions)
+        with torch.no_grad():
+            side = check_count("image_size", image_size)
+            tokens = self.tokenizer(torch.zeros(1, in_channels, side, side)).shape[1]
         if check_choice("positions", positions, ("sine", "learnable")) == "sine":
             self.register_buffer("positions", sinusoids(tokens, dim))
         else:
@@ -250,18 +252,3 @@ def sinusoids(tokens: int, dim: int) -> Tensor:
     rate = 10000.0 ** (-(index - index % 2) / dim)
     angle = torch.arange(tokens).unsqueeze(1) * rate
     return torch.where(index % 2 == 0, angle.sin(), angle.cos())
-
-
-def _geometry(kernel: int) -> tuple[int, int]:
-    """Stride and padding of a tokenizer convolution."""
-    return max(1, kernel // 2 - 1), kernel // 2
-
-
-def _token_count(image_size: int, kernel: int, convolutions: int) -> int:
-    """How many tokens the tokenizer makes of an image, from the sizes after each convolution and each pooling."""
-    stride, padding = _geometry(kernel)
-    side = image_size
-    for _ in range(convolutions):
-        side = (side + 2 * padding - kernel) // stride + 1
-        side = (side + 2 - 3) // 2 + 1
-    return side * side

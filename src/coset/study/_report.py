@@ -1,7 +1,5 @@
 """The results of a study as JSON, CSV, Markdown and text."""
 
-import csv
-import io
 import json
 import reprlib
 import shlex
@@ -146,15 +144,6 @@ def _table(name: str, content: Any) -> Table:
     if not all(isinstance(row, list) for row in rows):
         raise InputError(f"the table {reprlib.repr(name)} has rows that are not lists")
     return Table(columns, rows, caption)
-
-
-def table_csv(table: Table) -> str:
-    """A table as CSV: floats in full, an empty cell for None."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(table.columns)
-    writer.writerows(table.rows)
-    return buffer.getvalue()
 
 
 def page(run: StudyRun) -> str:
