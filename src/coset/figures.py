@@ -115,6 +115,11 @@ def save_figure(
     else:
         _check_labelled(numbers)
         content, table = {label: item.to_dict() for label, item in numbers.items()}, _stacked(numbers)
+    return write_files(figure, base, content, table)
+
+
+def write_files(figure: Figure, base: Path, content: Mapping[str, object], table: str) -> tuple[Path, ...]:
+    """Write the four files of a figure, with ``content`` as JSON and ``table``, which is CSV; see ``save_figure``."""
     try:
         text = json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     except (TypeError, ValueError) as error:

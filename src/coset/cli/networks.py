@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from coset.cli.examples import Choice
 from coset.cli.options import check_choice, parse_pairs
-from coset.errors import InputError
+from coset.errors import InputError, one_line
 
 if TYPE_CHECKING:
     import torch
@@ -129,8 +129,9 @@ def _blamed_on(name: str) -> Iterator[None]:
     except InputError:
         raise
     except (Exception, SystemExit) as error:
-        told = " ".join(str(error).split())
-        raise InputError(f"the model {name} could not be built: {type(error).__name__}: {told[:300]}") from error
+        raise InputError(
+            f"the model {name} could not be built: {type(error).__name__}: {one_line(error, 300)}"
+        ) from error
 
 
 def _example(text: str) -> "Tensor":

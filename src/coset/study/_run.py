@@ -20,7 +20,7 @@ from coset.errors import InputError
 from coset.store import Store
 from coset.study._discovery import find_study
 from coset.study._findings import Findings, is_name
-from coset.study._report import StudyRun, command, page, read_results, results_json
+from coset.study._report import StudyRun, command, page, read_results
 from coset.study._study import Context, Study
 
 _FILES = ("results.json", "figure.png", "figure.svg")
@@ -155,7 +155,8 @@ def _write_files(run: StudyRun, contents: Mapping[Path, bytes], stale: Iterable[
     results = run.folder / "results.json"
     _refuse_folders([*contents, *stale])
     with atomic_path(results) as part:
-        part.write_bytes(results_json(run).encode())
+        text = json.dumps(run.results(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        part.write_bytes(text.encode())
         with ExitStack() as others:
             for path, content in contents.items():
                 others.enter_context(atomic_path(path)).write_bytes(content)

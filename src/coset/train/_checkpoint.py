@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from coset._files.sealed import checksum, kind, read_sealed, write_sealed
-from coset.errors import InputError
+from coset.errors import InputError, one_line
 from coset.train._recipe import Recipe
 from coset.train._result import Epoch
 from coset.train.metrics import Metrics
@@ -143,8 +143,9 @@ def load_checkpoint(path: Path, identity: Identity, state: State) -> None:
         raise
     # With right checksums, but not as it would be written here: a part is missing or of another kind.
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
-        told = " ".join(repr(error).split())
-        raise InputError(f"checkpoint {path} is not one of a run: {told[:200]} in its content") from error
+        raise InputError(
+            f"checkpoint {path} is not one of a run: {one_line(repr(error), 200)} in its content"
+        ) from error
 
 
 def _restore(path: Path, tensors: dict[str, Tensor], content: dict[str, Any], identity: Identity, state: State) -> None:
