@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from coset._files.sealed import read_sealed, write_sealed
 from coset.checkpoints import read_checkpoint, write_checkpoint
-from coset.cli.input_files import _array
+from coset.cli.examples import _array
 from coset.data._content import Part, checksum, verify
+from coset.data._fetching import unpack
 from coset.data._idx import read_mnist
-from coset.data._raw import Raw
+from coset.data._plain import Raw
 from coset.data._tables import read_snelson, read_uci
-from coset.data._unpack import unpack
 from coset.data.cifar import read_cifar10, read_cifar100, read_slice
 from coset.distribution import (
     Delta,

@@ -33,27 +33,22 @@ __all__ = [
     "normalize_scales",
 ]
 
-_HOME = {
-    "Element": "coset.symmetry",
-    "InputError": "coset.errors",
-    "Symmetry": "coset.symmetry",
-    "align": "coset.alignment",
-    "align_many": "coset.alignment",
-    "barrier": "coset.landscape",
-    "discover": "coset.symmetry",
-    "infer_intertwiner": "coset.symmetry",
-    "intertwiner": "coset.symmetry",
-    "merge": "coset.alignment",
-    "normalize_scales": "coset.distribution",
+_HOMES = {
+    "alignment": ("align", "align_many", "merge"),
+    "distribution": ("normalize_scales",),
+    "errors": ("InputError",),
+    "landscape": ("barrier",),
+    "symmetry": ("Element", "Symmetry", "discover", "infer_intertwiner", "intertwiner"),
 }
 
 
 def __getattr__(name: str) -> Any:
     if name in ROOMS:
         return importlib.import_module(f"coset.{name}")
-    if name not in _HOME:
-        raise AttributeError(f"module 'coset' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"coset.{home}"), name)
+    raise AttributeError(f"module 'coset' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -38,7 +38,7 @@ def input_batches(data: Inputs, batch_size: int = BATCH_SIZE) -> Iterator[Tensor
 
     Of a loader's batches that are sequences (inputs, targets, …) the first part is taken. No data is an error.
     """
-    check_batch_size(batch_size)
+    check_count("batch_size", batch_size)
     if is_pair(data):
         data = data[0]
     if isinstance(data, Tensor):
@@ -55,7 +55,7 @@ def input_batches(data: Inputs, batch_size: int = BATCH_SIZE) -> Iterator[Tensor
 
 def labelled_batches(data: Labelled, batch_size: int = BATCH_SIZE) -> Iterator[tuple[Tensor, Tensor]]:
     """Inputs with their targets, batch by batch; a pair of tensors is cut into batches of ``batch_size``."""
-    check_batch_size(batch_size)
+    check_count("batch_size", batch_size)
     if is_pair(data):
         x, y = data
         if x.ndim == 0 or y.ndim == 0 or len(x) != len(y) or len(x) == 0:
@@ -73,7 +73,7 @@ def labelled_batches(data: Labelled, batch_size: int = BATCH_SIZE) -> Iterator[t
 
 def count_batches(data: Inputs, batch_size: int = BATCH_SIZE) -> int | None:
     """How many batches ``input_batches`` or ``labelled_batches`` gives; None for a loader that does not say."""
-    check_batch_size(batch_size)
+    check_count("batch_size", batch_size)
     if is_pair(data):
         data = data[0]
     if isinstance(data, Tensor):
@@ -101,11 +101,6 @@ def is_pair(data: Any) -> TypeGuard[tuple[Tensor, Tensor]]:
 
 def _cut(tensor: Tensor, batch_size: int) -> Iterator[Tensor]:
     return (tensor[start : start + batch_size] for start in range(0, len(tensor), batch_size))
-
-
-def check_batch_size(batch_size: int) -> None:
-    """Raise unless ``batch_size`` is a whole number ≥ 1."""
-    check_count("batch_size", batch_size)
 
 
 def _some(data: Any) -> Iterable[Any]:

@@ -4,13 +4,13 @@ INFRASTRUCTURE = ("errors", "callbacks", "_checks", "_values", "_files", "_show"
 """What every room may use; none of it knows of networks."""
 
 ROOMS = (
+    "running",
     "checkpoints",
     "data",
     "models",
     "train",
     "store",
     "symmetry",
-    "running",
     "geometry",
     "distribution",
     "alignment",

@@ -1,7 +1,10 @@
-"""Mappings that do not change: the parts of immutable values."""
+"""Parts of immutable values: mappings that do not change, and what tells whether two tensors are one."""
 
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
+
+import torch
+from torch import Tensor
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -26,3 +29,15 @@ class Frozen(Mapping[K, V]):
 
     def __repr__(self) -> str:
         return repr(self._items)
+
+
+def transformed_by_functorch(tensor: Tensor) -> bool:
+    """Whether ``tensor`` stands for many (vmap) or carries derivatives (grad, jvp): its values are not its own."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def memory_of(tensor: Tensor) -> tuple[object, ...]:
+    """What tells whether two tensors are one: their memory, or where there is none the object itself."""
+    if transformed_by_functorch(tensor) or tensor.data_ptr() == 0:
+        return ("object", id(tensor))
+    return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad)

@@ -19,12 +19,18 @@ from coset.data import Dataset, load
 from coset.distribution import MeanField
 from coset.errors import InputError
 from coset.landscape import Profiles, barrier, geodesic, predictive_on
-from coset.models import MLP
+from coset.models import MLP, build
 from coset.posterior import fit_mean_field, predictive, score
 from coset.running import outputs_with
 from coset.symmetry import Element, Symmetry, discover
 from coset.train import Recipe, fit
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WIDTHS = (64, 64)
+RECIPE = Recipe(epochs=30, batch_size=64, learning_rate=2e-3, optimizer="adam", schedule="linear")
+POSTERIOR = "posterior at T = 0.1, 128 draws"
 SAMPLES = 16
 POINTS = {"networks": 25, "posteriors": 13}
 """So many τ; each takes as many passes as there are draws."""
@@ -56,17 +62,7 @@ class Barrier:
     aligned_error: float
 
 
-def fit_posteriors(
-    model: nn.Module, digits: Dataset, starts: Mapping[str, Mapping[str, Tensor]], seed: int, show: bool | None
-) -> dict[str, MeanField]:
-    """By mean-field VI from each network, with a seed of its own."""
-    return {
-        name: fit_mean_field(model, digits.train, **VARIATIONAL, start=start, seed=seed + number, show=show).posterior
-        for number, (name, start) in enumerate(starts.items())
-    }
-
-
-def profiles_between(
+def _profiles_between(
     model: nn.Module, sym: Symmetry, digits: Dataset, a: Any, b: Any, points: int, seed: int, show: bool | None
 ) -> dict[str, Profiles]:
     """What happens on the geodesic from ``a`` to ``b``, networks or posteriors: naive, and after alignment."""
@@ -75,7 +71,7 @@ def profiles_between(
     return {way: barrier(geodesic(a, end), measures, points=points, show=show) for way, end in ends.items()}
 
 
-def barriers_of(between: str, found: Mapping[str, Profiles]) -> list[Barrier]:
+def _barriers_of(between: str, found: Mapping[str, Profiles]) -> list[Barrier]:
     """A row for the train and one for the test images."""
     rows = []
     for images in ("train", "test"):
@@ -83,14 +79,6 @@ def barriers_of(between: str, found: Mapping[str, Profiles]) -> list[Barrier]:
         doubts = [profile.barrier_error or 0.0 for profile in (naive, aligned)]
         rows.append(Barrier(between, images, naive.barrier, doubts[0], aligned.barrier, doubts[1]))
     return rows
-
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-WIDTHS = (64, 64)
-RECIPE = Recipe(epochs=30, batch_size=64, learning_rate=2e-3, optimizer="adam", schedule="linear")
-POSTERIOR = "posterior at T = 0.1, 128 draws"
 
 
 @dataclass(frozen=True)
@@ -150,7 +138,8 @@ def run_demo(out: str | os.PathLike[str], *, seed: int = 0, show: bool | None = 
         aligned = align(sym, a, b, seed=seed, show=False).aligned
         networks = {"A": a, "g·A": sym.act(g, a), "B": b, "B aligned": aligned}
         x, y = digits.test.x.double(), digits.test.y
-        logits = {name: _logits(model, params, x) for name, params in networks.items()}
+        with torch.no_grad():
+            logits = {name: outputs_with(model, params, x) for name, params in networks.items()}
         rows = tuple(
             Row(
                 name,
@@ -161,13 +150,16 @@ def run_demo(out: str | os.PathLike[str], *, seed: int = 0, show: bool | None = 
             )
             for name, params in networks.items()
         )
-        posteriors = fit_posteriors(model, digits, {"A": a, "B": b}, seed, show)
+        posteriors = {
+            name: fit_mean_field(model, digits.train, **VARIATIONAL, start=start, seed=own, show=show).posterior
+            for name, start, own in (("A", a, seed), ("B", b, seed + 1))
+        }
         predictions = _predictions(digits, model, {"network A": a, POSTERIOR: posteriors["A"]}, seed)
         profiles = {
-            between: profiles_between(model, sym, digits, pair["A"], pair["B"], POINTS[between], seed, show)
+            between: _profiles_between(model, sym, digits, pair["A"], pair["B"], POINTS[between], seed, show)
             for between, pair in (("networks", networks), ("posteriors", posteriors))
         }
-        barriers = tuple(row for between, found in profiles.items() for row in barriers_of(between, found))
+        barriers = tuple(row for between, found in profiles.items() for row in _barriers_of(between, found))
         # matplotlib takes long to import, and only this needs it.
         from coset.figures import render
 
@@ -196,8 +188,9 @@ def _train_two(digits: Dataset, seed: int, generator: torch.Generator, show: boo
     trained: list[dict[str, Tensor]] = []
     with progress("training two networks on digits", 2 * RECIPE.epochs, show=show) as bar:
         for number in range(2):
+            initial = int(torch.randint(2**31, (1,), generator=generator))
             result = fit(
-                _initial(digits.train.x.shape[1], digits.outputs, generator),
+                build("mlp", seed=initial, widths=WIDTHS, in_features=digits.shape[0], out_features=digits.outputs),
                 digits.train.x,
                 digits.train.y,
                 RECIPE,
@@ -220,17 +213,6 @@ def _predictions(
         scores = score(predictive(model, q, digits.test.x, y=digits.test.y, seed=seed, show=False))
         found.append(Prediction(name, scores["nll"], scores["accuracy"], scores["ece"]))
     return tuple(found)
-
-
-def _initial(inputs: int, outputs: int, generator: torch.Generator) -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))
-        return MLP(inputs, WIDTHS, outputs)
-
-
-def _logits(model: nn.Module, params: dict[str, Tensor], x: Tensor) -> Tensor:
-    with torch.no_grad():
-        return outputs_with(model, params, x)
 
 
 def _distance(params: dict[str, Tensor], reference: dict[str, Tensor]) -> float:

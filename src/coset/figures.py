@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from coset._files.atomic import require_writable, write_bytes
+from coset._show.tables import csv_table
 from coset.errors import InputError
 
 # Okabe and Ito's palette (2008), dark colours first; yellow is left out, for it fades on white.
@@ -114,6 +115,11 @@ def save_figure(
     else:
         _check_labelled(numbers)
         content, table = {label: item.to_dict() for label, item in numbers.items()}, _stacked(numbers)
+    return write_files(figure, base, content, table)
+
+
+def write_files(figure: Figure, base: Path, content: Mapping[str, object], table: str) -> tuple[Path, ...]:
+    """Write the four files of a figure, with ``content`` as JSON and ``table``, which is CSV; see ``save_figure``."""
     try:
         text = json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     except (TypeError, ValueError) as error:
@@ -140,9 +146,5 @@ def _stacked(numbers: Mapping[str, Numbers]) -> str:
     rows: list[dict[str, str]] = []
     for label, item in numbers.items():
         rows += [{"label": label, **row} for row in csv.DictReader(io.StringIO(item.to_csv()))]
-    columns = dict.fromkeys(column for row in rows for column in row)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    return csv_table(columns, [[row.get(column) for column in columns] for row in rows])

@@ -13,7 +13,7 @@ import pytest
 from small_datasets import ONE, TWO, register, sha256
 
 from coset.data._content import Part, checksum
-from coset.data._raw import Raw
+from coset.data._plain import Raw
 from coset.data._sources import Download, Source
 from coset.data.catalog import CATALOG, Entry
 from coset.data.cifar import write_slice

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coset.data._raw import Raw
+from coset.data._plain import Raw
 from coset.data.cifar import (
     SLICE_ARRAYS,
     read_arrays,

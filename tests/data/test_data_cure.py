@@ -9,8 +9,8 @@ from small_datasets import listing
 
 from coset.cli import main
 from coset.data import available, check, fetch, load
+from coset.data._checking import fetch_command
 from coset.data._content import Part, checksum
-from coset.data._folders import fetch_command
 from coset.data._sources import Download, Source
 from coset.data.catalog import CATALOG
 from coset.data.cifar import read_cifar10

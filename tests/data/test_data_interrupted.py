@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from small_datasets import ONE, TWO, listing, register, sha256, tar
 
-from coset.data import _unpack as unpack
+from coset.data import _fetching as unpack
 from coset.data import fetch
 from coset.data._content import Part
 from coset.data._sources import Download

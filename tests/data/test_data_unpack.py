@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coset.data import _unpack as unpacking
-from coset.data._unpack import is_archive, unpack
+from coset.data import _fetching as unpacking
+from coset.data._fetching import is_archive, unpack
 from coset.errors import InputError
 
 FILES = (("box/one.bin", "out/one.bin"), ("box/two.bin", "out/2.bin"))

@@ -9,8 +9,7 @@ from torch.nn import functional as F
 
 from coset.errors import InputError
 from coset.models import CCT, SelfAttention, describe, example_input
-from coset.models._attention import StochasticDepth
-from coset.models._cct import sinusoids
+from coset.models._cct import StochasticDepth, sinusoids
 
 SMALL = {"dim": 8, "depth": 2, "heads": 2, "image_size": 12}
 

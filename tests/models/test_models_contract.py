@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from coset.models import build, example_input
-from coset.models._attention import StochasticDepth
+from coset.models._cct import StochasticDepth
 
 SMALL: dict[str, tuple[str, dict[str, object]]] = {
     "mlp": ("mlp", {"in_features": 12, "widths": (8, 6), "out_features": 3}),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from coset.errors import InputError
 from coset.models import build
 from coset.train import Moment, Recipe, fit
-from coset.train._identity import Identity, differences
+from coset.train._checkpoint import Identity, differences
 
 RECIPE = Recipe(epochs=3, batch_size=8, learning_rate=0.05)
 GENERATOR = torch.Generator().manual_seed(0)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch.nn import functional
 
-from coset.train._mix import Mix, beta_quantile, cut_box, draw_mixes, mix_inputs, mix_values
+from coset.train.augment import Mix, beta_quantile, cut_box, draw_mixes, mix_inputs, mix_values
 
 unit = st.floats(0, 1, exclude_max=True)
 

@@ -16,8 +16,7 @@ from torch.nn import functional
 
 from coset.errors import InputError
 from coset.train import Moment, Recipe, evaluate, fit
-from coset.train._mix import draw_mixes, mix_inputs
-from coset.train.augment import AUGMENTATIONS, move
+from coset.train.augment import AUGMENTATIONS, draw_mixes, mix_inputs, move
 from coset.train.randomness import stream, stream_seed
 from coset.train.schedule import learning_rate
 

@@ -52,24 +52,24 @@ def locked(path: Path, what: str) -> Iterator[None]:
 
 
 @contextmanager
-def locked_if_free(path: Path) -> Iterator[bool]:
-    """Hold ``path`` as a lock unless another holds it, and say whether it is held; never wait."""
-    lock = _lock(path)
+def locked_if_free(path: Path, *, keep: bool = False) -> Iterator[bool]:
+    """Hold ``path`` as a lock unless another holds it, and say whether it is held; never wait.
+
+    The lock file is removed when it is freed, unless ``keep``.
+    """
+    lock = _lock(path, keep=keep)
     free = _taken(lock, path, seconds=0)
     try:
         yield free
     finally:
         if free:
-            _release(lock, path)
+            _release(lock, path, keep=keep)
 
 
 def remove_if_free(path: Path, *, dry_run: bool = False) -> bool:
     """Remove the lock file ``path`` unless somebody holds it; say whether it was (or would be) removed."""
-    lock = _lock(path, keep=dry_run)
-    free = _taken(lock, path, seconds=0)
-    if free:
-        _release(lock, path, keep=dry_run)
-    return free
+    with locked_if_free(path, keep=dry_run) as free:
+        return free
 
 
 def _lock(path: Path, *, keep: bool = False) -> FileLock:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from coset._files.atomic import atomic_path, parse_json
 from coset._files.tensors import read_tensors, write_tensors
-from coset.errors import InputError
+from coset.errors import InputError, one_line
 
 TEXTS = "texts"
 """Under this the content holds the checksums of the texts beside it."""
@@ -112,18 +112,15 @@ def kind(tensor: Tensor) -> str:
 
 def _check_tensors(where: str, tensors: Mapping[str, Tensor], written: Mapping[str, int]) -> None:
     """The tensors of the file must be those that were written, bit by bit."""
+    # Names from a file may be anything.
     for name, expected in written.items():
+        told = one_line(name, 200)
         if name not in tensors:
-            raise InputError(f"{where} is damaged: it lacks {_one_line(name)}")
+            raise InputError(f"{where} is damaged: it lacks {told}")
         if checksum(tensors[name]) != expected:
-            raise InputError(f"{where} is damaged: {_one_line(name)} does not have the checksum it was written with")
+            raise InputError(f"{where} is damaged: {told} does not have the checksum it was written with")
     for name in tensors.keys() - written.keys():
-        raise InputError(f"{where} is damaged: it has {_one_line(name)}, which was not written")
-
-
-def _one_line(name: str) -> str:
-    """A name from a file, which may be anything."""
-    return " ".join(name.split())[:200]
+        raise InputError(f"{where} is damaged: it has {one_line(name, 200)}, which was not written")
 
 
 def checksum_key(key: str) -> str:

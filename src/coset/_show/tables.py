@@ -1,4 +1,4 @@
-"""Tables as plain text, for terminals, pipes and files alike."""
+"""Tables as plain text, for terminals, pipes and files alike, and as CSV."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Col
 
 
 def csv_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """CSV with a heading, for other programs: numbers as exact as they are."""
+    """CSV under a heading, for other programs: floats in full, an empty cell for None."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from coset.checkpoints.reading import Checkpoint
+from coset._values import memory_of
+from coset.checkpoints.reading import Checkpoint, listed
 from coset.errors import InputError
 
 _SHOWN = 3
@@ -24,9 +25,9 @@ def match_checkpoint(checkpoint: Checkpoint, state: Mapping[str, Tensor], what: 
     unexpected = [name for name in found if name not in state]
     problems = []
     if missing:
-        problems.append(f"it lacks {_some(missing)}")
+        problems.append(f"it lacks {listed(missing, _SHOWN)}")
     if unexpected:
-        problems.append(f"{what} does not have its {_some(unexpected)}")
+        problems.append(f"{what} does not have its {listed(unexpected, _SHOWN)}")
     shapes = [
         f"{name!r} is {tuple(found[name].shape)} where {tuple(tensor.shape)} is expected"
         for name, tensor in state.items()
@@ -64,8 +65,7 @@ def _ties(state: Mapping[str, Tensor]) -> list[list[str]]:
     names: dict[object, list[str]] = {}
     for name, tensor in state.items():
         if tensor.numel():  # empty tensors may share the null pointer without being tied
-            place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-            names.setdefault(place, []).append(name)
+            names.setdefault(memory_of(tensor), []).append(name)
     return [group for group in names.values() if len(group) > 1]
 
 
@@ -94,8 +94,3 @@ def _hint(found: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
                 return f"; its names fit without {prefix!r}: choose that with strip_prefix (--strip-prefix {prefix})"
             return f"; its names lack the prefix {prefix!r}"
     return ""
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(f"{name!r}" for name in names[:_SHOWN])
-    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

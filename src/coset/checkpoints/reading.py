@@ -5,7 +5,7 @@ import os
 import pickle
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,14 +109,14 @@ def _state_dict(content: Any, key: str | None, where: Path) -> Mapping[Any, Any]
     if key is not None:
         chosen = content.get(key)
         if not isinstance(chosen, Mapping):
-            found = f"a {type(chosen).__name__} there" if key in content else f"only {_listed(content)}"
+            found = f"a {type(chosen).__name__} there" if key in content else f"only {listed(content)}"
             raise InputError(f"{where} has no state dict under {key!r}, {found}")
         return chosen
     parts = [name for name, value in content.items() if _is_state_dict(value)]
     if not parts:
         return content
     if len(parts) > 1 or parts[0] not in USUAL_KEYS:
-        raise InputError(f"{where} holds tensors under {_listed(parts)}; choose with key (--key) which are meant")
+        raise InputError(f"{where} holds tensors under {listed(parts)}; choose with key (--key) which are meant")
     chosen = content[parts[0]]
     assert isinstance(chosen, Mapping)
     return chosen
@@ -160,6 +160,7 @@ def _stripped(params: Mapping[str, Tensor], prefix: str, where: Path) -> dict[st
     return {name.removeprefix(prefix): tensor for name, tensor in params.items()}
 
 
-def _listed(names: Any, limit: int = 4) -> str:
+def listed(names: Iterable[Any], limit: int = 4) -> str:
+    """The first names, and how many more there are."""
     known = [f"{name!r}" for name in names]
     return ", ".join(known[:limit]) + (f" and {len(known) - limit} more" if len(known) > limit else "")

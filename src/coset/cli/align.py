@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import coset.cli.options as given
-from coset.cli.examples import choose
-from coset.cli.models import gathered
+from coset.cli.examples import choose, load_examples
 from coset.cli.networks import Networks, Source, method_options, moved_units, read_networks, written_by
-from coset.cli.printing import print_json, show_table
+from coset.cli.printing import print_json, show_end, show_table
 from coset.errors import InputError
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def align(
     from coset.checkpoints import as_stored, output_file, write_checkpoint
 
     choice = choose(data, split, limit, mean, std, seed)
-    settings = gathered(setting, gauge=gauge, scales=scales, objective=objective)
+    settings = given.gathered(setting, gauge=gauge, scales=scales, objective=objective)
     known = method_options(method, settings, choice)
     if choice is not None and "data" not in known:
         raise InputError(f"the method {method} looks at weights only; leave --data out")
@@ -69,10 +68,11 @@ def align(
             stack.enter_context(output_file(element, [*inputs, out]))
         given.check_formats({"--out": out, "--element": element})
         source = Source(model, option, shapes, symmetry, key, strip_prefix)
-        networks = read_networks([reference, other], source, choice)
+        networks = read_networks([reference, other], source)
         needed: dict[str, Any] = {"model": networks.model, "seed": seed}
         if choice is not None:
-            needed |= {"data": networks.examples, "criterion": choice.criterion}
+            examples = load_examples(choice, networks.inputs, networks.dtype)
+            needed |= {"data": examples, "criterion": choice.criterion}
         options = {name: value for name, value in needed.items() if name in known} | settings
         a, b = networks.params
         result = align_networks(networks.symmetry, a, b, method, **options)
@@ -146,6 +146,5 @@ def _show(told: dict[str, Any], out: Path) -> None:
     for what in ("scaled", "flipped"):
         if told[what]:
             print(f"{what} besides: {', '.join(told[what])}")
-    for note in told["notes"]:
-        print(f"note: {note}")
+    show_end(told)
     print(f"weights: {out}")

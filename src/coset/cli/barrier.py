@@ -1,10 +1,7 @@
 """``coset barrier``."""
 
-import csv
-import io
 from collections.abc import Mapping
 from contextlib import ExitStack
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,17 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import coset.cli.options as given
-from coset.cli.between import Asked, Found, check_asked, joinable, measure
-from coset.cli.ends import NETWORK, Ends, read_ends
+from coset._show.tables import csv_table
+from coset.cli.between import Asked, Ends, Found, check_asked, measure, read_ends
 from coset.cli.examples import Choice, chosen
 from coset.cli.figure_files import reserve_figure, told_inputs, write_figure
-from coset.cli.models import gathered
-from coset.cli.networks import Source
-from coset.cli.printing import decimals, print_json, show_table
+from coset.cli.networks import NETWORK, Source, kind_of
+from coset.cli.printing import decimals, print_json, show_end, show_table
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from coset.landscape import Profile, Profiles
 
 
@@ -81,7 +75,9 @@ def barrier(
     coset barrier a.safetensors b.safetensors --model resnet20 --data cifar10 --renormalize refresh --out barrier
     coset barrier q0.safetensors q1.safetensors --model mlp --option widths=[64,64] --data mnist --samples 16
     """
-    settings = gathered(setting, gauge=gauge, scales=scales, objective=objective)
+    from coset.landscape import plot_barriers
+
+    settings = given.gathered(setting, gauge=gauge, scales=scales, objective=objective)
     asked = Asked(path, points, tolerance, samples, method, renormalize, align, settings, seed)
     given.check_counts({"--points": (points, 2), "--samples": (samples, 1), "--limit": (limit, 1)})
     choice = chosen(data, "train", limit, mean, std, seed)
@@ -90,11 +86,10 @@ def barrier(
         inputs = [start, end, *([symmetry] if symmetry else [])]
         reserve_figure(out, inputs, stack)
         source = Source(model, option, shapes, symmetry, key, strip_prefix)
-        symmetric = asked.aligned or renormalize != "none"
-        ends = read_ends((start, end), source, choice, likelihood, joinable(asked), symmetric=symmetric)
+        ends = read_ends((start, end), source, choice, likelihood, asked)
         found = measure(ends, asked, choice, known)
         told = _told(found, ends, asked, choice, source)
-        told["files"] = write_figure(out, partial(_drawn, found.profiles), told, _lines(found.profiles))
+        told["files"] = write_figure(out, lambda: plot_barriers(found.profiles), told, _lines(found.profiles))
     if as_json:
         print_json(told)
     else:
@@ -103,10 +98,11 @@ def barrier(
 
 def _told(found: Found, ends: Ends, asked: Asked, choice: Choice, source: Source) -> dict[str, Any]:
     """How the numbers came about, and all of them: for machines, and the file of numbers."""
+    kind = kind_of(ends.read.values[0])
     return {
         "coset": version("coset"),
-        "inputs": told_inputs(ends.checkpoints),
-        "kind": ends.kind,
+        "inputs": told_inputs(ends.read.checkpoints),
+        "kind": kind,
         "model": source.model,
         "options": list(source.options or ()),
         "data": {
@@ -119,7 +115,7 @@ def _told(found: Found, ends: Ends, asked: Asked, choice: Choice, source: Source
         "path": asked.path,
         "points": asked.points,
         "tolerance": asked.tolerance,
-        "samples": None if ends.kind == NETWORK and asked.path == "geodesic" else asked.samples,
+        "samples": None if kind == NETWORK and asked.path == "geodesic" else asked.samples,
         "method": asked.method if asked.aligned else None,
         "settings": dict(asked.settings),
         "renormalize": asked.renormalize,
@@ -132,25 +128,16 @@ def _told(found: Found, ends: Ends, asked: Asked, choice: Choice, source: Source
 
 def _lines(ways: "Mapping[str, Profiles]") -> str:
     """A line for each way and τ; a column for each functional, and one for its standard errors if it has some."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     noisy = {name for profiles in ways.values() for name, one in profiles.items() if any(one.errors or ())}
-    for number, (way, profiles) in enumerate(ways.items()):
+    rows: list[list[object]] = []
+    for way, profiles in ways.items():
         columns: dict[str, tuple[float | None, ...]] = {"tau": profiles.taus}
         for name, profile in profiles.items():
             columns[name] = profile.values
             if name in noisy:
                 columns[f"{name}, standard error"] = profile.errors or (None,) * len(profiles.taus)
-        if number == 0:
-            writer.writerow(["way", *columns])
-        writer.writerows([way, *numbers] for numbers in zip(*columns.values(), strict=True))
-    return text.getvalue()
-
-
-def _drawn(profiles: "Mapping[str, Profiles]") -> "Figure":
-    from coset.landscape import plot_barriers
-
-    return plot_barriers(profiles)
+        rows += [[way, *numbers] for numbers in zip(*columns.values(), strict=True)]
+    return csv_table(["way", *columns], rows)
 
 
 def _show(found: Found, told: dict[str, Any], asked: Asked) -> None:
@@ -173,10 +160,7 @@ def _show(found: Found, told: dict[str, Any], asked: Asked) -> None:
             for way, profiles in found.profiles.items()
         ]
         show_table(columns, rows, title, right=range(1, len(columns)))
-    for note in found.notes:
-        print(f"note: {note}")
-    if told["files"]:
-        print(f"written: {', '.join(told['files'])}")
+    show_end(told)
 
 
 def _nats(profile: "Profile") -> list[str]:

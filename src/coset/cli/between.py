@@ -1,17 +1,21 @@
-"""What is measured between two ends, naive and aligned, and whether it can be."""
+"""Two ends of a path from files, networks or posteriors, and what is measured between them, naive and aligned."""
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coset.cli.ends import Ends
-from coset.cli.examples import Choice
-from coset.cli.networks import method_options, moved_units
+from coset.cli.examples import Choice, load_examples
+from coset.cli.networks import Networks, Source, method_options, moved_units, read_networks
+from coset.cli.options import check_choice
 from coset.errors import InputError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from coset.landscape import Profiles
+    from coset.posterior.likelihoods import Likelihood
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,18 @@ class Asked:
         return self.align is not False
 
 
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """Two networks, or posteriors of one class, with what a path between them is measured with.
+
+    ``splits``: inputs and targets of each part of the data that has examples.
+    """
+
+    read: Networks
+    splits: dict[str, tuple["Tensor", "Tensor"]]
+    likelihood: "Likelihood"
+
+
 @dataclass(frozen=True)
 class Found:
     """``profiles`` of "naive" and "aligned"; ``alignment``: what it did, None without; ``notes`` for the user."""
@@ -48,32 +64,81 @@ def check_asked(asked: Asked, choice: Choice) -> set[str]:
     from coset.alignment.merging import RENORMALIZATIONS
     from coset.landscape import PATHS
 
-    if asked.path not in PATHS:
-        raise InputError(f"--path is '{asked.path}', expected one of {', '.join(PATHS)}")
-    if asked.renormalize not in RENORMALIZATIONS:
-        raise InputError(f"--renormalize is '{asked.renormalize}', expected one of {', '.join(RENORMALIZATIONS)}")
+    check_choice("--path", asked.path, PATHS)
+    check_choice("--renormalize", asked.renormalize, RENORMALIZATIONS)
     if asked.renormalize != "none" and asked.path != "geodesic":
         raise InputError(f"--renormalize {asked.renormalize} is for averages of A and B; --path {asked.path} has none")
     if asked.tolerance is not None and not 0 < asked.tolerance < math.inf:
         raise InputError(f"--tolerance is {asked.tolerance}; expected a number > 0")
-    if not asked.aligned and asked.settings:
-        raise InputError(f"with --no-align there is no alignment that could have the setting '{min(asked.settings)}'")
-    return method_options(asked.method, asked.settings, choice)
+    return method_options(asked.method, asked.settings, choice, align=asked.aligned)
 
 
-def joinable(asked: Asked) -> Callable[[Any, Any], object]:
-    """A check that two networks can be joined, and aligned and averaged where that is asked for."""
+def read_ends(files: tuple[Path, Path], source: Source, choice: Choice, likelihood: str | None, asked: Asked) -> Ends:
+    """Read and check everything before anything long is computed; the symmetry is discovered last, if it is needed."""
+    chosen = _likelihood(likelihood, choice)
+    read = read_networks(files, source, posteriors=True)
+    a, b = read.values
+    try:
+        _check_joinable(a, b, asked)
+    except InputError as error:
+        raise InputError(f"no path from {files[0]} to {files[1]}: {error}") from error
+    ends = Ends(read, _splits(choice, read), chosen)
+    _check_outputs(ends, f"--data {choice.name} does not suit the model {source.model}")
+    return ends
+
+
+def _check_joinable(a: Any, b: Any, asked: Asked) -> None:
+    """Raise unless two networks can be joined, and aligned and averaged where that is asked for."""
     from coset.distribution import Gaussian, LowRank, MeanField
     from coset.landscape import PATHS
 
-    def check(a: Any, b: Any) -> None:
-        if asked.aligned and not isinstance(a, Mapping | MeanField | Gaussian | LowRank):
-            raise InputError(f"a {type(a).__name__} cannot be aligned; measure it as it is with --no-align")
-        if asked.renormalize != "none" and not isinstance(a, Mapping | MeanField):
-            raise InputError(f"--renormalize {asked.renormalize} is for networks and mean-field posteriors")
-        PATHS[asked.path](a, b)
+    if asked.aligned and not isinstance(a, Mapping | MeanField | Gaussian | LowRank):
+        raise InputError(f"a {type(a).__name__} cannot be aligned; measure it as it is with --no-align")
+    if asked.renormalize != "none" and not isinstance(a, Mapping | MeanField):
+        raise InputError(f"--renormalize {asked.renormalize} is for networks and mean-field posteriors")
+    PATHS[asked.path](a, b)
 
-    return check
+
+def _splits(choice: Choice, read: Networks) -> dict[str, tuple["Tensor", "Tensor"]]:
+    from coset.data.catalog import lookup
+
+    entry = lookup(choice.name)
+    parts = [part for part, count in (("train", entry.train), ("test", entry.test)) if count]
+    return {part: load_examples(replace(choice, part=part), read.inputs, read.dtype) for part in parts}
+
+
+def _likelihood(name: str | None, choice: Choice) -> "Likelihood":
+    """By its name, or Gaussian noise of a given deviation; None: what the data ask for."""
+    from coset.data.catalog import lookup
+    from coset.posterior.likelihoods import LIKELIHOODS, GaussianNoise
+
+    task = lookup(choice.name).task
+    if name is None:
+        name = "categorical" if task == "classification" else "learned-noise"
+    try:
+        found = LIKELIHOODS[name] if name in LIKELIHOODS else GaussianNoise(float(name))
+    except (ValueError, InputError) as error:
+        expected = f"{', '.join(LIKELIHOODS)}, or the deviation of Gaussian noise, a number > 0"
+        raise InputError(f"--likelihood is '{name}'; expected {expected}") from error
+    if found.task != task:
+        raise InputError(f"--likelihood {name} is for {found.task}; --data {choice.name} is for {task}")
+    return found
+
+
+def _check_outputs(ends: Ends, complaint: str) -> None:
+    """Raise unless the outputs of the model suit the targets."""
+    import torch
+
+    from coset.running import outputs_with, suited, whole_weights
+
+    weights = whole_weights(ends.read.model, ends.read.params[0])
+    for part, (x, y) in ends.splits.items():
+        with torch.no_grad():
+            outputs = outputs_with(ends.read.model, weights, suited(x[:2], weights))
+        try:
+            ends.likelihood.fit_targets(y, outputs, f"the {part} part")
+        except InputError as error:
+            raise InputError(f"{complaint}: {error}") from error
 
 
 def measure(ends: Ends, asked: Asked, choice: Choice, known: set[str]) -> Found:
@@ -82,21 +147,20 @@ def measure(ends: Ends, asked: Asked, choice: Choice, known: set[str]) -> Found:
     from coset.landscape import PATHS, predictive_on
     from coset.landscape import barrier as follow
 
-    a, b = ends.networks
+    model, (a, b) = ends.read.model, ends.read.values
     pairs = {} if asked.align is True else {"naive": (a, b)}
     alignment: dict[str, Any] | None = None
     notes: list[str] = []
     if asked.aligned:
-        assert ends.symmetry is not None
-        needed = {"model": ends.model, "seed": asked.seed, "data": ends.splits["train"], "criterion": choice.criterion}
+        needed = {"model": model, "seed": asked.seed, "data": ends.splits["train"], "criterion": choice.criterion}
         options = {name: value for name, value in needed.items() if name in known} | dict(asked.settings)
-        result = align(ends.symmetry, a, b, asked.method, **options)
+        result = align(ends.read.symmetry, a, b, asked.method, **options)
         pairs["aligned"] = (a, result.aligned)
         moved = sum(moved_units(result.element).values())
         alignment = {"before": result.history[0], "after": result.objective, "moved": moved}
         notes += result.notes
     draws: dict[str, Any] = {"samples": asked.samples, "seed": asked.seed, **ends.splits}
-    measures = predictive_on(ends.model, likelihood=ends.likelihood, **draws)
+    measures = predictive_on(model, likelihood=ends.likelihood, **draws)
     functionals = {name: item for name, item in measures.items() if not name.endswith("expected loss")}
     profiles = {}
     for way, pair in pairs.items():
@@ -111,8 +175,7 @@ def _renormalized(ends: Ends, pair: tuple[Any, Any], asked: Asked, notes: list[s
     from coset.alignment import merge
     from coset.alignment.merging import options_of
 
-    assert ends.symmetry is not None
-    sym = ends.symmetry
+    sym = ends.read.symmetry
     data = ends.splits["train"][0] if "data" in options_of(asked.renormalize) else None
 
     def at(point: Any, tau: float) -> Any:
@@ -122,7 +185,7 @@ def _renormalized(ends: Ends, pair: tuple[Any, Any], asked: Asked, notes: list[s
             weights=(1 - tau, tau),
             align=False,
             renormalize=asked.renormalize,
-            model=ends.model,
+            model=ends.read.model,
             data=data,
             seed=asked.seed,
             show=False,

@@ -15,7 +15,7 @@ from coset.cli.merge import merge
 from coset.cli.overview import demo, version
 from coset.cli.store import store_app
 from coset.cli.study import study_app
-from coset.errors import InputError
+from coset.errors import InputError, one_line
 
 app = typer.Typer(
     help="Neural networks modulo their symmetries.",
@@ -64,5 +64,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _complain(message: str) -> int:
-    print("coset: " + " ".join(message.split()), file=sys.stderr)
+    print(f"coset: {one_line(message)}", file=sys.stderr)
     return 2

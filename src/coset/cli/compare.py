@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import coset.cli.options as given
-from coset.cli.compared import Compared, Sides, find_layers, lines_of, read_sides
-from coset.cli.examples import Choice, chosen
+from coset._show.tables import csv_table
+from coset.cli.examples import SUFFIXES, Choice, chosen, load_inputs
 from coset.cli.figure_files import reserve_figure, told_inputs, write_figure
-from coset.cli.input_files import SUFFIXES
-from coset.cli.networks import Source
-from coset.cli.printing import decimals, print_json, show_table
+from coset.cli.networks import Networks, Source, read_networks
+from coset.cli.printing import decimals, print_json, show_end, show_table
 from coset.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from torch import Tensor
 
-    from coset.represent import Interval, NetworkComparison
+    from coset.checkpoints import Checkpoint
+    from coset.represent import Interval, NetworkComparison, UnitGroup
     from coset.represent.similarity import LayerPair
 
 
@@ -84,31 +85,146 @@ def compare(
         reserve_figure(out, [first, second, *files, *([symmetry] if symmetry else [])], stack)
         source = Source(model, option, shapes, symmetry, key, strip_prefix)
         other = None if model_b is None else Source(model_b, option_b, shapes, None, key, strip_prefix)
-        sides = read_sides((first, second), source, other, choice)
-        compared = find_layers(sides, layers, layers_b)
-        found = compared.measure(seed=seed, draws=draws)
-        told = _told(found, compared, sides, choice, (source, other or source), seed, draws)
-        told["files"] = write_figure(out, partial(_drawn, found), told, lines_of(found))
+        sides = _read_sides((first, second), source, other, choice)
+        groups, notes = _find_layers(sides, layers, layers_b)
+        found = _measure(sides, groups, seed=seed, draws=draws)
+        told = _told(found, sides, choice, seed, draws) | {"notes": notes}
+        told["files"] = write_figure(out, lambda: _drawn(found), told, _lines(found))
     if as_json:
         print_json(told)
     else:
         _show(found, told)
 
 
-def _told(
-    found: "NetworkComparison",
-    compared: Compared,
-    sides: Sides,
-    choice: Choice,
-    sources: tuple[Source, Source],
-    seed: int,
-    draws: int,
-) -> dict[str, Any]:
+@dataclass(frozen=True, eq=False)
+class _Sides:
+    """Two networks and the inputs that both are run on; of one model they are the two networks of ``first``."""
+
+    first: Networks
+    second: Networks
+    inputs: tuple["Tensor", "Tensor"]
+
+    @property
+    def checkpoints(self) -> tuple["Checkpoint", "Checkpoint"]:
+        """The files of A and B."""
+        return self.first.checkpoints[0], self.second.checkpoints[-1]
+
+
+def _read_sides(files: tuple[Path, Path], source: Source, other: Source | None, choice: Choice) -> _Sides:
+    """Read and check files, models and data; ``other``: the model of B, None if it is that of A."""
+    if other is None:
+        read = read_networks(files, source)
+        x = load_inputs(choice, read.inputs, read.dtype)
+        return _Sides(read, read, (x, x))
+    first, second = read_networks(files[:1], source), read_networks(files[1:], other)
+    x, y = (load_inputs(choice, side.inputs, side.dtype) for side in (first, second))
+    return _Sides(first, second, (x, y))
+
+
+_Groups = tuple[dict[str, "UnitGroup"], dict[str, "UnitGroup"]]
+"""The layers of A and of B that are compared, with the group of each."""
+
+
+def _find_layers(sides: _Sides, layers: str | None, layers_b: str | None) -> tuple[_Groups, list[str]]:
+    """The layers to compare, checked by a run of the networks, and then their groups by the symmetry of the models.
+
+    ``layers``, ``layers_b``: names separated by commas. Layers that nobody named are left out, with a note,
+    if they have no group.
+    """
+    from coset.represent import layer_groups
+    from coset.represent.layer_choice import groups_of_comparable
+
+    ends = ((sides.first, layers, sides.inputs[0]), (sides.second, layers_b or layers, sides.inputs[1]))
+    names = [_chosen(*end) for end in ends[: 1 if sides.first is sides.second else 2]]
+    if len(names[0]) != len(names[-1]):
+        raise InputError(
+            f"{len(names[0])} layers of A and {len(names[-1])} of B are named ({', '.join(names[0])}; "
+            f"{', '.join(names[-1])}); expected pairs: say which with --layers and --layers-b"
+        )
+    groups, refused = [], []
+    for (side, text, inputs), own in zip(ends, names, strict=False):
+        sym = side.symmetry
+        if text is None:
+            found, why = groups_of_comparable(sym, side.model, own, inputs)
+        else:
+            found, why = layer_groups(sym, side.model, own, inputs), {}
+        groups.append(found)
+        refused.append(why)
+    pairs = list(zip(names[0], names[-1], strict=True))
+    kept = [(x, y) for x, y in pairs if x in groups[0] and y in groups[-1]]
+    if not kept:
+        raise InputError("no pair of layers has a group in both networks; say which with --layers and --layers-b")
+    notes = [f"left out: {reason}" for why in refused for reason in why.values()]
+    return ({x: groups[0][x] for x, _ in kept}, {y: groups[-1][y] for _, y in kept}), notes
+
+
+def _chosen(side: Networks, text: str | None, inputs: "Tensor") -> tuple[str, ...]:
+    """The layers that are named, or those before weights; raises unless a pass calls each of them once."""
+    from coset.represent import features, layers_before_weights
+    from coset.represent.layer_choice import matching_layers
+
+    if text is None:
+        return layers_before_weights(side.model, side.inputs[0])
+    words = [word.strip() for word in text.split(",")]
+    if not all(words):
+        raise InputError(f"--layers is '{text}'; expected names of layers separated by commas")
+    names = matching_layers(side.model, words, side.inputs[0])
+    features(side.model, inputs[:2], names, params=side.params[0], show=False)
+    return names
+
+
+def _measure(sides: _Sides, groups: _Groups, *, seed: int, draws: int) -> "NetworkComparison":
+    """Run both networks and compare them in the layers of ``groups``."""
+    from coset.represent import compare_networks
+
+    return compare_networks(
+        sides.first.model,
+        sides.second.model,
+        sides.inputs[0],
+        *groups,
+        inputs_y=sides.inputs[1],
+        params_x=sides.first.params[0],
+        params_y=sides.second.params[-1],
+        seed=seed,
+        draws=draws,
+        called=("A", "B"),
+    )
+
+
+def _lines(found: "NetworkComparison") -> str:
+    """A line of CSV for each layer of A with each of B; more is known of those that were compared one by one."""
+    matrices = found.matrices
+    known: dict[tuple[str, str], dict[str, float]] = {}
+    for pair in found.pairs:
+        row = known.setdefault((pair.layer_x, pair.layer_y), {})
+        for measure, intervals in (("CKA", pair.cka), ("Procrustes", pair.procrustes)):
+            for way, one in intervals.items():
+                if one is not None:
+                    ends = {"": one.value, ", low": one.low, ", high": one.high}
+                    row |= {f"{measure}, {way}{end}": value for end, value in ends.items()}
+    columns = dict.fromkeys(name for way in matrices for name in (f"CKA, {way}", f"CKA, {way}, kernel"))
+    columns |= dict.fromkeys(name for row in known.values() for name in row)
+    rows: list[list[object]] = []
+    for i, x in enumerate(matrices["own"].layers_x):
+        for j, y in enumerate(matrices["own"].layers_y):
+            values: dict[str, float | str] = {}
+            for way, matrix in matrices.items():
+                assert matrix.kernels is not None
+                values |= {f"CKA, {way}": float(matrix.similarity[i, j]), f"CKA, {way}, kernel": matrix.kernels[i][j]}
+            values |= known.get((x, y), {})
+            rows.append([x, y, *(values.get(name) for name in columns)])
+    return csv_table(["layer of A", "layer of B", *columns], rows)
+
+
+def _told(found: "NetworkComparison", sides: _Sides, choice: Choice, seed: int, draws: int) -> dict[str, Any]:
     """How the numbers came about, and all of them: for machines, and the file of numbers."""
     return {
         "coset": version("coset"),
         "inputs": told_inputs(sides.checkpoints),
-        "models": [{"model": source.model, "options": list(source.options or ())} for source in sources],
+        "models": [
+            {"model": side.source.model, "options": list(side.source.options or ())}
+            for side in (sides.first, sides.second)
+        ],
         "data": {
             "name": choice.name,
             "part": choice.part,
@@ -120,7 +236,6 @@ def _told(
         "draws": draws,
         "layers": [_layer(pair) for pair in found.pairs],
         "cka": {way: matrix.to_dict() for way, matrix in found.matrices.items()},
-        "notes": list(compared.notes),
     }
 
 
@@ -188,10 +303,7 @@ def _show(found: "NetworkComparison", told: dict[str, Any]) -> None:
     if any(not side.orthogonal for pair in found.pairs for side in (pair.advice_x, pair.advice_y)):
         print("*: different for networks with the same function")
     print(f"kernels of CKA: own group: {_kernels(found.pairs)}; O(C): linear")
-    for note in told["notes"]:
-        print(f"note: {note}")
-    if told["files"]:
-        print(f"written: {', '.join(told['files'])}")
+    show_end(told)
 
 
 def _kernels(pairs: "Sequence[LayerPair]") -> str:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from coset.cli.models import build_model
+from coset.cli.networks import build_model
 from coset.cli.options import MODEL_HELP, FactoryOptions, InputShapes, Json
 
 

@@ -1,17 +1,26 @@
-"""The data a command computes on: a part of a known dataset, in the shape and type that the model takes."""
+"""The data a command computes on: a part of a known dataset or a NumPy file, in the shape and type the model takes."""
 
 import math
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coset.errors import InputError
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from coset.data import Normalization
+
+SUFFIXES = (".npy", ".npz")
+
+LARGEST = 1 << 33
+"""Bytes of an array in an .npz file, which may be small and yet fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +66,7 @@ def chosen(name: str, part: str, limit: int | None, mean: str | None, std: str |
     """The choice of data, checked as far as it can be before anything is read."""
     _check(part, seed)
     choice = Choice(name, part, limit, mean, std, seed)
-    normalization(choice)
+    _normalization(choice)
     return choice
 
 
@@ -71,8 +80,6 @@ def _check(part: str, seed: int) -> None:
 
 def load_examples(choice: Choice, inputs: Sequence["Tensor"], dtype: "torch.dtype") -> tuple["Tensor", "Tensor"]:
     """Inputs and targets for a model that takes tensors like ``inputs``; images are flattened where it does."""
-    import torch
-
     from coset.data import load
     from coset.data.catalog import lookup
 
@@ -83,22 +90,45 @@ def load_examples(choice: Choice, inputs: Sequence["Tensor"], dtype: "torch.dtyp
     flatten = wanted == (math.prod(shape),)
     if wanted != shape and not flatten:
         raise InputError(f"--data {choice.name} has inputs of shape {shape}; the model takes {wanted}")
-    given = normalization(choice)
-    if given is not None and len(given.mean) != shape[0]:
-        raise InputError(f"--mean has {len(given.mean)} numbers; {choice.name} has {shape[0]} channels")
+    given = _normalization(choice, shape[0])
     data = load(choice.name, normalize=given is None, flatten=flatten, dtype=dtype)
     split = data.train if choice.part == "train" else data.test
     if len(split) == 0:
         raise InputError(f"--split {choice.part}: {choice.name} has no examples there")
-    if choice.limit is not None and choice.limit < len(split):
-        generator = torch.Generator().manual_seed(choice.seed)
-        split = split.take(torch.randperm(len(split), generator=generator)[: choice.limit])
-    x = split.x if given is None else given.apply(split.x)
-    return x, split.y
+    drawn = _drawn(len(split), choice)
+    x = split.x[drawn]
+    return x if given is None else given.apply(x), split.y[drawn]
 
 
-def normalization(choice: Choice) -> "Normalization | None":
-    """What ``mean`` and ``std`` say; None where they say nothing."""
+def load_inputs(choice: Choice, inputs: Sequence["Tensor"], dtype: "torch.dtype") -> "Tensor":
+    """Inputs for a model that takes tensors like ``inputs``, of the dataset or file that ``choice`` names.
+
+    A file holds inputs as the model takes them, or bytes, which become numbers from 0 to 1; then --mean and --std.
+    """
+    if Path(choice.name).suffix not in SUFFIXES:
+        return load_examples(choice, inputs, dtype)[0]
+    if len(inputs) != 1:
+        raise InputError(f"--data {choice.name} gives one tensor as input; the model takes {len(inputs)}")
+    x = _typed(_array(Path(choice.name), choice.part), choice.name, inputs[0], dtype)
+    wanted = tuple(inputs[0].shape[1:])
+    if tuple(x.shape[1:]) != wanted and wanted != (math.prod(x.shape[1:]),):
+        raise InputError(f"--data {choice.name} has shape {tuple(x.shape)}; the model takes inputs of shape {wanted}")
+    given = _normalization(choice, x.shape[1])
+    x = (x if given is None else given.apply(x))[_drawn(len(x), choice)]
+    return x.reshape(len(x), *wanted)
+
+
+def _drawn(count: int, choice: Choice) -> "Tensor | slice":
+    """Which of ``count`` examples: all of them, or the ``limit`` that the seed draws."""
+    import torch
+
+    if choice.limit is None or choice.limit >= count:
+        return slice(None)
+    return torch.randperm(count, generator=torch.Generator().manual_seed(choice.seed))[: choice.limit]
+
+
+def _normalization(choice: Choice, channels: int | None = None) -> "Normalization | None":
+    """What ``mean`` and ``std`` say, for data of so many channels if that is known; None where they say nothing."""
     from coset.data import Normalization
 
     if choice.mean is None and choice.std is None:
@@ -108,6 +138,8 @@ def normalization(choice: Choice) -> "Normalization | None":
     mean, std = numbers("--mean", choice.mean), numbers("--std", choice.std)
     if len(mean) != len(std) or min(std) <= 0:
         raise InputError(f"--mean is {choice.mean} and --std {choice.std}; expected as many of each, --std above 0")
+    if channels is not None and len(mean) != channels:
+        raise InputError(f"--mean has {len(mean)} numbers; {choice.name} has {channels} channels")
     return Normalization(mean, std)
 
 
@@ -120,3 +152,46 @@ def numbers(option: str, text: str) -> tuple[float, ...]:
     if not all(map(math.isfinite, values)):
         raise InputError(f"{option} takes finite numbers, found '{text}'")
     return values
+
+
+def _typed(array: "NDArray[np.generic]", name: str, like: "Tensor", dtype: "torch.dtype") -> "Tensor":
+    """The array as a tensor of the type that the model takes; raises unless it holds examples of finite numbers."""
+    import numpy as np
+    import torch
+
+    real = like.is_floating_point()
+    known = np.issubdtype(array.dtype, np.floating) or array.dtype == np.uint8 if real else array.dtype.kind in "iu"
+    if not known:
+        expected = "numbers in floating point, or bytes" if real else "whole numbers"
+        raise InputError(f"--data {name} holds {array.dtype}; the model takes {expected}")
+    if array.ndim < 2 or array.size == 0:
+        raise InputError(f"--data {name} has shape {array.shape}; expected examples on axis 0 and an input behind it")
+    if not real:
+        return torch.from_numpy(array.astype(np.int64))
+    x = torch.from_numpy(array.astype(np.float64)).to(dtype)
+    if not bool(torch.isfinite(x).all()):
+        raise InputError(f"--data {name} holds NaN or infinite values; expected finite numbers")
+    return x / 255 if array.dtype == np.uint8 else x
+
+
+def _array(path: Path, part: str) -> "NDArray[np.generic]":
+    """The array of a .npy file; of several in an .npz file, that called x_train or x_test as ``part`` says, or x."""
+    from coset.data.numpy_files import MAGIC, read_npy, read_npz
+
+    if not path.is_file():
+        raise InputError(f"--data {path} does not exist; expected a NumPy file, or a name from `coset data list`")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"--data {path} cannot be read: {error.strerror or error}") from error
+    if content.startswith(MAGIC) or (path.suffix == ".npy" and not content.startswith(b"PK")):
+        return read_npy(content, f"--data {path}")
+
+    def choose(present: Sequence[str]) -> list[str]:
+        names = [name for name in (f"x_{part}", "x") if name in present][:1] or list(present)
+        if len(names) != 1:
+            raise InputError(f"--data {path} holds {reprlib.repr(names)}; expected an array called x_{part} or x")
+        return names
+
+    (found,) = read_npz(content, f"--data {path}", choose, LARGEST).values()
+    return found

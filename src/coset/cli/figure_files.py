@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,30 +30,14 @@ def reserve_figure(out: Path | None, inputs: Sequence[Path], stack: ExitStack) -
         stack.enter_context(output_file(out.with_name(out.name + suffix), inputs))
 
 
-@dataclass(frozen=True, eq=False)
-class _Numbers:
-    """What stands beside a figure: all that was told, and the lines of a table."""
-
-    told: dict[str, Any]
-    lines: str
-
-    def to_dict(self) -> dict[str, object]:
-        """For the JSON file."""
-        return self.told
-
-    def to_csv(self) -> str:
-        """For the CSV file."""
-        return self.lines
-
-
 def write_figure(out: Path | None, draw: "Callable[[], Figure]", told: dict[str, Any], lines: str) -> list[str]:
     """Write the four files of the stem ``out``, if there is one, and give their names.
 
     ``told``: how the numbers came about, and all of them; ``lines``: those of the figure as CSV.
     """
-    from coset.figures import save_figure
+    from coset.figures import write_files
 
-    return [] if out is None else [str(file) for file in save_figure(draw(), out, _Numbers(told, lines))]
+    return [] if out is None else [str(file) for file in write_files(draw(), out, told, lines)]
 
 
 def told_inputs(checkpoints: "Iterable[Checkpoint]") -> list[dict[str, str]]:

@@ -2,19 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 import coset.cli.options as given
-from coset.cli.examples import Choice, choose, numbers
-from coset.cli.models import gathered
+from coset.cli.examples import Choice, choose, load_examples, numbers
 from coset.cli.networks import Networks, Source, method_options, moved_units, read_networks, written_by
-from coset.cli.printing import print_json, show_table
+from coset.cli.printing import print_json, show_end, show_table
 from coset.errors import InputError
-
-if TYPE_CHECKING:
-    from coset.alignment import Merged
 
 
 def merge(
@@ -58,14 +54,15 @@ def merge(
 
     choice = choose(data, split, limit, mean, std, seed)
     shares = _shares(files, weights)
-    settings = gathered(setting, gauge=gauge, scales=scales, objective=objective)
-    known = _method(method, settings, choice, len(files), no_align)
+    settings = given.gathered(setting, gauge=gauge, scales=scales, objective=objective)
+    known = method_options(method, settings, choice, align=not no_align, many=len(files) > 2)
     _check_names(average, renormalize, choice, "data" in known)
     inputs = [*files, *([symmetry] if symmetry else [])]
     with output_file(out, inputs):
         given.check_formats({"--out": out})
         source = Source(model, option, shapes, symmetry, key, strip_prefix)
-        networks = read_networks(files, source, choice)
+        networks = read_networks(files, source)
+        examples = None if choice is None else load_examples(choice, networks.inputs, networks.dtype)
         merged = merge_networks(
             networks.symmetry,
             networks.params,
@@ -75,7 +72,7 @@ def merge(
             method=method,
             renormalize=renormalize,
             model=networks.model,
-            data=networks.examples,
+            data=examples,
             seed=seed,
             options=({"criterion": choice.criterion} if choice and {"data", "criterion"} <= known else {}) | settings,
         )
@@ -86,7 +83,10 @@ def merge(
             "renormalize": renormalize,
             "data": str(choice) if choice else "none",
             "seed": seed,
-            **_found(merged),
+            "weights": list(merged.weights),
+            "moved": [sum(moved_units(g).values()) for g in merged.elements],
+            "objective": [{"before": course[0], "after": course[-1]} for course in merged.histories],
+            "notes": list(merged.notes),
         }
         stored = as_stored(networks.checkpoints[0], merged.params, "the merged network")
         write_checkpoint(out, stored, _metadata(networks, told))
@@ -105,36 +105,13 @@ def _shares(files: list[Path], weights: str | None) -> list[float]:
     return normalized_weights(None if weights is None else numbers("--weights", weights), len(files))
 
 
-def _method(method: str, settings: dict[str, Any], choice: Choice | None, count: int, no_align: bool) -> set[str]:
-    """The options of the alignment, of which there are none where there is no alignment."""
-    from coset.alignment import METHODS
-
-    if not no_align or method not in METHODS:
-        # With --no-align, too, a method that is not there is a mistake.
-        return method_options(method, settings, choice, many=count > 2)
-    if settings:
-        raise InputError(f"with --no-align there is no alignment that could have the setting '{min(settings)}'")
-    return set()
-
-
-def _found(merged: "Merged[Any]") -> dict[str, Any]:
-    return {
-        "weights": list(merged.weights),
-        "moved": [sum(moved_units(g).values()) for g in merged.elements],
-        "objective": [{"before": course[0], "after": course[-1]} for course in merged.histories],
-        "notes": list(merged.notes),
-    }
-
-
 def _check_names(average: str, renormalize: str, choice: Choice | None, aligned_on_data: bool) -> None:
     """Refuse what is not there, data that are missing, and data for nothing."""
     from coset.alignment.averages import AVERAGES
     from coset.alignment.merging import RENORMALIZATIONS, options_of
 
-    if average not in AVERAGES:
-        raise InputError(f"--average is '{average}', expected one of {', '.join(AVERAGES)}")
-    if renormalize not in RENORMALIZATIONS:
-        raise InputError(f"--renormalize is '{renormalize}', expected one of {', '.join(RENORMALIZATIONS)}")
+    given.check_choice("--average", average, AVERAGES)
+    given.check_choice("--renormalize", renormalize, RENORMALIZATIONS)
     measures = "data" in options_of(renormalize)
     if measures and choice is None:
         raise InputError(f"--renormalize {renormalize} measures units on inputs: say on which with --data")
@@ -154,6 +131,5 @@ def _show(told: dict[str, Any], files: list[Path], out: Path) -> None:
     how = "as they are" if told["method"] == "none" else f"aligned by {told['method']}"
     title = f"{told['average']} of {len(files)} networks, {how}; renormalised: {told['renormalize']}"
     show_table(["network", "weight", "units moved"], rows, title, right={1, 2})
-    for note in told["notes"]:
-        print(f"note: {note}")
+    show_end(told)
     print(f"weights: {out}")

@@ -1,16 +1,19 @@
-"""What alignment and merging begin with: files, model, symmetry and data that fit each other."""
+"""What commands on networks begin with: a model by its name, files and a symmetry that fit it."""
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coset.cli.examples import Choice, load_examples
-from coset.cli.models import build_model
-from coset.errors import InputError
+from coset.cli.examples import Choice
+from coset.cli.options import check_choice, parse_pairs
+from coset.errors import InputError, one_line
 
 if TYPE_CHECKING:
     import torch
@@ -18,6 +21,11 @@ if TYPE_CHECKING:
 
     from coset.checkpoints import Checkpoint
     from coset.symmetry import Element, Symmetry
+
+NETWORK = "network"
+
+LARGEST = 2**28
+"""Entries of an example input: a gigabyte in single precision."""
 
 
 @dataclass(frozen=True)
@@ -34,26 +42,14 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Networks:
-    """Networks of one architecture: the files, and their weights under the model's names, in one floating point type.
+    """Files that fit one architecture: dicts of weights under the model's names, or posteriors of one class.
 
-    ``model`` is of that type, too, in evaluation mode; ``examples``, inputs and targets, are None without data.
+    ``params`` are the weights in one floating point type ``dtype``; of a posterior they are one draw. ``model``, in
+    evaluation mode, and ``inputs`` to run it on are of that type, too. ``known``: the symmetry that --symmetry names.
     """
 
     checkpoints: tuple["Checkpoint", ...]
-    params: tuple[dict[str, "Tensor"], ...]
-    model: "nn.Module"
-    symmetry: "Symmetry"
-    examples: tuple["Tensor", "Tensor"] | None
-
-
-@dataclass(frozen=True, eq=False)
-class Weights:
-    """Files that fit one architecture, before anything long is computed: see ``Networks``.
-
-    ``inputs``: what the model is run on to find its symmetry, unless that is ``known``.
-    """
-
-    checkpoints: tuple["Checkpoint", ...]
+    values: tuple[Any, ...]
     params: tuple[dict[str, "Tensor"], ...]
     model: "nn.Module"
     dtype: "torch.dtype"
@@ -61,76 +57,142 @@ class Weights:
     known: "Symmetry | None"
     source: Source
 
+    @cached_property
     def symmetry(self) -> "Symmetry":
-        """The symmetry that is known, or the one of the model, which takes a while."""
-        return proven_symmetry(self.known, self.model, self.inputs, self.source)
+        """The symmetry that is known, checked by forward passes; or the one of the model, which takes a while."""
+        from coset.symmetry import check_preserves, discover
+
+        if self.known is None:
+            return discover(self.model, self.inputs)
+        try:
+            check_preserves(self.known, self.model, self.inputs)
+        except InputError as error:
+            raise InputError(f"{self.source.symmetry} does not fit the model {self.source.model}: {error}") from error
+        return self.known
 
 
-def read_weights(files: Sequence[Path], source: Source) -> Weights:
-    """Read files and match them to a model.
+def read_networks(files: Sequence[Path], source: Source, *, posteriors: bool = False) -> Networks:
+    """Read files and match them to a model, before anything long is computed; ``posteriors`` only if they may be some.
 
     Computed with float64 if one of the files has it, else with float32: half precision is for storing.
     """
     import torch
 
-    from coset.checkpoints import match_checkpoint, read_checkpoint
-    from coset.distribution.files import KEY
-
-    known = read_symmetry(source)
-    checkpoints = tuple(read_checkpoint(file, key=source.key, strip_prefix=source.strip_prefix) for file in files)
-    for checkpoint in checkpoints:
-        if KEY in checkpoint.metadata:
-            raise InputError(f"{checkpoint.where} is a distribution over weights; expected the weights of one network")
-    model, inputs = build_model(source.model, source.options, source.shapes)
-    state = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, torch.Tensor)}
-    matched = [match_checkpoint(checkpoint, state, f"the model {source.model}") for checkpoint in checkpoints]
-    types = {tensor.dtype for params in matched for tensor in params.values()}
-    dtype = torch.float64 if torch.float64 in types else torch.float32
-    params = tuple(converted(tensors, dtype) for tensors in matched)
-    check_symmetry(known, params[0], source)
-    return Weights(checkpoints, params, model, dtype, inputs, known, source)
-
-
-def read_symmetry(source: Source) -> "Symmetry | None":
-    """The symmetry that --symmetry names; None without."""
+    from coset.alignment.inputs import check_network
+    from coset.checkpoints import read_checkpoint
     from coset.symmetry import Symmetry
 
-    return None if source.symmetry is None else Symmetry.load(source.symmetry)
+    known = None if source.symmetry is None else Symmetry.load(source.symmetry)
+    checkpoints = tuple(read_checkpoint(file, key=source.key, strip_prefix=source.strip_prefix) for file in files)
+    values = [_value(checkpoint, source, known, posteriors) for checkpoint in checkpoints]
+    kinds = [kind_of(value) for value in values]
+    if len(set(kinds)) > 1:
+        raise InputError(f"{files[0]} is a {kinds[0]} and {files[1]} a {kinds[1]}; expected two of one kind")
+    model, inputs = build_model(source.model, source.options, source.shapes)
+    what = f"the model {source.model}"
+    params = [_matched(*pair, model, what) for pair in zip(checkpoints, values, strict=True)]
+    types = {tensor.dtype for tensors in params for tensor in tensors.values()}
+    dtype = torch.float64 if torch.float64 in types else torch.float32
+    if kinds[0] == NETWORK:
+        values = params = [converted(tensors, dtype) for tensors in params]
+    if known is not None:
+        try:
+            check_network(known, params[0], what)
+        except InputError as error:
+            raise InputError(f"{source.symmetry} does not fit: {error}") from error
+    inputs = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
+    return Networks(checkpoints, tuple(values), tuple(params), model.to(dtype), dtype, inputs, known, source)
 
 
-def check_symmetry(known: "Symmetry | None", params: Mapping[str, "Tensor"], source: Source) -> None:
-    """Raise unless weights of the model are such as the symmetry that was read expects."""
-    from coset.alignment.inputs import check_network
+def build_model(
+    name: str, options: Sequence[str] | None, shapes: Sequence[str] | None
+) -> tuple["nn.Module", tuple["Tensor", ...]]:
+    """The model in evaluation mode, and random inputs: of the ``shapes``, or of the one the model is made for."""
+    from coset.models import build, example_input
 
-    if known is None:
-        return
+    inputs = tuple(_example(shape) for shape in shapes or ())
+    chosen = parse_pairs("--option", options)
+    with _blamed_on(name):
+        model = build(name, seed=0, **chosen).eval()
+        if not inputs and getattr(model, "input_shape", None) is None:
+            raise InputError(
+                f"the model {name} has no attribute input_shape; give the shape of its inputs with --input"
+            )
+        return model, inputs or (example_input(model),)
+
+
+@contextmanager
+def _blamed_on(name: str) -> Iterator[None]:
+    """Whatever a factory does but return a model, such as to raise or to exit, is said in one line."""
     try:
-        check_network(known, params, f"the model {source.model}")
-    except InputError as error:
-        raise InputError(f"{source.symmetry} does not fit: {error}") from error
+        yield
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InputError(
+            f"the model {name} could not be built: {type(error).__name__}: {one_line(error, 300)}"
+        ) from error
 
 
-def proven_symmetry(
-    known: "Symmetry | None", model: "nn.Module", inputs: tuple["Tensor", ...], source: Source
-) -> "Symmetry":
-    """The symmetry that was read, checked by forward passes of the model; or the model's own, without one."""
-    from coset.symmetry import check_preserves, discover
+def _example(text: str) -> "Tensor":
+    """A random tensor of a shape written as 2,3,32,32, or of whole numbers as i:2,16:1000."""
+    import torch
 
-    if known is None:
-        return discover(model, inputs)
+    whole = text.startswith("i:")
+    words, _, limit = text.removeprefix("i:").partition(":")
     try:
-        check_preserves(known, model, inputs)
-    except InputError as error:
-        raise InputError(f"{source.symmetry} does not fit the model {source.model}: {error}") from error
-    return known
+        shape = [int(word) for word in words.split(",")]
+        high = int(limit) if limit else 2
+        if min(shape) < 1 or not 1 <= high < 2**63:
+            raise ValueError(text)
+    except ValueError as error:
+        raise InputError(f"--input takes a shape such as 2,3,32,32 or i:2,16:1000, found '{text[:60]}'") from error
+    if math.prod(shape) > LARGEST:
+        raise InputError(f"--input {text[:60]} is too large; expected at most {LARGEST:,} entries")
+    generator = torch.Generator().manual_seed(0)
+    if whole:
+        return torch.randint(0, high, shape, generator=generator)
+    return torch.randn(shape, generator=generator)
 
 
-def read_networks(files: Sequence[Path], source: Source, choice: Choice | None) -> Networks:
-    """Read and check everything before anything long is computed; the symmetry is discovered last."""
-    read = read_weights(files, source)
-    examples = None if choice is None else load_examples(choice, read.inputs, read.dtype)
-    sym = read.symmetry()
-    return Networks(read.checkpoints, read.params, read.model.to(read.dtype), sym, examples)
+def kind_of(value: Any) -> str:
+    """A network, or which posterior."""
+    return NETWORK if isinstance(value, Mapping) else f"posterior of class {type(value).__name__}"
+
+
+def _value(checkpoint: "Checkpoint", source: Source, known: "Symmetry | None", posteriors: bool) -> Any:
+    """What a file holds: a dict of weights, also where they were saved as a ``Delta``, or a posterior.
+
+    A posterior that was saved with another symmetry than the one that is ``known`` is refused.
+    """
+    from coset.distribution import Delta, load_distribution
+    from coset.distribution.files import KEY
+
+    if KEY not in checkpoint.metadata:
+        return checkpoint.params
+    file = checkpoint.where
+    if not posteriors:
+        raise InputError(f"{file} is a distribution over weights; expected the weights of one network")
+    for option, text in (("--key", source.key), ("--strip-prefix", source.strip_prefix)):
+        if text:
+            raise InputError(f"{option} is {text!r} and {file} a distribution, read as it is; expected no {option}")
+    q = load_distribution(file, sym=known)
+    return q.params if isinstance(q, Delta) else q
+
+
+def _matched(checkpoint: "Checkpoint", value: Any, model: "nn.Module", what: str) -> dict[str, "Tensor"]:
+    """The weights, or one draw of a posterior, under the model's names; raises unless they fit it, name by name."""
+    import torch
+
+    from coset.checkpoints import Checkpoint, match_checkpoint
+
+    state = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, torch.Tensor)}
+    params = value
+    if not isinstance(value, Mapping):
+        params = {name: drawn[0] for name, drawn in value.sample(1, torch.Generator().manual_seed(0)).items()}
+        # Posteriors may leave out what is only counted.
+        state = {name: tensor for name, tensor in state.items() if name in params or tensor.is_floating_point()}
+    return match_checkpoint(Checkpoint(params, {}, checkpoint.where, checkpoint.sha256), state, what)
 
 
 def converted(params: Mapping[str, "Tensor"], dtype: "torch.dtype") -> dict[str, "Tensor"]:
@@ -143,15 +205,21 @@ _GIVEN_OTHERWISE = frozenset({"model", "data", "seed", "callback", "show", "star
 """Options of methods that have a place of their own on the command line, or none."""
 
 
-def method_options(method: str, settings: Mapping[str, Any], choice: Choice | None, *, many: bool = False) -> set[str]:
+def method_options(
+    method: str, settings: Mapping[str, Any], choice: Choice | None, *, align: bool = True, many: bool = False
+) -> set[str]:
     """The options that a method of alignment has; ``settings`` must be among them, and data if it needs them.
 
-    ``many``: of aligning more than two networks at once, which is the method "weights" in another form.
+    None unless ``align``. ``many``: of aligning more than two networks at once, the method "weights" in another form.
     """
     from coset.alignment import METHODS
 
-    if method not in METHODS:
-        raise InputError(f"--method is '{method}', expected one of {', '.join(METHODS)}")
+    # With --no-align, too, a method that is not there is a mistake.
+    check_choice("--method", method, METHODS)
+    if not align:
+        if settings:
+            raise InputError(f"with --no-align there is no alignment that could have the setting '{min(settings)}'")
+        return set()
     function: Callable[..., Any] = METHODS[method]
     if many and method == "weights":
         from coset.alignment import align_many

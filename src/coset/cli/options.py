@@ -1,8 +1,9 @@
 """Options that several commands have, each described once."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -110,3 +111,31 @@ def check_counts(counts: Mapping[str, tuple[int, int]]) -> None:
     for option, (count, least) in counts.items():
         if not is_count(count, least):
             raise InputError(f"{option} is {count}; expected a whole number of at least {least}")
+
+
+def check_choice(option: str, value: str, known: Iterable[str]) -> None:
+    """Raise unless an option's value is one of the ``known`` names."""
+    names = list(known)
+    if value not in names:
+        raise InputError(f"{option} is '{value}', expected one of {', '.join(names)}")
+
+
+def parse_pairs(option: str, pairs: Sequence[str] | None) -> dict[str, Any]:
+    """NAME=VALUE, the value read as JSON where it is JSON and as text otherwise."""
+    result: dict[str, Any] = {}
+    for pair in pairs or ():
+        name, equals, text = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise InputError(f"{option} takes NAME=VALUE, found '{pair}'")
+        try:
+            result[name] = json.loads(text)
+        except json.JSONDecodeError:
+            result[name] = text
+        except (ValueError, RecursionError) as error:  # numbers of thousands of digits, lists in lists in lists
+            raise InputError(f"{option} {name} cannot be read as JSON: {error}") from error
+    return result
+
+
+def gathered(pairs: Sequence[str] | None, **named: Any) -> dict[str, Any]:
+    """The settings of a method: those that have options of their own, if given, and NAME=VALUE for others."""
+    return {name: value for name, value in named.items() if value is not None} | parse_pairs("--setting", pairs)

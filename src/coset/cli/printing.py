@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from coset._show.tables import text_table
@@ -22,6 +22,14 @@ def _plain(content: Any) -> Any:
     if isinstance(content, list | tuple):
         return [_plain(value) for value in content]
     return content
+
+
+def show_end(told: Mapping[str, Any]) -> None:
+    """Print what is worth noting, and which files there are now."""
+    for note in told["notes"]:
+        print(f"note: {note}")
+    if told.get("files"):
+        print(f"written: {', '.join(told['files'])}")
 
 
 def decimals(value: float, places: int) -> str:

@@ -2,12 +2,18 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coset.cli.options import Json, Seed, StoreFolder
 from coset.cli.printing import print_json, show_table
+
+if TYPE_CHECKING:
+    from coset.study import StudyRun
+
+StudyName = Annotated[str, typer.Argument(help="A name from `coset study list`.")]
+EarlierRun = Annotated[Path, typer.Option("--out", help="Folder of an earlier run.")]
 
 study_app = typer.Typer(help="Studies: figures and tables of the papers, one command each.", no_args_is_help=True)
 
@@ -28,7 +34,7 @@ def study_list(as_json: Json = False) -> None:
 
 @study_app.command("run")
 def study_run(
-    name: Annotated[str, typer.Argument(help="A name from `coset study list`.")],
+    name: StudyName,
     preset: Annotated[
         str,
         typer.Option(help="quick: seconds, embedded data; small: up to 30 minutes on two cores; paper: as published."),
@@ -45,7 +51,10 @@ def study_run(
     from coset.store import Store
     from coset.study import run_study
 
-    run = run_study(name, preset, out, seed=seed, device=device, store=Store(store) if store else None)
+    _tell(run_study(name, preset, out, seed=seed, device=device, store=Store(store) if store else None), as_json)
+
+
+def _tell(run: "StudyRun", as_json: bool) -> None:
     if as_json:
         print_json(run.results())
     else:
@@ -53,32 +62,16 @@ def study_run(
 
 
 @study_app.command("show")
-def studyshow_table(
-    name: Annotated[str, typer.Argument(help="A name from `coset study list`.")],
-    out: Annotated[Path, typer.Option(help="Folder of an earlier run.")] = Path("coset-study"),
-    as_json: Json = False,
-) -> None:
+def study_show(name: StudyName, out: EarlierRun = Path("coset-study"), as_json: Json = False) -> None:
     """Show what an earlier run of a study found."""
     from coset.study import show_study
 
-    run = show_study(name, out)
-    if as_json:
-        print_json(run.results())
-    else:
-        print(run)
+    _tell(show_study(name, out), as_json)
 
 
 @study_app.command("render")
-def study_render(
-    name: Annotated[str, typer.Argument(help="A name from `coset study list`.")],
-    out: Annotated[Path, typer.Option(help="Folder of an earlier run.")] = Path("coset-study"),
-    as_json: Json = False,
-) -> None:
+def study_render(name: StudyName, out: EarlierRun = Path("coset-study"), as_json: Json = False) -> None:
     """Write the page and the verdicts of an earlier run again; nothing is computed."""
     from coset.study import render_study
 
-    run = render_study(name, out)
-    if as_json:
-        print_json(run.results())
-    else:
-        print(run)
+    _tell(render_study(name, out), as_json)

@@ -1,9 +1,8 @@
 """Datasets: found on this machine or fetched, checked, and loaded as tensors."""
 
-from coset.data._checking import Listing, PartReport, Report, available, check
+from coset.data._checking import Listing, PartReport, Report, available, check, search_folders
 from coset.data._dataset import Dataset, Split
 from coset.data._fetching import fetch
-from coset.data._folders import search_folders
 from coset.data._loading import load
 from coset.data.catalog import CATALOG
 from coset.data.normalization import Normalization

@@ -1,14 +1,17 @@
-"""What is there, and whether it is right."""
+"""Where datasets are looked for, where downloads go; what is there, and whether it is right."""
 
 import functools
 import os
+import shlex
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from coset._files.atomic import cache_folder
 from coset.data._content import Part, checksum, missing_files
 from coset.data._dataset import Task
-from coset.data._folders import fetch_command, find, has_some, search_folders
 from coset.data._plain import Read, read_plain
 from coset.data.catalog import CATALOG, Entry, lookup
 from coset.errors import InputError
@@ -61,6 +64,60 @@ class Report:
     problem: str | None
 
 
+def download_folder() -> Path:
+    """Where ``fetch`` puts datasets unless told otherwise."""
+    return cache_folder() / "data"
+
+
+def search_folders() -> tuple[Path, ...]:
+    """The folders searched, in order: ``COSET_DATA`` if set, then ``download_folder()``."""
+    chosen = os.environ.get("COSET_DATA")
+    return (Path(chosen).expanduser(), download_folder()) if chosen else (download_folder(),)
+
+
+def folders(root: str | os.PathLike[str] | None) -> tuple[Path, ...]:
+    """``root`` alone if it is given, or else the folders searched."""
+    return search_folders() if root is None else (Path(root),)
+
+
+def missing(entry: Entry, folder: Path) -> tuple[str, ...]:
+    """The files of a dataset that are not under ``folder``."""
+    return tuple(name for part in entry.parts for name in missing_files(part, folder))
+
+
+def find(entry: Entry, root: str | os.PathLike[str] | None = None) -> Path | None:
+    """The first folder with all files of a dataset, in ``root`` alone or the folders searched; None without one."""
+    return next((folder for folder in folders(root) if not missing(entry, folder)), None)
+
+
+def incomplete(entry: Entry, root: str | os.PathLike[str] | None = None) -> list[Path]:
+    """The folders with some files of a dataset, or all of them."""
+    count = sum(len(part.files) for part in entry.parts)
+    return [folder for folder in folders(root) if len(missing(entry, folder)) < count]
+
+
+def fetch_command(entry: Entry, root: str | os.PathLike[str] | None = None) -> str:
+    """What to type to get a dataset into ``root``, or to replace what is wrong there; without it, into the cache."""
+    words = ["coset", "data", "fetch", entry.name]
+    if root is not None and Path(root) != download_folder():
+        words += ["--root", os.fspath(root)]
+    return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)
+
+
+def locate(entry: Entry, root: str | os.PathLike[str] | None = None) -> Path:
+    """Like ``find``, but a missing dataset is an error that says which command brings it."""
+    folder = find(entry, root)
+    if folder is not None:
+        return folder
+    lacking = [
+        f"; {candidate} lacks {absent[0]}" + (f" and {len(absent) - 1} more" if len(absent) > 1 else "")
+        for candidate in incomplete(entry, root)
+        if (absent := missing(entry, candidate))
+    ]
+    where = ", ".join(map(str, folders(root)))
+    raise InputError(f"{entry.name} is not in {where}{''.join(lacking)}; run: {fetch_command(entry, root)}")
+
+
 def available(root: str | os.PathLike[str] | None = None) -> tuple[Listing, ...]:
     """Every dataset, and where it is: in ``root``, or else in the folders searched. Contents are not read."""
     return tuple(_listing(entry, root) for entry in CATALOG.values())
@@ -75,9 +132,9 @@ def check(name: str, root: str | os.PathLike[str] | None = None) -> Report:
     if not entry.parts:
         problem = _parse(entry, Path(), read_plain)
         return Report(name, EMBEDDED, problem is None, (), problem)
-    folder = find(entry, root) or _incomplete(entry, root) or _folders(root)[0]
+    folder = find(entry, root) or next(iter(incomplete(entry, root)), folders(root)[0])
     read = functools.cache(read_plain)
-    parts = tuple(_check_part(part, folder, read) for part in entry.parts)
+    parts = tuple(check_part(part, folder, read) for part in entry.parts)
     states = {part.state for part in parts}
     if "missing" in states:
         problem = f"incomplete; run: {fetch_command(entry, root)}"
@@ -91,7 +148,6 @@ def check(name: str, root: str | os.PathLike[str] | None = None) -> Report:
 
 def _listing(entry: Entry, root: str | os.PathLike[str] | None) -> Listing:
     folder = find(entry, root)
-    incomplete = None if folder else _incomplete(entry, root)
     found = EMBEDDED if not entry.parts else None if folder is None else str(folder)
     return Listing(
         name=entry.name,
@@ -102,21 +158,13 @@ def _listing(entry: Entry, root: str | os.PathLike[str] | None) -> Listing:
         shape=entry.shape,
         outputs=len(entry.classes) or 1,
         found=found,
-        incomplete=None if incomplete is None else str(incomplete),
+        incomplete=None if found else next(map(str, incomplete(entry, root)), None),
         command=fetch_command(entry, root) if found is None else None,
     )
 
 
-def _folders(root: str | os.PathLike[str] | None) -> tuple[Path, ...]:
-    return search_folders() if root is None else (Path(root),)
-
-
-def _incomplete(entry: Entry, root: str | os.PathLike[str] | None) -> Path | None:
-    """The first folder with some files of a dataset."""
-    return next((folder for folder in _folders(root) if has_some(entry, folder)), None)
-
-
-def _check_part(part: Part, folder: Path, read: Read) -> PartReport:
+def check_part(part: Part, folder: Path, read: Read = read_plain) -> PartReport:
+    """Whether the files of ``part`` are in ``folder`` with the content they should have."""
     absent = missing_files(part, folder)
     if absent:
         return PartReport(part.files, "missing", f"{', '.join(absent)} not in {folder}")

@@ -1,22 +1,24 @@
-"""Datasets from their official addresses into a folder, checked before they are visible there."""
+"""Datasets from their official addresses into a folder, unpacked and checked before they are visible there."""
 
 import os
 import shutil
-from pathlib import Path
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
 
-from coset._files.atomic import require_writable
+from coset._files.atomic import require_writable, write_bytes
 from coset._files.locks import locked
 from coset._show.progress import Ticker, progress
-from coset.data._content import Part, missing_files, verify
-from coset.data._folders import download_folder, find
-from coset.data._plain import require_file, spellings
-from coset.data._reading import read_published
+from coset.data._checking import check_part, download_folder, find
+from coset.data._content import Part, verify
+from coset.data._loading import read_published
+from coset.data._plain import LARGEST, require_file, spellings
 from coset.data._sources import Download, Source
 from coset.data._transfer import file_sha256, transfer
-from coset.data._unpack import is_archive, unpack
 from coset.data.catalog import Entry, lookup
 from coset.data.cifar import write_slice
-from coset.errors import InputError
+from coset.errors import InputError, refusing
 
 # Steps of the progress bar for one download.
 STEPS = 1000
@@ -59,17 +61,8 @@ def fetch(
 
 def _wrong_parts(entry: Entry, folder: Path) -> list[Part]:
     """The parts of a dataset that are not in ``folder`` with the content they should have."""
-    return [part for part in entry.parts if not _is_right(part, folder)]
-
-
-def _is_right(part: Part, folder: Path) -> bool:
-    if missing_files(part, folder):
-        return False
-    try:
-        verify(part, folder)
-    except InputError:
-        return False  # Unreadable content is wrong content, and will be replaced.
-    return True
+    # Unreadable content is wrong content, and will be replaced.
+    return [part for part in entry.parts if check_part(part, folder).state != "ok"]
 
 
 def _bring(
@@ -167,3 +160,57 @@ def _remove_empty(staging: Path) -> None:
     for path in (*sorted(staging.rglob("*"), reverse=True), staging):
         if path.is_dir() and not any(path.iterdir()):
             path.rmdir()
+
+
+def unpack(archive: Path, files: tuple[tuple[str, str], ...], folder: Path) -> None:
+    """Write members of ``archive`` to files under ``folder``; ``files`` pairs each member with its path there.
+
+    An archive is refused whole, before anything is written, if it is damaged, if it holds a name outside its own
+    folder, or if a member that is asked for is missing, is not a regular file or is enormous.
+    """
+    suffix = next(suffix for suffix in READERS if archive.name.endswith(suffix))
+    with refusing(f"{archive}: not a sound archive"):
+        contents = READERS[suffix](archive, [member for member, _ in files])
+    for (_, file), content in zip(files, contents, strict=True):
+        write_bytes(folder / file, content)
+
+
+def is_archive(name: str) -> bool:
+    """Whether ``unpack`` knows the suffix of ``name``."""
+    return name.endswith(tuple(READERS))
+
+
+def _read_tar(archive: Path, wanted: list[str]) -> list[bytes]:
+    with tarfile.open(archive, "r:gz") as tar:
+        members = {_safe(archive, member.name): member for member in tar}
+        _check(archive, wanted, {name: member.size for name, member in members.items() if member.isreg()})
+        streams = [tar.extractfile(members[name]) for name in wanted]
+        return [stream.read() for stream in streams if stream is not None]
+
+
+def _read_zip(archive: Path, wanted: list[str]) -> list[bytes]:
+    with zipfile.ZipFile(archive) as bundle:
+        members = {_safe(archive, member.filename): member for member in bundle.infolist()}
+        _check(archive, wanted, {name: member.file_size for name, member in members.items() if not member.is_dir()})
+        return [bundle.read(members[name]) for name in wanted]
+
+
+READERS: dict[str, Callable[[Path, list[str]], list[bytes]]] = {".tar.gz": _read_tar, ".zip": _read_zip}
+
+
+def _safe(archive: Path, name: str) -> str:
+    """``name`` without ``./``; refused if it leads out of the archive."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    if path.is_absolute() or ".." in path.parts:
+        raise InputError(f"{archive}: member {name!r} leads outside the archive; nothing was unpacked")
+    return path.as_posix()
+
+
+def _check(archive: Path, wanted: list[str], sizes: dict[str, int]) -> None:
+    """Refuse an archive without the files that are asked for; ``sizes`` has all its regular files."""
+    lacking = [name for name in wanted if name not in sizes]
+    if lacking:
+        raise InputError(f"{archive}: has no regular file {', '.join(lacking)}")
+    for name in wanted:
+        if sizes[name] > LARGEST:
+            raise InputError(f"{archive}: member {name} has {sizes[name]} bytes, expected at most {LARGEST}")

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coset.data._plain import Read, read_plain, require_file
-from coset.data._raw import Raw, check_labels
+from coset.data._plain import Raw, Read, check_labels, read_plain, require_file
 from coset.errors import InputError
 
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

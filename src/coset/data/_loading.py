@@ -1,7 +1,9 @@
-"""From files to tensors."""
+"""From the files of a dataset, each read once and compared with what was published, to arrays and tensors."""
 
+import functools
 import hashlib
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coset.data._checking import fetch_command, locate
+from coset.data._content import checksum
+from coset.data._content import verify as verify_part
 from coset.data._dataset import Dataset, Split
-from coset.data._folders import locate
-from coset.data._reading import read_embedded, read_published
+from coset.data._plain import Raw, read_plain
 from coset.data.catalog import Entry, lookup
 from coset.data.normalization import Normalization, apply_in_place, fit_array, identity
 from coset.data.splitting import check_seed
@@ -53,7 +57,7 @@ def load(
     if entry.parts:
         raw, content = read_published(entry, locate(entry, root), variant, compare=verify)
     else:
-        raw, content = read_embedded(entry, variant)
+        raw, content = _read_embedded(entry, variant)
     options = f"{name} {variant} {dtype} normalize={normalize} flatten={flatten}"
     regression = entry.task == "regression"
     x_normalization = fit_array(raw.x_train, raw.scale) if normalize else identity(raw.x_train.shape[1])
@@ -81,6 +85,35 @@ def load(
         fingerprint=hashlib.sha256(f"{options}\n{content}".encode()).hexdigest(),
         unlabelled=None if raw.unlabelled is None else inputs(raw.unlabelled),
     )
+
+
+def read_published(entry: Entry, folder: Path, variant: int, *, compare: bool = True) -> tuple[Raw, str]:
+    """The arrays of a dataset with files in ``folder``, and the checksums of its parts in one string.
+
+    Content other than published is an error that says which command replaces it; without ``compare`` it is read.
+    """
+    # Checksums and values come from the same bytes, which are decompressed once.
+    read = functools.cache(read_plain)
+    if compare:
+        try:
+            sums = [verify_part(part, folder, read) for part in entry.parts]
+        except InputError as error:
+            raise InputError(f"{error}; run: {fetch_command(entry, folder)}") from error
+    else:
+        sums = [checksum(part, folder, read) for part in entry.parts]
+    return entry.read(folder, variant, read), " ".join(sums)
+
+
+def _read_embedded(entry: Entry, variant: int) -> tuple[Raw, str]:
+    """The arrays of a dataset inside scikit-learn, and their checksum."""
+    raw = entry.read(Path(), variant, read_plain)
+    digest = hashlib.sha256()
+    for array in (raw.x_train, raw.y_train, raw.x_test, raw.y_test):
+        # Little-endian bytes, so that the machine does not matter.
+        portable = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        digest.update(f"{portable.dtype.str} {portable.shape}\n".encode())
+        digest.update(portable.data)
+    return raw, digest.hexdigest()
 
 
 def _variant(entry: Entry, split: int, seed: int) -> int:

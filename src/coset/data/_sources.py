@@ -1,5 +1,6 @@
 """Which files a dataset consists of, and where they are published."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coset.data._content import Part
@@ -104,27 +105,11 @@ def uci_parts(name: str) -> tuple[Part, ...]:
     return (*parts((f"{folder}/data.txt",)), Part(indices, "numbers", CONTENT[f"{folder}/index"]))
 
 
-def idx_source(address: str, folder: str) -> Source:
-    """Four compressed IDX files."""
-    names = [f"{name}.gz" for name in IDX_FILES]
-    return Source(
-        address,
-        tuple(Download(name, ((name, f"{folder}/{name}"),), PUBLISHED[f"{folder}/{name}"]) for name in names),
-    )
+def file_source(address: str, files: Mapping[str, str]) -> Source:
+    """File by file: where each is on the server, and its place under the root."""
+    return Source(address, tuple(Download(name, ((name, file),), PUBLISHED.get(file)) for name, file in files.items()))
 
 
-def cifar_source(archive: str, files: tuple[str, ...]) -> Source:
-    """One archive, whose members keep their names."""
-    return Source(TORONTO, (Download(archive, tuple((name, name) for name in files), PUBLISHED[archive]),))
-
-
-def snelson_source() -> Source:
-    """The archive of the program that the data came with."""
-    members = tuple((f"SPGP_dist/{name}", f"snelson/{name}.dat") for name in SNELSON_FILES)
-    return Source(GATSBY, (Download("SPGP_dist.zip", members),))
-
-
-def uci_source(name: str) -> Source:
-    """A table and its splits, file by file."""
-    files = ("data.txt", *UCI_INDICES)
-    return Source(UCI, tuple(Download(f"{name}/data/{file}", ((file, f"uci/{name}/{file}"),)) for file in files))
+def archive_source(address: str, archive: str, members: Mapping[str, str]) -> Source:
+    """One archive: its members, and the place of each under the root."""
+    return Source(address, (Download(archive, tuple(members.items()), PUBLISHED.get(archive)),))

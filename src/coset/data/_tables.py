@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from coset.data._plain import Read, read_plain, require_file
-from coset.data._raw import Raw
+from coset.data._plain import Raw, Read, read_plain, require_file
 from coset.errors import InputError
 
 SPLITS = 20

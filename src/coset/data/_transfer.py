@@ -7,7 +7,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from coset.errors import InputError
+from coset.errors import InputError, one_line
 
 CHUNK = 1 << 18
 TIMEOUT = 60.0  # seconds without a byte
@@ -33,9 +33,9 @@ def transfer(url: str, target: Path, *, sha256: str | None = None, report: Calla
     except urllib.error.HTTPError as error:
         raise _answered(url, error.code, error.reason) from error
     except urllib.error.URLError as error:
-        raise InputError(f"{url}: cannot be reached: {_one_line(error.reason)}") from error
+        raise InputError(f"{url}: cannot be reached: {one_line(error.reason)}") from error
     except (OSError, http.client.HTTPException) as error:
-        raise _cut(url, part, _one_line(error) or type(error).__name__) from error
+        raise _cut(url, part, one_line(error) or type(error).__name__) from error
     if sha256 is not None:
         found = file_sha256(part)
         if found != sha256:
@@ -87,7 +87,7 @@ def _open(url: str, done: int) -> http.client.HTTPResponse:
             request.add_header("Range", f"bytes={done}-")
         response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT)
     except (ValueError, http.client.InvalidURL) as error:  # of the address, or of one it leads to
-        raise InputError(f"{url}: not an address that can be asked: {_one_line(error)}") from error
+        raise InputError(f"{url}: not an address that can be asked: {one_line(error)}") from error
     return response
 
 
@@ -100,12 +100,8 @@ def _total(url: str, done: int, length: str | None) -> int:
     return done + int(length)
 
 
-def _one_line(message: object) -> str:
-    return " ".join(str(message).split())
-
-
 def _answered(url: str, code: int, reason: str) -> InputError:
-    return InputError(f"{url}: the server answered {code} {_one_line(reason)}, expected the file")
+    return InputError(f"{url}: the server answered {code} {one_line(reason)}, expected the file")
 
 
 def _cut(url: str, part: Path, what: str) -> InputError:

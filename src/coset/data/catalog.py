@@ -10,12 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from coset.data import _sources as sources
-from coset.data import labels
 from coset.data._content import Part
 from coset.data._dataset import Task
 from coset.data._idx import read_mnist
-from coset.data._plain import Read, require_file
-from coset.data._raw import Raw
+from coset.data._plain import Raw, Read, require_file
 from coset.data._sources import Source
 from coset.data._tables import SPLITS, read_snelson, read_uci
 from coset.data.cifar import read_cifar10, read_cifar100, read_slice
@@ -23,6 +21,29 @@ from coset.data.splitting import partition
 from coset.errors import InputError
 
 TEST_FRACTION = 0.2
+
+# Names of the classes, in the order of the labels.
+DIGITS = tuple("0123456789")
+
+TUMOURS = ("malignant", "benign")
+
+FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+_CIFAR100 = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle
+bowl boy bridge bus butterfly camel can castle caterpillar cattle
+chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur
+dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard
+lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle mountain
+mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree
+plain plate poppy porcupine possum rabbit raccoon ray road rocket
+rose sea seal shark shrew skunk skyscraper snail snake spider
+squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor
+train trout tulip turtle wardrobe whale willow_tree wolf woman worm
+"""
+CIFAR100 = tuple(_CIFAR100.split())
 
 
 def read_digits(seed: int) -> Raw:
@@ -95,7 +116,7 @@ def _mnist(name: str, summary: str, classes: tuple[str, ...], address: str) -> E
         read=lambda root, _, read: read_mnist(root / name, read=read),
         classes=classes,
         parts=sources.parts(tuple(f"{name}/{file}" for file in sources.IDX_FILES)),
-        source=sources.idx_source(address, name),
+        source=sources.file_source(address, {f"{file}.gz": f"{name}/{file}.gz" for file in sources.IDX_FILES}),
     )
 
 
@@ -111,7 +132,7 @@ def _cifar(
         read=read,
         classes=classes,
         parts=sources.parts(files),
-        source=sources.cifar_source(archive, files),
+        source=sources.archive_source(sources.TORONTO, archive, {file: file for file in files}),
     )
 
 
@@ -125,7 +146,9 @@ def _uci(name: str, summary: str, train: int, test: int, features: int) -> Entry
         read=lambda root, split, read: read_uci(root / "uci" / name, split, read=read),
         splits=SPLITS,
         parts=sources.uci_parts(name),
-        source=sources.uci_source(name),
+        source=sources.file_source(
+            sources.UCI, {f"{name}/data/{file}": f"uci/{name}/{file}" for file in ("data.txt", *sources.UCI_INDICES)}
+        ),
     )
 
 
@@ -137,7 +160,7 @@ _ENTRIES = (
         test=359,
         shape=(1, 8, 8),
         read=lambda _, seed, __: read_digits(seed),
-        classes=labels.DIGITS,
+        classes=DIGITS,
         splits=0,
     ),
     Entry(
@@ -147,15 +170,15 @@ _ENTRIES = (
         test=114,
         shape=(30,),
         read=lambda _, seed, __: read_breast_cancer(seed),
-        classes=labels.TUMOURS,
+        classes=TUMOURS,
         splits=0,
     ),
-    _mnist("mnist", "handwritten digits", labels.DIGITS, sources.MNIST),
-    _mnist("fashion-mnist", "articles of clothing", labels.FASHION, sources.FASHION),
+    _mnist("mnist", "handwritten digits", DIGITS, sources.MNIST),
+    _mnist("fashion-mnist", "articles of clothing", FASHION, sources.FASHION),
     _cifar(
         "cifar10",
         "photographs of animals and vehicles",
-        labels.CIFAR10,
+        CIFAR10,
         lambda root, _, read: read_cifar10(root / "cifar-10-batches-bin", read=read),
         sources.CIFAR10_FILES,
         "cifar-10-binary.tar.gz",
@@ -167,14 +190,14 @@ _ENTRIES = (
         test=1000,
         shape=(3, 32, 32),
         read=lambda root, _, read: read_slice(require_file(root, "cifar10-slice.npz"), read=read),
-        classes=labels.CIFAR10,
+        classes=CIFAR10,
         parts=sources.parts(("cifar10-slice.npz",), "arrays"),
         made_from="cifar10",
     ),
     _cifar(
         "cifar100",
         "photographs of a hundred kinds of things",
-        labels.CIFAR100,
+        CIFAR100,
         lambda root, _, read: read_cifar100(root / "cifar-100-binary", read=read),
         sources.CIFAR100_FILES,
         "cifar-100-binary.tar.gz",
@@ -187,7 +210,11 @@ _ENTRIES = (
         shape=(1,),
         read=lambda root, _, read: read_snelson(root / "snelson", read=read),
         parts=sources.parts(tuple(f"snelson/{file}.dat" for file in sources.SNELSON_FILES), "numbers"),
-        source=sources.snelson_source(),
+        source=sources.archive_source(
+            sources.GATSBY,
+            "SPGP_dist.zip",
+            {f"SPGP_dist/{file}": f"snelson/{file}.dat" for file in sources.SNELSON_FILES},
+        ),
     ),
     _uci("bostonHousing", "prices of houses in suburbs of Boston", 455, 51, 13),
     _uci("concrete", "compressive strength of concrete", 927, 103, 8),

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coset._files.atomic import atomic_path
-from coset.data._plain import LARGEST, Read, read_plain, require_file
-from coset.data._raw import Raw, check_labels
+from coset.data._plain import LARGEST, Raw, Read, check_labels, read_plain, require_file
 from coset.data.numpy_files import MAGIC, read_npz
 from coset.errors import InputError
 

@@ -8,13 +8,13 @@ import io
 import math
 import zipfile
 from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from coset.errors import InputError
+from coset.errors import InputError, refusing
 
 _HEADERS: dict[tuple[int, int], Callable[[Any], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
     (1, 0): npy.read_array_header_1_0,
@@ -28,42 +28,25 @@ MAGIC = npy.MAGIC_PREFIX
 
 def read_npy(content: bytes, where: str) -> NDArray[Any]:
     """The array in the bytes of an ``.npy`` file; ``where`` begins what is said against it."""
-    return _guarded(lambda: _array(io.BytesIO(content), len(content), where), where, ".npy")
+    with refusing(f"{where}: not a sound .npy file"):
+        return _array(io.BytesIO(content), len(content), where)
 
 
 def read_npz(
     content: bytes, where: str, choose: Callable[[Sequence[str]], Sequence[str]], largest: int
 ) -> dict[str, NDArray[Any]]:
     """Those arrays of an ``.npz`` file that ``choose`` picks by their names, of at most ``largest`` bytes each."""
-
-    def arrays() -> dict[str, NDArray[Any]]:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            found = {}
-            for name in choose(list(members)):
-                size = members[name].file_size
-                if size > largest:
-                    raise InputError(f"{where}: {name} has {size} bytes, expected at most {largest}")
-                with archive.open(members[name]) as file:
-                    # Checksums are compared at the end of a member: reading must come to it.
-                    found[name] = _array(io.BytesIO(file.read(size + 1)), size, where)
-            return found
-
-    return _guarded(arrays, where, ".npz")
-
-
-T = TypeVar("T")
-
-
-def _guarded(read: Callable[[], T], where: str, kind: str) -> T:
-    try:
-        return read()
-    except InputError:
-        raise
-    # Damaged bytes can fail anywhere in zipfile, its decompressors and numpy's parser, with any exception.
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"{where}: not a sound {kind} file: {reason}") from error
+    found = {}
+    with refusing(f"{where}: not a sound .npz file"), zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        for name in choose(list(members)):
+            size = members[name].file_size
+            if size > largest:
+                raise InputError(f"{where}: {name} has {size} bytes, expected at most {largest}")
+            with archive.open(members[name]) as file:
+                # Checksums are compared at the end of a member: reading must come to it.
+                found[name] = _array(io.BytesIO(file.read(size + 1)), size, where)
+    return found
 
 
 def _array(file: BinaryIO, size: int, where: str) -> NDArray[Any]:

@@ -9,14 +9,13 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from coset._values import Frozen
+from coset._values import Frozen, transformed_by_functorch
 from coset.distribution.contract import Normal
 from coset.distribution.density import check_draws, monomial, pieces, repeated, standard_normal, vector
 from coset.distribution.mean_field import MeanField
 from coset.distribution.ties import map_tied
 from coset.errors import InputError
 from coset.symmetry.action import Action
-from coset.symmetry.gather import transformed_by_functorch
 
 _LOG_2PI = math.log(2 * math.pi)
 _ROUNDING = 64.0

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coset._magnitudes import exponents, scaled_by
-from coset._values import Frozen
+from coset._values import Frozen, transformed_by_functorch
 from coset.distribution.contract import Normal
 from coset.distribution.density import check_draws, monomial, pieces, repeated, standard_normal, vector
 from coset.distribution.gaussian import Gaussian
@@ -18,7 +18,6 @@ from coset.distribution.mean_field import MeanField
 from coset.distribution.ties import map_tied, once
 from coset.errors import InputError
 from coset.symmetry.action import Action
-from coset.symmetry.gather import transformed_by_functorch
 
 _LOG_2PI = math.log(2 * math.pi)
 

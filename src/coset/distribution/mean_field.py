@@ -9,13 +9,12 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from coset._values import Frozen
+from coset._values import Frozen, transformed_by_functorch
 from coset.distribution.contract import Normal
 from coset.distribution.density import check_draws, repeated, rows, standard_normal
 from coset.distribution.ties import map_tied, once
 from coset.errors import InputError
 from coset.symmetry.action import Action
-from coset.symmetry.gather import transformed_by_functorch
 
 _LOG_2PI = math.log(2 * math.pi)
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torch import Tensor
 
+from coset._values import memory_of
 from coset.errors import InputError
-from coset.symmetry.action import memory_of
 
 
 def ties(*parts: Mapping[str, Tensor]) -> dict[str, str]:

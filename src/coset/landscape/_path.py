@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 from coset._checks import is_number
-from coset._values import Frozen
+from coset._values import Frozen, memory_of, transformed_by_functorch
 from coset.distribution import Delta
 from coset.distribution.contract import require
 from coset.errors import InputError
-from coset.symmetry.action import memory_of
-from coset.symmetry.gather import transformed_by_functorch
 
 Point = Mapping[str, Tensor] | Delta
 """One network: its parameters and buffers, names as in ``state_dict()``, bare or as a ``Delta``."""

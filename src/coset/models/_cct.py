@@ -1,4 +1,4 @@
-"""The Compact Convolutional Transformer (CCT)."""
+"""The Compact Convolutional Transformer (CCT), with self-attention and stochastic depth in a plain form."""
 
 from itertools import pairwise
 
@@ -9,7 +9,6 @@ from torch.nn import functional as F
 from coset.errors import InputError
 from coset.models._activations import ActivationSpec, make_activation
 from coset.models._arguments import check_choice, check_count, check_flag, check_rate
-from coset.models._attention import SelfAttention, StochasticDepth
 
 _TOKENIZER_CHANNELS = 64
 
@@ -24,9 +23,9 @@ class Tokenizer(nn.Module):
     def __init__(self, in_channels: int, dim: int, kernel: int, layers: int) -> None:
         super().__init__()
         channels = [in_channels, *[_TOKENIZER_CHANNELS] * (layers - 1), dim]
-        stride, padding = _geometry(kernel)
         self.convolutions = nn.ModuleList(
-            nn.Conv2d(before, after, kernel, stride, padding, bias=False) for before, after in pairwise(channels)
+            nn.Conv2d(before, after, kernel, max(1, kernel // 2 - 1), kernel // 2, bias=False)
+            for before, after in pairwise(channels)
         )
         self.reset_parameters()
 
@@ -39,6 +38,56 @@ class Tokenizer(nn.Module):
         for conv in self.convolutions:
             x = F.max_pool2d(F.relu(conv(x)), kernel_size=3, stride=2, padding=1)
         return x.flatten(2).transpose(1, 2)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention, softmax(q kᵀ / √d) v per head, then a projection; (N, T, dim) to the same.
+
+    ``qkv`` is one linear map without bias whose 3·dim rows are the queries, then the keys, then the values, each with
+    the ``heads`` one after another and d = dim / heads rows per head. ``projection`` has a bias.
+    """
+
+    def __init__(self, dim: int, heads: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.heads = heads
+        self.scale = (dim // heads) ** -0.5
+        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.dropout = nn.Dropout(dropout)
+        self.projection = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (self._split(part) for part in self.qkv(x).chunk(3, dim=-1))
+        scores = (query @ key.transpose(-2, -1)) * self.scale
+        mixed = self.dropout(scores.softmax(dim=-1)) @ value
+        output: Tensor = self.projection(mixed.transpose(-3, -2).flatten(-2))
+        return output
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}"
+
+    def _split(self, x: Tensor) -> Tensor:
+        """(N, T, dim) to (N, heads, T, d)."""
+        return x.view(*x.shape[:-1], self.heads, x.shape[-1] // self.heads).transpose(-3, -2)
+
+
+class StochasticDepth(nn.Module):
+    """In training drop the whole update of a sample with probability ``rate``, else divide it by 1 - rate.
+
+    Huang et al., "Deep Networks with Stochastic Depth", 2016. (N, T, dim) to the same; the identity in eval mode.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.rate == 0:
+            return x
+        kept = torch.ones_like(x[:, :1, :1])
+        return x * F.dropout(kept, self.rate)
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate}"
 
 
 class EncoderBlock(nn.Module):
@@ -139,7 +188,9 @@ class CCT(nn.Module):
         self.tokenizer = Tokenizer(
             check_count("in_channels", in_channels), dim, kernel, check_count("convolutions", convolutions)
         )
-        tokens = _token_count(check_count("image_size", image_size), kernel, convolutions)
+        with torch.no_grad():
+            side = check_count("image_size", image_size)
+            tokens = self.tokenizer(torch.zeros(1, in_channels, side, side)).shape[1]
         if check_choice("positions", positions, ("sine", "learnable")) == "sine":
             self.register_buffer("positions", sinusoids(tokens, dim))
         else:
@@ -201,18 +252,3 @@ def sinusoids(tokens: int, dim: int) -> Tensor:
     rate = 10000.0 ** (-(index - index % 2) / dim)
     angle = torch.arange(tokens).unsqueeze(1) * rate
     return torch.where(index % 2 == 0, angle.sin(), angle.cos())
-
-
-def _geometry(kernel: int) -> tuple[int, int]:
-    """Stride and padding of a tokenizer convolution."""
-    return max(1, kernel // 2 - 1), kernel // 2
-
-
-def _token_count(image_size: int, kernel: int, convolutions: int) -> int:
-    """How many tokens the tokenizer makes of an image, from the sizes after each convolution and each pooling."""
-    stride, padding = _geometry(kernel)
-    side = image_size
-    for _ in range(convolutions):
-        side = (side + 2 * padding - kernel) // stride + 1
-        side = (side + 2 - 3) // 2 + 1
-    return side * side

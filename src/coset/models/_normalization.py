@@ -11,7 +11,23 @@ from coset.models._activations import ActivationSpec, make_activation
 from coset.models._arguments import check_choice, check_count
 
 
-class FilterResponseNorm(nn.Module):
+class _PerChannel(nn.Module):
+    """A normalisation with a scale γ, ``weight``, and a shift β, ``bias``, for each channel, (C,)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        check_count("channels", channels)
+        self.weight = nn.Parameter(torch.empty(channels))
+        self.bias = nn.Parameter(torch.empty(channels))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """γ = 1 and β = 0."""
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
+
+
+class FilterResponseNorm(_PerChannel):
     """Filter response normalisation without its threshold: y = γ·x / √(ν² + |ε|) + β, ν² = mean of x² over H and W.
 
     Singh & Krishnan, "Filter Response Normalization Layer", CVPR 2020. Shape (N, C, H, W) to the same.
@@ -22,17 +38,8 @@ class FilterResponseNorm(nn.Module):
     eps: Tensor
 
     def __init__(self, channels: int, eps: float = 1e-6) -> None:
-        super().__init__()
-        check_count("channels", channels)
-        self.weight = nn.Parameter(torch.empty(channels))
-        self.bias = nn.Parameter(torch.empty(channels))
+        super().__init__(channels)
         self.register_buffer("eps", torch.full((channels,), eps))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """γ = 1 and β = 0."""
-        nn.init.ones_(self.weight)
-        nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         second_moment = x.square().mean((-2, -1), keepdim=True)
@@ -67,7 +74,7 @@ class ThresholdedLinear(nn.Module):
         return str(self.tau.numel())
 
 
-class ChannelLayerNorm(nn.Module):
+class ChannelLayerNorm(_PerChannel):
     """Layer normalisation over the channels of each position, with a scale and shift per channel.
 
     Shape (N, C, H, W) to the same; ``weight`` and ``bias`` have shape (C,). The ResNet20s of Git Re-Basin (Ainsworth et
@@ -76,17 +83,8 @@ class ChannelLayerNorm(nn.Module):
     """
 
     def __init__(self, channels: int, eps: float = 1e-5) -> None:
-        super().__init__()
-        check_count("channels", channels)
-        self.weight = nn.Parameter(torch.empty(channels))
-        self.bias = nn.Parameter(torch.empty(channels))
+        super().__init__(channels)
         self.eps = eps
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """γ = 1 and β = 0."""
-        nn.init.ones_(self.weight)
-        nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         last = F.layer_norm(x.movedim(-3, -1), self.weight.shape, self.weight, self.bias, self.eps)

@@ -4,7 +4,6 @@ from coset.running._layers import check_layers, layer_names, recording, replacin
 from coset.running._weights import (
     Network,
     check_model,
-    check_model_of,
     outputs_with,
     owners,
     suited,
@@ -17,7 +16,6 @@ __all__ = [
     "Network",
     "check_layers",
     "check_model",
-    "check_model_of",
     "layer_names",
     "outputs_with",
     "owners",

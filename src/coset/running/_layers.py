@@ -14,6 +14,7 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -59,13 +60,10 @@ def recording(model: nn.Module, names: Sequence[str]) -> Iterator[Mapping[str, T
     """
     outputs: dict[str, Tensor] = {}
 
-    def keep(name: str) -> Callable[[Tensor], None]:
-        def see(output: Tensor) -> None:
-            outputs[name] = output.clone()
+    def keep(name: str, output: Tensor) -> None:
+        outputs[name] = output.clone()
 
-        return see
-
-    with _hooked(model, {name: keep(name) for name in check_layers(model, names)}, outputs.clear):
+    with _hooked(model, {name: partial(keep, name) for name in check_layers(model, names)}, outputs.clear):
         yield outputs
 
 
@@ -85,17 +83,14 @@ def replacing(model: nn.Module, name: str, function: Callable[[Tensor], Tensor])
 def replacing_all(model: nn.Module, functions: Mapping[str, Callable[[Tensor], Tensor]]) -> Iterator[None]:
     """``replacing`` for several layers at once: name of the layer → function of its output."""
 
-    def replace(name: str, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        def new(output: Tensor) -> Tensor:
-            result = function(output)
-            if not isinstance(result, Tensor):
-                raise InputError(f"what replaces layer '{name}' is a {type(result).__name__}; expected a tensor")
-            return result.clone()
-
-        return new
+    def replace(name: str, output: Tensor) -> Tensor:
+        result = functions[name](output)
+        if not isinstance(result, Tensor):
+            raise InputError(f"what replaces layer '{name}' is a {type(result).__name__}; expected a tensor")
+        return result.clone()
 
     names = check_layers(model, tuple(functions))
-    with _hooked(model, {name: replace(name, functions[name]) for name in names}, lambda: None):
+    with _hooked(model, {name: partial(replace, name) for name in names}, lambda: None):
         yield
 
 

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from coset._values import memory_of
 from coset.errors import InputError
-from coset.symmetry import Symmetry
-from coset.symmetry.action import memory_of
 
 Network = Callable[[Tensor], Tensor]
 
@@ -27,23 +26,6 @@ def check_model(model: object) -> None:
     """Raise unless ``model`` is a module."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
-
-
-def check_model_of(sym: Symmetry, model: nn.Module) -> None:
-    """Raise unless ``model`` has the parameters and buffers of ``sym``, of the same shapes."""
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model is a {type(model).__name__}; expected the torch.nn.Module whose weights are aligned")
-    own = model.state_dict()
-    for name, parameter in sym.parameters.items():
-        if name not in own:
-            raise InputError(f"the symmetry knows '{name}', which model ({type(model).__name__}) has not")
-        if tuple(own[name].shape) != parameter.shape:
-            raise InputError(
-                f"'{name}' of model ({type(model).__name__}) has shape {tuple(own[name].shape)}; the symmetry expects "
-                f"{parameter.shape}"
-            )
-    if unknown := [name for name in own if name not in sym.parameters]:
-        raise InputError(f"model ({type(model).__name__}) has '{unknown[0]}', which the symmetry does not know")
 
 
 def under_owners(model: nn.Module, params: Mapping[str, T]) -> dict[str, T]:

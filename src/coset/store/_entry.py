@@ -8,7 +8,7 @@ import stat
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from coset._files.atomic import atomic_path, parse_json
 from coset._files.tensors import write_tensors
-from coset.errors import InputError
+from coset.errors import InputError, one_line
 from coset.store._address import SCHEMA, canonical_json, info_json, key_of_json
 
 _DTYPES = frozenset(
@@ -52,19 +52,6 @@ class Entry:
     created: datetime
     version: str
     cost: float | None = None
-
-
-@dataclass(frozen=True)
-class Header:
-    """What the header of an entry says, read without its tensors."""
-
-    config: dict[str, Any]
-    info: dict[str, Any]
-    created: datetime
-    version: str
-    names: dict[str, str]
-    digest: str
-    cost: float | None
 
 
 def write_entry(
@@ -106,15 +93,14 @@ def read_entry(path: Path) -> Entry:
     return _entry(path, content)
 
 
-def read_header(path: Path) -> Header:
-    """Read the header of an entry only; damage in its tensors other than a wrong length goes unseen."""
+def read_header(path: Path) -> Entry:
+    """Read an entry without its tensors; damage in these other than a wrong length goes unseen."""
     with _refusals(path), path.open("rb") as file:
         start = file.read(8)
         size = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         length = os.fstat(file.fileno()).st_size
         content = start + file.read(min(size, length))
-    fields = _fields(path, content, length)
-    return _header(path, fields)
+    return _header(path, _fields(path, content, length))
 
 
 @contextmanager
@@ -134,24 +120,15 @@ def _refusals(path: Path) -> Iterator[None]:
 def _entry(path: Path, content: bytes) -> Entry:
     """The entry whose file, at ``path``, has this content."""
     fields = _fields(path, content)
-    header = _header(path, fields)
+    header, names = _header(path, fields), _mapping(fields, "names")
     try:
         tensors = safetensors.torch.load(content)
     # Altered bytes can fail in safetensors or in torch, with any exception.
     except Exception as error:
-        raise _damaged(path, " ".join(str(error).split())) from error
-    if header.digest != _digest(tensors, fields) or set(header.names.values()) != set(tensors):
+        raise _damaged(path, one_line(error)) from error
+    if fields["digest"] != _digest(tensors, fields) or set(names.values()) != set(tensors):
         raise _damaged(path, "its content does not match its checksum")
-    return Entry(
-        key=path.stem,
-        path=path,
-        config=header.config,
-        info=header.info,
-        params={name: tensors[stored] for name, stored in header.names.items()},
-        created=header.created,
-        version=header.version,
-        cost=header.cost,
-    )
+    return replace(header, params={name: tensors[stored] for name, stored in names.items()})
 
 
 def _fields(path: Path, content: bytes, length: int | None = None) -> dict[str, str]:
@@ -184,37 +161,39 @@ def _damaged(path: Path, why: str) -> DamagedEntryError:
     return DamagedEntryError(f"the store entry {path} is damaged: {why}")
 
 
-def _header(path: Path, fields: Mapping[str, str]) -> Header:
-    """Check and parse the texts of a header."""
+def _header(path: Path, fields: Mapping[str, str]) -> Entry:
+    """Check and parse the texts of a header: the entry, but without its tensors."""
     if fields["schema"] != str(SCHEMA):
         # Not damage: the entry of another version of coset, to be left as it is.
         raise InputError(
-            f"the store entry {path} has schema version {_one_line(fields['schema'])} (written by coset "
-            f"{_one_line(fields['version'])}), this coset reads version {SCHEMA}"
+            f"the store entry {path} has schema version {one_line(fields['schema'], 40)} (written by coset "
+            f"{one_line(fields['version'], 40)}), this coset reads version {SCHEMA}"
         )
     key = key_of_json(fields["config"])
     if key != path.stem:
         raise _damaged(path, f"its configuration belongs to the address {key}")
     try:
-        header = Header(
+        header = Entry(
+            key=key,
+            path=path,
             config=_mapping(fields, "config"),
             info=_mapping(fields, "info"),
+            params={},
             created=datetime.fromisoformat(fields["created"]),
             version=fields["version"],
-            names=_mapping(fields, "names"),
-            digest=fields["digest"],
             cost=float(fields[_COST]) if _COST in fields else None,
         )
+        names = _mapping(fields, "names")
         header.created.astimezone(UTC)
         canonical = canonical_json(header.config) == fields["config"]
     except (ValueError, OverflowError) as error:
-        raise _damaged(path, _one_line(str(error), 200)) from error
+        raise _damaged(path, one_line(error, 200)) from error
     if not canonical:
         # Under this address nobody would look for it.
         raise _damaged(path, "its configuration is not written as the store writes it")
     if header.created.tzinfo is None:
         raise _damaged(path, f"its date {header.created} has no time zone")
-    if not all(isinstance(name, str) for name in header.names.values()):
+    if not all(isinstance(name, str) for name in names.values()):
         raise _damaged(path, "its names do not stand for tensors")
     if header.cost is not None and not 0 <= header.cost < math.inf:
         raise _damaged(path, f"its cost is {header.cost}")
@@ -227,10 +206,6 @@ def _mapping(fields: Mapping[str, str], name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(f"its {name} is a {type(value).__name__}, expected a mapping")
     return value
-
-
-def _one_line(text: str, length: int = 40) -> str:
-    return " ".join(text.split())[:length]
 
 
 def _storable(params: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:

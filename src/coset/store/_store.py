@@ -14,11 +14,9 @@ from coset._checks import is_count
 from coset._files.atomic import cache_folder, require_writable
 from coset._files.locks import locked
 from coset.errors import InputError
-from coset.store import _pruning as pruning
 from coset.store._address import key_of
 from coset.store._entry import DamagedEntryError, Entry, read_entry, write_entry
-from coset.store._listing import ENTRY, Row, checkpoint_file, entry_file, files, lock_file, row_of
-from coset.store._pruning import Pruned
+from coset.store._listing import ENTRY, Pruned, Row, checkpoint_file, entry_file, files, lock_file, prune, row_of
 
 
 class Work:
@@ -195,7 +193,7 @@ class Store:
             chosen = []
         if unreadable:
             chosen += [row for row in rows if row.damaged]
-        return pruning.prune(self.root, chosen, dry_run=dry_run)
+        return prune(self.root, chosen, dry_run=dry_run)
 
     def _get_sound(self, config: Mapping[str, object], *, warn: bool = False) -> Entry | None:
         try:

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from types import MappingProxyType
 
-from coset.errors import InputError
+from coset.errors import InputError, one_line
 from coset.study._study import REGISTRY, Study
 
 GROUP = "coset.studies"
@@ -64,7 +64,7 @@ def _load(name: str, value: str) -> tuple[InputError, ...]:
         except (Exception, SystemExit) as error:
             for study in [study for study in REGISTRY.values() if study.run.__module__ == module]:
                 del REGISTRY[study.name]
-            told = " ".join(f"{type(error).__name__}: {error}".split())
+            told = one_line(f"{type(error).__name__}: {error}")
             place = "" if module == value else f" ({module})"
             failures.append(InputError(f"{what} cannot be loaded{place}: {told}"))
         else:

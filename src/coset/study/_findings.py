@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
-from coset.errors import InputError
+from coset.errors import InputError, one_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,7 +81,7 @@ def is_name(name: str) -> bool:
 
 def prose(text: str) -> str:
     """Text written over several lines of code as paragraphs of one line each."""
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text.strip()))
+    return "\n\n".join(one_line(paragraph) for paragraph in re.split(r"\n\s*\n", text.strip()))
 
 
 def scalar(value: object, where: str) -> Scalar:

@@ -1,8 +1,5 @@
 """The results of a study as JSON, CSV, Markdown and text."""
 
-import csv
-import io
-import json
 import reprlib
 import shlex
 import textwrap
@@ -12,7 +9,7 @@ from typing import Any
 
 from coset._files.atomic import parse_json
 from coset._show.tables import text_table
-from coset.errors import InputError
+from coset.errors import InputError, one_line
 from coset.study._claims import Judgement
 from coset.study._findings import Scalar, Table, is_name, scalar
 
@@ -75,11 +72,6 @@ def _plain(table: Table) -> dict[str, Any]:
     return {"caption": table.caption, "columns": list(table.columns), "rows": [list(row) for row in table.rows]}
 
 
-def results_json(run: StudyRun) -> str:
-    """The content of results.json."""
-    return json.dumps(run.results(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
 def read_results(folder: Path) -> StudyRun:
     """The run whose results.json lies in ``folder``."""
     path = folder / "results.json"
@@ -99,8 +91,7 @@ def read_results(folder: Path) -> StudyRun:
     try:
         return _run(content, folder)
     except (InputError, KeyError, TypeError) as error:
-        told = " ".join(str(error).split())
-        raise InputError(f"{path} does not hold the results of a study: {told}") from error
+        raise InputError(f"{path} does not hold the results of a study: {one_line(error)}") from error
 
 
 def _run(content: dict[str, Any], folder: Path) -> StudyRun:
@@ -146,15 +137,6 @@ def _table(name: str, content: Any) -> Table:
     if not all(isinstance(row, list) for row in rows):
         raise InputError(f"the table {reprlib.repr(name)} has rows that are not lists")
     return Table(columns, rows, caption)
-
-
-def table_csv(table: Table) -> str:
-    """A table as CSV: floats in full, an empty cell for None."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(table.columns)
-    writer.writerows(table.rows)
-    return buffer.getvalue()
 
 
 def page(run: StudyRun) -> str:

@@ -15,11 +15,12 @@ import torch
 
 from coset._checks import is_seed
 from coset._files.atomic import atomic_path, output_folder
+from coset._show.tables import csv_table
 from coset.errors import InputError
 from coset.store import Store
 from coset.study._discovery import find_study
 from coset.study._findings import Findings, is_name
-from coset.study._report import StudyRun, command, page, read_results, results_json, table_csv
+from coset.study._report import StudyRun, command, page, read_results
 from coset.study._study import Context, Study
 
 _FILES = ("results.json", "figure.png", "figure.svg")
@@ -55,15 +56,11 @@ def run_study(
         times = {
             "started": started.isoformat(timespec="seconds"),
             "seconds": round(time.perf_counter() - clock, 3),
-            "processor": _rounded(cost()),
+            "processor": None if (spent := cost()) is None else round(spent, 3),
         }
         run = _study_run(chosen, preset, context, findings, times, folder)
         _write(run, findings)
     return run
-
-
-def _rounded(cost: float | None) -> float | None:
-    return None if cost is None else round(cost, 3)
 
 
 def show_study(name: str, out: str | os.PathLike[str]) -> StudyRun:
@@ -141,7 +138,9 @@ def _write(run: StudyRun, findings: Findings) -> None:
     from coset.figures import render
 
     png, svg = render(findings.figure)
-    contents = {run.folder / f"{name}.csv": table_csv(table).encode() for name, table in run.tables.items()}
+    contents = {
+        run.folder / f"{name}.csv": csv_table(table.columns, table.rows).encode() for name, table in run.tables.items()
+    }
     stale = [path for path in _tables(run.folder) if path not in contents]
     contents |= {run.folder / "figure.png": png, run.folder / "figure.svg": svg, run.page: page(run).encode()}
     _write_files(run, contents, stale)
@@ -156,7 +155,8 @@ def _write_files(run: StudyRun, contents: Mapping[Path, bytes], stale: Iterable[
     results = run.folder / "results.json"
     _refuse_folders([*contents, *stale])
     with atomic_path(results) as part:
-        part.write_bytes(results_json(run).encode())
+        text = json.dumps(run.results(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        part.write_bytes(text.encode())
         with ExitStack() as others:
             for path, content in contents.items():
                 others.enter_context(atomic_path(path)).write_bytes(content)

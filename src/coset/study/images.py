@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from coset.data import Dataset, Normalization, Split, subset
+from coset.data.catalog import CIFAR100
 from coset.data.cifar import PIXELS, read_records
-from coset.data.labels import CIFAR100
+from coset.data.normalization import identity
 from coset.errors import InputError
 from coset.train.augment import AUGMENTATIONS, move
 
@@ -53,8 +54,7 @@ def load_images(context: "Context", choice: Images) -> Dataset:
     ]
     normalization = Normalization.fit(parts[0].x)
     if choice.raw:
-        channels = len(normalization.mean)
-        normalization = Normalization((0.0,) * channels, (1.0,) * channels)
+        normalization = identity(len(normalization.mean))
     train, test = (Split(normalization.apply(part.x), part.y) for part in parts)
     train = _moved(train, choice)
     if choice.flat:
@@ -68,9 +68,7 @@ def load_images(context: "Context", choice: Images) -> Dataset:
         classes=full.classes,
         x_normalization=normalization,
         y_normalization=None,
-        fingerprint=hashlib.sha256(
-            f"{full.fingerprint} {choice}{' flat' * choice.flat}{' raw' * choice.raw}".encode()
-        ).hexdigest(),
+        fingerprint=hashlib.sha256(f"{full.fingerprint} {choice}{form}".encode()).hexdigest(),
     )
 
 
@@ -107,6 +105,6 @@ def generated_images(train: int = 600, test: int = 200, seed: int = 0) -> Datase
     x, labels = read_records(Path(GENERATED), kinds, train + test, read=lambda _: content)
     images = torch.from_numpy(x).float() / 255
     y = torch.from_numpy(labels[:, 1]).long()
-    same = Normalization((0.0,) * 3, (1.0,) * 3)
     parts = Split(images[:train], y[:train]), Split(images[train:], y[train:])
-    return Dataset(GENERATED, "classification", *parts, CIFAR100, same, None, hashlib.sha256(content).hexdigest())
+    fingerprint = hashlib.sha256(content).hexdigest()
+    return Dataset(GENERATED, "classification", *parts, CIFAR100, identity(3), None, fingerprint)

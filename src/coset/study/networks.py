@@ -1,7 +1,7 @@
 """Trained networks that studies share: one address for model, data, recipe and seed, and training that resumes."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -12,6 +12,9 @@ from coset.errors import InputError
 from coset.models import MODELS, build
 from coset.store import Entry, Store
 from coset.train import DivergenceError, Metrics, Recipe, evaluate, fit
+
+Made = tuple[Mapping[str, torch.Tensor], Mapping[str, object]]
+"""Tensors to store, and what is noted beside them."""
 
 SCHEMA = 1
 """Version of the configuration and of what it stands for: to be raised where the same one comes to train otherwise."""
@@ -61,28 +64,10 @@ def trained_network(
     checkpoint, from which the next one to ask goes on if this one is stopped. ``info`` of the entry holds the metrics
     on the train and test part, the steps, and the history.
     """
-    config = network_config(model, options, dataset, recipe, seed)
-    checkpoint = store.checkpoint(config)
 
-    def make() -> tuple[Mapping[str, torch.Tensor], Mapping[str, object]]:
-        network = build(model, seed=seed, **options)
-        x, y = dataset.train.x, dataset.train.y
-        try:
-            result = fit(
-                network,
-                x,
-                y,
-                recipe,
-                seed=seed,
-                checkpoint=checkpoint,
-                checkpoint_seconds=CHECKPOINT_SECONDS,
-                device=device,
-                show=show,
-            )
-        except DivergenceError:
-            # To go on from there would only diverge again.
-            checkpoint.unlink(missing_ok=True)
-            raise
+    def make(**keep: Any) -> Made:
+        network, train = build(model, seed=seed, **options), dataset.train
+        result = fit(network, train.x, train.y, recipe, seed=seed, device=device, show=show, **keep)
 
         def measure(part: Split) -> Metrics:
             return evaluate(network, part.x, part.y, params=result.params, loss=recipe.loss)
@@ -94,7 +79,22 @@ def trained_network(
             "history": [asdict(epoch) for epoch in result.history],
         }
 
-    return store.get_or_make(config, make)
+    return resumed(store, network_config(model, options, dataset, recipe, seed), make)
+
+
+def resumed(store: Store, config: Mapping[str, object], make: Callable[..., Made]) -> Entry:
+    """The entry of ``config``, found or made; ``make`` takes by name where it keeps a checkpoint, and how often."""
+    checkpoint = store.checkpoint(config)
+
+    def kept() -> Made:
+        try:
+            return make(checkpoint=checkpoint, checkpoint_seconds=CHECKPOINT_SECONDS)
+        except DivergenceError:
+            # To go on from there would only diverge again.
+            checkpoint.unlink(missing_ok=True)
+            raise
+
+    return store.get_or_make(config, kept)
 
 
 def all_options(model: str, options: Mapping[str, Any]) -> dict[str, Any]:

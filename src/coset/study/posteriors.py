@@ -13,8 +13,7 @@ from coset.errors import InputError
 from coset.models import build
 from coset.posterior import FITS, Fit, NoiseParameter, Trace
 from coset.store import Entry
-from coset.study.networks import CHECKPOINT_SECONDS, all_options
-from coset.train import DivergenceError
+from coset.study.networks import Made, all_options, resumed
 
 if TYPE_CHECKING:
     from torch import nn
@@ -79,17 +78,10 @@ def inferred(
         "seed": seed,
     }
     fit: Callable[..., Fit[Any]] = FITS[method]
-    checkpoint = context.store.checkpoint(config)
 
-    def make() -> tuple[Mapping[str, Tensor], Mapping[str, object]]:
+    def make(**keep: Any) -> Made:
         network = network_of(model, options or {}, seed=seed, noise=noise).to(context.device)
-        keep = {"checkpoint": checkpoint, "checkpoint_seconds": CHECKPOINT_SECONDS}
-        try:
-            found = fit(network, dataset.train, **settings, seed=seed, show=context.show, **keep)
-        except DivergenceError:
-            # To go on from there would only diverge again.
-            checkpoint.unlink(missing_ok=True)
-            raise
+        found = fit(network, dataset.train, **settings, seed=seed, show=context.show, **keep)
         tensors, description = pack(found.posterior)
         return tensors, {
             "distribution": description,
@@ -98,7 +90,7 @@ def inferred(
             "notes": list(found.notes),
         }
 
-    return _fit_of(context.store.get_or_make(config, make), method)
+    return _fit_of(resumed(context.store, config, make), method)
 
 
 def _fit_of(entry: Entry, method: str) -> Fit[Any]:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 import torch
 from torch import Tensor
 
+from coset._values import memory_of, transformed_by_functorch
 from coset.errors import InputError
 from coset.symmetry.axes import Charge
 from coset.symmetry.element import Element
-from coset.symmetry.gather import Pass, apply, is_plain, transformed_by_functorch
+from coset.symmetry.gather import Pass, apply, is_plain
 from coset.symmetry.group import check, full_map
 from coset.symmetry.structure import Stretch
 
@@ -182,13 +183,6 @@ def _unless_in_order(index: Tensor) -> Tensor | None:
     if transformed_by_functorch(index):
         return index
     return None if torch.equal(index, torch.arange(len(index), device=index.device)) else index
-
-
-def memory_of(tensor: Tensor) -> tuple[object, ...]:
-    """What tells whether two tensors are one: their memory, or where there is none the object itself."""
-    if transformed_by_functorch(tensor) or tensor.data_ptr() == 0:
-        return ("object", id(tensor))
-    return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad)
 
 
 def filled(sym: "Symmetry", params: Mapping[str, Tensor]) -> dict[str, Tensor]:

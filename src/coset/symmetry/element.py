@@ -12,9 +12,8 @@ from torch import Tensor
 
 from coset._files.sealed import unsealed, write_sealed
 from coset._files.tensors import read_tensors
-from coset._values import Frozen
+from coset._values import Frozen, transformed_by_functorch
 from coset.errors import InputError
-from coset.symmetry.gather import transformed_by_functorch
 from coset.symmetry.storage import require_fingerprint
 
 if TYPE_CHECKING:

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
+from coset._values import transformed_by_functorch
+
 # A block of so many entries stays in the cache between its passes, and is too small for torch to start threads on.
 _BLOCK = 32768
 
@@ -18,11 +20,6 @@ class Pass:
     dims: tuple[int, ...]
     index: Tensor | None
     factor: Tensor | None
-
-
-def transformed_by_functorch(tensor: Tensor) -> bool:
-    """Whether ``tensor`` stands for many (vmap) or carries derivatives (grad, jvp): its values are not its own."""
-    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def is_plain(tensor: Tensor) -> bool:

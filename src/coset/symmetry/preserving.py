@@ -35,6 +35,23 @@ def is_proven(sym: Symmetry, model: nn.Module) -> bool:
     return sym.fingerprint in _PROVEN.get(model, ())
 
 
+def check_model_of(sym: Symmetry, model: nn.Module) -> None:
+    """Raise unless ``model`` has the parameters and buffers of ``sym``, of the same shapes."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is a {type(model).__name__}; expected the torch.nn.Module whose weights are aligned")
+    own = model.state_dict()
+    for name, parameter in sym.parameters.items():
+        if name not in own:
+            raise InputError(f"the symmetry knows '{name}', which model ({type(model).__name__}) has not")
+        if tuple(own[name].shape) != parameter.shape:
+            raise InputError(
+                f"'{name}' of model ({type(model).__name__}) has shape {tuple(own[name].shape)}; the symmetry expects "
+                f"{parameter.shape}"
+            )
+    if unknown := [name for name in own if name not in sym.parameters]:
+        raise InputError(f"model ({type(model).__name__}) has '{unknown[0]}', which the symmetry does not know")
+
+
 def check_preserves(
     sym: Symmetry,
     model: nn.Module,

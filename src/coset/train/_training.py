@@ -13,8 +13,7 @@ from coset._files.sealed import check_writable
 from coset._show.progress import Ticker, progress
 from coset.callbacks import check_callback
 from coset.errors import InputError
-from coset.train._checkpoint import State, load_checkpoint, save_checkpoint, snapshot
-from coset.train._identity import Identity, identify
+from coset.train._checkpoint import Identity, State, identify, load_checkpoint, save_checkpoint, snapshot
 from coset.train._recipe import Recipe
 from coset.train._result import Callback, Epoch, Moment, TrainResult
 from coset.train.check import check_images, check_last_batch, check_pair, model_device, probe, usable_device

@@ -11,10 +11,9 @@ from torch.nn.utils import clip_grad_norm_
 from coset._show.progress import Ticker
 from coset.errors import InputError
 from coset.train._checkpoint import State
-from coset.train._mix import Mix, draw_mixes, mix_inputs, mix_values
 from coset.train._recipe import Recipe
 from coset.train._result import Callback, Moment
-from coset.train.augment import AUGMENTATIONS, Motions, move
+from coset.train.augment import AUGMENTATIONS, Mix, Motions, draw_mixes, mix_inputs, mix_values, move
 from coset.train.loss import LOSSES, Loss
 from coset.train.metrics import Metrics, evaluate_batches
 from coset.train.modes import training_mode

@@ -1,15 +1,15 @@
 """Loss and accuracy (or root mean square error) of a network on given data."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from coset._checks import is_count
 from coset.errors import InputError
+from coset.running import Network, with_weights
 from coset.train.check import check_pair, model_device, probe
 from coset.train.loss import LOSSES, Loss
 
@@ -75,19 +75,20 @@ def evaluate(
         raise InputError(f"batch_size is {batch_size!r}, expected a whole number of at least 1")
     check_pair(x, y, "x", "y")
     device = model_device(model)
-    network: Callable[[Tensor], Tensor] = model
     if params is not None:
         _check_params(model, params)
         device = next(iter(params.values())).device
-        weights = dict(params)
-        network = lambda inputs: functional_call(model, weights, (inputs,))  # noqa: E731
-    with evaluation_mode(model):
+
+    def measure(network: Network) -> Metrics:
         targets = LOSSES[loss].fit_targets(y, probe(network, x[:2].to(device), "x"), "y")
         return evaluate_batches(network, x, targets, LOSSES[loss], device, batch_size)
 
+    with evaluation_mode(model):
+        return measure(model) if params is None else with_weights(model, params, measure)
+
 
 def evaluate_batches(
-    model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, loss: Loss, device: torch.device, batch_size: int = BATCH
+    model: Network, x: Tensor, y: Tensor, loss: Loss, device: torch.device, batch_size: int = BATCH
 ) -> Metrics:
     """The metrics of a model that is already in evaluation mode, on data that are already checked."""
     total, score = torch.zeros(2, dtype=torch.float64, device=device)

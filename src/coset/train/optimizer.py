@@ -17,41 +17,18 @@ if TYPE_CHECKING:
 # Devices for which SGD, Adam and AdamW all have fused kernels.
 FUSED_DEVICES = frozenset({"cpu", "cuda"})
 
-
-def sgd(parameters: Sequence[Tensor], recipe: "Recipe", fused: bool) -> Optimizer:
-    """Stochastic gradient descent with momentum (dampening 0), the decay added to the gradient."""
-    return torch.optim.SGD(
-        parameters,
-        lr=recipe.learning_rate,
-        momentum=recipe.momentum,
-        nesterov=recipe.nesterov,
-        weight_decay=recipe.weight_decay,
-        fused=fused,
-    )
-
-
-def adam(parameters: Sequence[Tensor], recipe: "Recipe", fused: bool) -> Optimizer:
-    """Kingma and Ba 2015, the decay added to the gradient."""
-    return torch.optim.Adam(
-        parameters, lr=recipe.learning_rate, betas=recipe.betas, weight_decay=recipe.weight_decay, fused=fused
-    )
-
-
-def adamw(parameters: Sequence[Tensor], recipe: "Recipe", fused: bool) -> Optimizer:
-    """Loshchilov and Hutter 2019: the decay applied to the weights themselves."""
-    return torch.optim.AdamW(
-        parameters, lr=recipe.learning_rate, betas=recipe.betas, weight_decay=recipe.weight_decay, fused=fused
-    )
-
-
-OPTIMIZERS: dict[str, Callable[[Sequence[Tensor], "Recipe", bool], Optimizer]] = {
-    "sgd": sgd,
-    "adam": adam,
-    "adamw": adamw,
+# Each with the settings of a recipe that it takes beside the rate and the decay. Adam is of Kingma and Ba 2015; SGD and
+# Adam add the decay to the gradient, AdamW (Loshchilov and Hutter 2019) applies it to the weights themselves.
+OPTIMIZERS: dict[str, tuple[Callable[..., Optimizer], tuple[str, ...]]] = {
+    "sgd": (torch.optim.SGD, ("momentum", "nesterov")),
+    "adam": (torch.optim.Adam, ("betas",)),
+    "adamw": (torch.optim.AdamW, ("betas",)),
 }
 
 
 def make_optimizer(parameters: Sequence[Tensor], recipe: "Recipe") -> Optimizer:
     """The recipe's optimizer, fused where every parameter lives on a device with fused kernels."""
+    make, names = OPTIMIZERS[recipe.optimizer]
+    settings = {name: getattr(recipe, name) for name in names}
     fused = all(p.device.type in FUSED_DEVICES and p.is_floating_point() for p in parameters)
-    return OPTIMIZERS[recipe.optimizer](parameters, recipe, fused)
+    return make(parameters, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=fused, **settings)

@@ -20,7 +20,7 @@ from coset.alignment.matching.random_batches import again, endless, fixed
 from coset.alignment.matching.sinkhorn_operator import permutation_of
 from coset.alignment.matching.soft_action import soft_act
 from coset.errors import InputError
-from coset.running import check_model_of
+from coset.symmetry.preserving import check_model_of
 from coset.symmetry import Element, Symmetry
 
 Relaxation = Callable[[Tensor], Tensor]

@@ -11,10 +11,10 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from coset._magnitudes import exponent, scaled
+from coset._values import memory_of
 from coset.errors import InputError
 from coset.running import outputs_with, under_owners
 from coset.symmetry import Symmetry
-from coset.symmetry.action import memory_of
 from coset.train.loss import LOSSES
 from coset.train.metrics import evaluation_mode
 

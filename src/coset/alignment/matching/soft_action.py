@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coset._values import memory_of
 from coset.errors import InputError
 from coset.symmetry import Symmetry
-from coset.symmetry.action import check_names, check_tensor, memory_of
+from coset.symmetry.action import check_names, check_tensor
 from coset.symmetry.axes import Concat, Fixed, Interleaved, Node, Product, Units, factors_of, size_of, units_of
 from coset.symmetry.structure import UnitClass, ancestors, stands_for
 

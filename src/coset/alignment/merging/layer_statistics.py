@@ -17,10 +17,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from coset._magnitudes import squares_hold
-from coset._values import Frozen
+from coset._values import Frozen, memory_of
 from coset.errors import InputError
 from coset.running import suited, whole_weights
-from coset.symmetry.action import memory_of
 
 # Function → (dimensions of space behind the channels, whether the weight has its inputs first).
 _LAYERS: dict[Callable[..., Any], tuple[int, bool]] = {

@@ -11,10 +11,10 @@ from torch.func import vmap
 
 from coset._checks import check_count
 from coset._show.progress import SILENT, Ticker
+from coset._values import memory_of
 from coset.errors import InputError
 from coset.posterior.prediction.draws import Draws
 from coset.running import check_model, outputs_with, suited, under_owners, whole_weights, with_weights
-from coset.symmetry.action import memory_of
 from coset.train.check import probe
 
 OVERHEAD_WORK = 2**22

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coset._batches import BATCH_SIZE, Repeated, check_batch_size
+from coset._batches import BATCH_SIZE, Repeated
+from coset._checks import check_count
 from coset.errors import InputError
 
 Batch = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
@@ -159,7 +160,7 @@ def census(data: AnnotatedImages) -> Census:
 
 def plain_images(images: Tensor, *, batch_size: int = BATCH_SIZE) -> AnnotatedImages:
     """Images (N, C, H, W) without concepts, to which others are added."""
-    check_batch_size(batch_size)
+    check_count("batch_size", batch_size)
     if not isinstance(images, Tensor) or images.ndim != 4 or 0 in images.shape:
         found = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
         raise InputError(f"images is {found}; expected a tensor (N, C, H, W)")

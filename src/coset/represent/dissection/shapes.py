@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from coset._batches import Repeated, check_batch_size
+from coset._batches import Repeated
 from coset._checks import check_count
 from coset.errors import InputError
 from coset.represent.dissection.images import AnnotatedImages, Batch, Concept, masks_of_labels
@@ -50,7 +50,7 @@ def shape_images(
     belongs to the object whose form its centre lies in; later objects cover earlier ones, in the image and in the
     masks. All follows from ``seed`` and ``batch_size``, and is the same whenever it is read.
     """
-    check_batch_size(batch_size)
+    check_count("batch_size", batch_size)
     for name, value in (("count", count), ("size", size), ("objects", objects)):
         check_count(name, value)
     if not 0 < radii[0] <= radii[1] <= 0.5:
