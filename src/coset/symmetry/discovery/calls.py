@@ -38,13 +38,10 @@ class Call:
 
     def argument(self, name: str, default: Any = None) -> Any:
         """An argument by its name in the operation's schema."""
-        schema = getattr(self.target, "_schema", None)
-        for position, item in enumerate(schema.arguments if schema is not None else ()):
-            if item.name == name:
-                if position < len(self.args):
-                    return self.args[position]
-                return self.kwargs.get(name, default)
-        return default
+        position = _positions(self.target).get(name)
+        if position is None:
+            return default
+        return self.args[position] if position < len(self.args) else self.kwargs.get(name, default)
 
     def reduction(self, x: Value) -> tuple[list[int], bool]:
         """The dimensions a reduction goes over, and whether they are kept with size 1."""
@@ -63,6 +60,13 @@ class Call:
             raise InputError("no tensor among the positional arguments")
         rest = tuple(None if i == position else _key(arg) for i, arg in enumerate(self.args))
         return _inferred(self.target, position, rest, tuple(sorted((k, _key(v)) for k, v in self.kwargs.items())))
+
+
+@cache
+def _positions(target: Callable[..., Any]) -> dict[str, int]:
+    """The places of an operation's arguments by their names in its schema."""
+    schema = getattr(target, "_schema", None)
+    return {item.name: position for position, item in enumerate(schema.arguments if schema is not None else ())}
 
 
 def tensors_in(argument: Any) -> list[Value]:

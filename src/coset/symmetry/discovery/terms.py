@@ -6,8 +6,12 @@ sees a dimension as a whole and another one in parts, so that views, heads, flat
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain, product
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class Atom:
@@ -123,9 +127,16 @@ def resolve(term: Term) -> Term:
         return term.bound
     if isinstance(term, Woven):
         return term if term.bound is None else resolve(term.bound)
-    if isinstance(term, Times):
-        return term if not term.factors else times(term.factors)
-    return plus(term.segments)
+    if _is_settled(term):
+        return term
+    return times(term.factors) if isinstance(term, Times) else plus(term.segments)
+
+
+def _is_settled(term: Term) -> bool:
+    """Whether a term is still what it was when it was made, in normal form: no atom in it is bound since."""
+    if isinstance(term, Atom | Woven):
+        return term.bound is None
+    return all(map(_is_settled, term.factors if isinstance(term, Times) else term.segments))
 
 
 def parts_of(term: Plus | Woven) -> tuple[Term, ...]:
@@ -137,12 +148,19 @@ def atoms(term: Term) -> Iterator[Atom]:
     """The atoms of a resolved term, left to right."""
     if isinstance(term, Atom):
         yield term
-    elif isinstance(term, Woven):
-        for part in parts_of(term):
-            yield from atoms(part)
     else:
-        for part in term.factors if isinstance(term, Times) else term.segments:
+        for part in term.factors if isinstance(term, Times) else parts_of(term):
             yield from atoms(part)
+
+
+def paths(term: Term, leaf: Callable[[Atom], tuple[T, ...]]) -> list[tuple[T, ...]]:
+    """The segments of a resolved term, each as what ``leaf`` makes of the atoms of its factors, left to right."""
+    if isinstance(term, Atom):
+        return [leaf(term)]
+    if isinstance(term, Times):
+        choices = product(*[paths(factor, leaf) for factor in term.factors])
+        return [tuple(chain.from_iterable(choice)) for choice in choices]
+    return [path for segment in parts_of(term) for path in paths(segment, leaf)]
 
 
 def pin(term: Term, reason: str) -> None:
@@ -255,25 +273,26 @@ def _shadow(inert: Term, active: Term) -> None:
         if inert.pinned:
             (stick if inert.stuck else pin)(active, inert.pinned)
         if not isinstance(active, Atom):
-            inert.bound = _copied(active, True)
+            inert.bound = copied(active, True)
         return
     assert isinstance(active, Atom)
     reason = active.pinned
-    active.bound = _copied(inert, False)
+    active.bound = copied(inert, False)
     if reason:
         (stick if active.stuck else pin)(active.bound, reason)
 
 
-def _copied(term: Term, inert: bool) -> Term:
+def copied(term: Term, inert: bool = False) -> Term:
+    """A resolved term with other atoms in the place of its own."""
     if isinstance(term, Atom):
         copy = Atom(term.size, term.pinned, inert)
         copy.stuck = term.stuck
         return copy
     if isinstance(term, Times):
-        return Times(tuple(_copied(factor, inert) for factor in term.factors))
+        return Times(tuple(copied(factor, inert) for factor in term.factors))
     if isinstance(term, Woven):
-        return Woven(_copied(part, inert) for part in parts_of(term))
-    return Plus(tuple(_copied(segment, inert) for segment in term.segments))
+        return Woven(copied(part, inert) for part in parts_of(term))
+    return Plus(tuple(copied(segment, inert) for segment in term.segments))
 
 
 def _bind(one: Term, two: Term, reason: str) -> None:

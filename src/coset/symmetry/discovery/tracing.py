@@ -272,7 +272,8 @@ def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
         return on_stack(book, call, args[0])
     if args and isinstance(args[0], Stack):
         say_interleaved(book, call, args[0])
-    call.args = args = tree_map_only(Stack, lambda stack: as_tensor(book, stack), args)
+    if any(isinstance(env[other], Stack) for other in node.all_input_nodes):
+        call.args = args = tree_map_only(Stack, lambda stack: as_tensor(book, stack), args)
     if args and isinstance(args[0], Segments):
         span = span_of(node, _shapes(tracing, node.all_input_nodes[0])[0], tracing.constants.tensors)
         assert span is not None
