@@ -1,7 +1,7 @@
 """A call of an operation in the exported graph, as the rules see it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -43,11 +43,14 @@ class Call:
             return default
         return self.args[position] if position < len(self.args) else self.kwargs.get(name, default)
 
-    def reduction(self, x: Value) -> tuple[list[int], bool]:
-        """The dimensions a reduction goes over, and whether they are kept with size 1."""
+    def reduction(self, x: Value, default: Sequence[int] | None = None) -> tuple[list[int], list[int | None]]:
+        """The dimensions a reduction goes over, and those of its result: None for ones that are kept with size 1."""
         dims = self.argument("dim")
-        chosen = range(x.ndim) if dims is None or dims == [] else [dims] if isinstance(dims, int) else dims
-        return [dim % x.ndim for dim in chosen], bool(self.argument("keepdim", False))
+        if dims is None or dims == []:
+            dims = range(x.ndim) if default is None or dims == [] else default
+        over = [dim % x.ndim for dim in ([dims] if isinstance(dims, int) else dims)]
+        keep = bool(self.argument("keepdim", False))
+        return over, [None if i in over else i for i in range(x.ndim) if keep or i not in over]
 
     def shifted(self, variance: Value, gain: Value | None, eps: float) -> None:
         """Note that ``variance`` + ε is what scales, and which gain takes up the rest."""

@@ -6,7 +6,17 @@ from coset.errors import InputError
 from coset.symmetry.discovery.calls import Call
 from coset.symmetry.discovery.picking import computed
 from coset.symmetry.discovery.relations import Book, Value, broadcast
-from coset.symmetry.discovery.rules import output, passed, rule, straight, told_apart_in_both, without
+from coset.symmetry.discovery.rules import (
+    added_to,
+    beside,
+    lifted,
+    output,
+    passed,
+    rule,
+    straight,
+    told_apart_in_both,
+    without,
+)
 from coset.symmetry.discovery.terms import fresh
 
 
@@ -26,10 +36,7 @@ from coset.symmetry.discovery.terms import fresh
 )
 def regrouped(book: Book, call: Call) -> Value:
     """The same entries in order under another shape."""
-    x = call.args[0]
-    result = output(book, call, x)
-    book.regroup(x, result)
-    return result
+    return book.reshaped(call.args[0], call.shapes[0])
 
 
 @rule("permute", "transpose", "t", "numpy_T", "mT", "mH", "movedim", "moveaxis", "swapaxes", "swapdims",
@@ -78,11 +85,7 @@ def repeat_interleave(book: Book, call: Call) -> Value:
     if isinstance(count, Value) or dim is None:
         raise InputError("repeat_interleave with a tensor of counts or without a dimension")
     dim %= x.ndim
-    spread = book.like([*x.shape[: dim + 1], count, *x.shape[dim + 1 :]], [x])
-    passed(book, x, spread, [*range(dim + 1), None, *range(dim + 1, x.ndim)])
-    result = output(book, call, x)
-    book.regroup(spread, result)
-    return result
+    return book.reshaped(lifted(book, x, dim + 1, count), call.shapes[0])
 
 
 @rule("repeat", "tile")
@@ -95,10 +98,7 @@ def repeat(book: Book, call: Call) -> Value:
     # Every dimension as (copies, own positions), then both as one.
     spread = book.like([n for pair in zip(counts, sizes, strict=True) for n in pair], [x])
     places = [i - offset if own and i >= offset else None for i in range(len(counts)) for own in (False, True)]
-    passed(book, x, spread, places)
-    result = output(book, call, x)
-    book.regroup(spread, result)
-    return result
+    return book.reshaped(passed(book, x, spread, places), call.shapes[0])
 
 
 @rule("cat", "concat", "concatenate", "hstack", "vstack", "dstack", "column_stack")
@@ -113,21 +113,6 @@ def joined(book: Book, call: Call) -> Value:
     if len(parts) == 1:
         return passed(book, parts[0], result, straight(result))
     book.join(result, parts, dim)
-    return result
-
-
-@rule("stack")
-def stacked(book: Book, call: Call) -> Value:
-    """A new dimension whose positions are told apart by their segment."""
-    parts = call.args[0]
-    result = output(book, call, *parts)
-    dim = call.argument("dim", 0) % result.ndim
-    lifted = []
-    for part in parts:
-        thin = book.like([*part.shape[:dim], 1, *part.shape[dim:]], [part])
-        lifted.append(passed(book, part, thin, [*range(dim), None, *range(dim, part.ndim)]))
-    book.join(result, lifted, dim)
-    book.pin(result, [dim], "positions of a stack")
     return result
 
 
@@ -170,13 +155,9 @@ def channel_shuffle(book: Book, call: Call) -> Value:
     """Channels seen as (groups, rest) and read as (rest, groups)."""
     x, groups = call.args[:2]
     rest = x.shape[1] // groups
-    apart = book.like([x.shape[0], groups, rest, *x.shape[2:]], [x])
-    book.regroup(x, apart)
+    apart = book.reshaped(x, [x.shape[0], groups, rest, *x.shape[2:]])
     turned = book.like([x.shape[0], rest, groups, *x.shape[2:]], [x])
-    passed(book, apart, turned, [0, 2, 1, *range(3, apart.ndim)])
-    result = output(book, call, x)
-    book.regroup(turned, result)
-    return result
+    return book.reshaped(passed(book, apart, turned, [0, 2, 1, *range(3, apart.ndim)]), call.shapes[0])
 
 
 @rule("meshgrid", "broadcast_tensors")
@@ -200,8 +181,7 @@ def pixel_shuffle(book: Book, call: Call) -> Value:
     lead = x.ndim - 3
     wide, narrow = (x, output(book, call, x)) if call.name == "pixel_shuffle" else (output(book, call, x), x)
     channels = narrow.shape[lead]
-    blocks = book.like([*x.shape[:lead], channels, r * r, *wide.shape[lead + 1 :]], [x])
-    book.regroup(wide, blocks)
+    blocks = book.reshaped(wide, [*x.shape[:lead], channels, r * r, *wide.shape[lead + 1 :]])
     book.pin(blocks, [lead + 1, lead + 2, lead + 3], "positions of pixel_shuffle")
     book.pin(narrow, [lead + 1, lead + 2], "positions of pixel_shuffle")
     for value in (blocks, narrow):
@@ -259,7 +239,4 @@ def gated(book: Book, call: Call) -> Value:
     dim = call.argument("dim", -1) % x.ndim
     halves = [book.like(call.shapes[0], [x]) for _ in range(2)]
     book.join(x, halves, dim)
-    result = output(book, call, x)
-    book.meet(result, halves[1], straight(result))
-    book.neutral(halves[1])
-    return passed(book, halves[0], result, straight(result))
+    return added_to(book, beside(book, output(book, call, x), halves[1]), halves[0])

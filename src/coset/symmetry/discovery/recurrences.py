@@ -1,13 +1,14 @@
 """Rules of recurrent networks: one step says it all, since every step is the same."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from coset.errors import InputError
 from coset.symmetry.discovery.calls import Call
 from coset.symmetry.discovery.contractions import einsum
 from coset.symmetry.discovery.relations import Book, Value
-from coset.symmetry.discovery.rules import passed, rule, straight
+from coset.symmetry.discovery.rules import beside, passed, rule, straight
 from coset.symmetry.discovery.stacks import Stack
 
 Weights = Sequence[Value]
@@ -38,20 +39,14 @@ def _summed(book: Book, x: Value, state: Value, weights: Weights, biases: bool, 
     return ours
 
 
-def _gated(book: Book, result: Value, *gates: Value) -> None:
-    """Sigmoids multiply ``result``: their units are its units, and they let nothing through."""
-    for gate in gates:
-        book.meet(result, gate, straight(gate))
-        book.neutral(gate)
-
-
 def _lstm(
     book: Book, x: Value, before: Sequence[Value], after: Sequence[Value], weights: Weights, biases: bool
 ) -> None:
     """c ← σ(f) c + σ(i) tanh(g), h ← σ(o) tanh(c), or a projection of it."""
     state, cell = after
     entry, forget, update, out = _summed(book, x, before[0], weights, biases, 4)
-    _gated(book, cell, entry, forget, out)
+    # Sigmoids: their units are those of what they multiply, and they let nothing through.
+    beside(book, cell, entry, forget, out)
     for value in (before[1], update):
         passed(book, value, cell, straight(cell))
     for value in (update, cell):
@@ -66,31 +61,34 @@ def _gru(book: Book, x: Value, before: Sequence[Value], after: Sequence[Value], 
     """h ← (1 − σ(z)) tanh(n_x + σ(r) n_h) + σ(z) h."""
     (state,) = after
     reset, keep, update = _summed(book, x, before[0], weights, biases, 3)
-    _gated(book, state, reset, keep)
+    beside(book, state, reset, keep)
     for value in (before[0], update):
         passed(book, value, state, straight(state))
     book.neutral(update, sign=False)
 
 
-def _tanh(
-    book: Book, x: Value, before: Sequence[Value], after: Sequence[Value], weights: Weights, biases: bool
+def _plain(
+    book: Book,
+    x: Value,
+    before: Sequence[Value],
+    after: Sequence[Value],
+    weights: Weights,
+    biases: bool,
+    *,
+    scale: bool,
 ) -> None:
-    """h ← tanh(W x + U h)."""
+    """h ← tanh(W x + U h), which lets no ``scale`` through, or max(W x + U h, 0), which lets no sign through."""
     (update,) = _summed(book, x, before[0], weights, biases, 1)
     passed(book, update, after[0], straight(update))
-    book.neutral(update, sign=False)
+    book.neutral(update, scale=scale, sign=not scale)
 
 
-def _relu(
-    book: Book, x: Value, before: Sequence[Value], after: Sequence[Value], weights: Weights, biases: bool
-) -> None:
-    """h ← max(W x + U h, 0)."""
-    (update,) = _summed(book, x, before[0], weights, biases, 1)
-    passed(book, update, after[0], straight(update))
-    book.neutral(update, scale=False)
-
-
-_STEPS: dict[str, Step] = {"lstm": _lstm, "gru": _gru, "rnn_tanh": _tanh, "rnn_relu": _relu}
+_STEPS: dict[str, Step] = {
+    "lstm": _lstm,
+    "gru": _gru,
+    "rnn_tanh": partial(_plain, scale=True),
+    "rnn_relu": partial(_plain, scale=False),
+}
 
 
 @rule(*_STEPS)

@@ -4,7 +4,7 @@ Every operation of the rule table is written with a handful of statements. Those
 (unification); those about scales and signs are kept and solved when all dimensions are known.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -247,6 +247,12 @@ class Book:
             unify(times(source.dims[i] for i in left), times(target.dims[i] for i in right), self.where)
         self.relations.append(Regrouped(source, target, groups))
 
+    def reshaped(self, value: Value, shape: Sequence[int]) -> Value:
+        """The entries of a tensor in order, under another shape."""
+        made = self.like(shape, [value])
+        self.regroup(value, made)
+        return made
+
     def join(self, whole: Value, parts: Sequence[Value], dim: int, *, woven: bool = False) -> None:
         """``whole`` is ``parts`` one after the other along ``dim``; ``woven``: position by position in turns."""
         segments = [part.dims[dim] for part in parts]
@@ -272,6 +278,10 @@ class Book:
         """
         chosen = tuple(dims)
         self.hidden.append(View(tuple(value.dims[dim] for dim in chosen), value, chosen, data, picked))
+
+    def sees_beside(self, value: Value, dims: Collection[int]) -> None:
+        """Something inside the operation has all dimensions of a tensor but these."""
+        self.sees(value, (dim for dim in range(value.ndim) if dim not in dims))
 
     def sees_terms(self, *terms: Term) -> None:
         """The same of dimensions that no tensor has together."""

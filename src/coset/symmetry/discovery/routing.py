@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from coset.symmetry.discovery.calls import Call
+from coset.symmetry.discovery.ordering import by_rank
 from coset.symmetry.discovery.relations import About, Book, Multiplied, Power, Value
-from coset.symmetry.discovery.rules import passed, straight
+from coset.symmetry.discovery.rules import passed, straight, without
 from coset.symmetry.discovery.terms import Atom, Term, atoms, resolve
 
 _RANKED = frozenset({"topk", "sort", "argsort", "argmax", "argmin", "max", "min"})
@@ -99,23 +100,15 @@ def _ranked(book: Book, call: Call, x: Value) -> Any:
         return None
     book.neutral(x, scale=False)
     book.neutral(x, dims=[dim])
-    book.sees(x, (j for j in range(x.ndim) if j != dim))
+    book.sees_beside(x, [dim])
     results: list[Value] = []
-    for number, shape in enumerate(call.shapes):
-        result = book.like(shape, [x])
-        places = list(range(x.ndim)) if len(shape) == x.ndim else [i for i in range(x.ndim) if i != dim]
-        kept = [None if i == dim else i for i in places]
-        ranks = [j for j, i in enumerate(places) if i == dim]
+    for result, ranks, where in by_rank(book, call, x, dim):
         book.pin(result, ranks, f"ranks of {call.name}")
         book.neutral(result, dims=ranks)
-        if only_places or number == 1:
-            book.meet(result, x, kept)
-            book.neutral(result)
+        if where:
             result.about = About("place", x.dims[dim], len(book.values))
             if results:  # the same ranks
                 book.meet(result, results[0], straight(result))
-        else:
-            passed(book, x, result, kept)
         results.append(result)
     return results
 
@@ -196,9 +189,9 @@ def _gathered(book: Book, call: Call, x: Value) -> Value | None:
     book.neutral(x, dims=[dim])
     book.neutral(index)
     _tell_picked(book, result, index)
-    book.sees(x, (j for j in range(x.ndim) if j != dim))
+    book.sees_beside(x, [dim])
     book.meet(result, index, straight(result))
-    return passed(book, x, result, [None if j == dim else j for j in range(x.ndim)])
+    return passed(book, x, result, without(x, [dim]))
 
 
 def _one_hot(book: Book, call: Call, x: Value) -> Value | None:

@@ -17,9 +17,10 @@ from torch.utils._pytree import tree_leaves
 
 from coset.symmetry.discovery.calls import Call, is_pointwise
 from coset.symmetry.discovery.elementwise import unary
+from coset.symmetry.discovery.evaluation import name_of
 from coset.symmetry.discovery.movement import order_of
 from coset.symmetry.discovery.relations import Book, Value, regroupings
-from coset.symmetry.discovery.rules import passed
+from coset.symmetry.discovery.rules import lifted, passed, rule, squeezed
 
 SPLITS = frozenset({"view", "reshape", "unflatten", "_unsafe_view"})
 _COPIES = frozenset({"contiguous", "clone", "alias", "detach", "_to_copy", "to"})
@@ -45,8 +46,7 @@ class Stack:
 
 def name_of_node(node: Node) -> str:
     """The name of the operation that a node calls, "" if it calls none."""
-    schema = getattr(node.target, "_schema", None)
-    return str(schema.name).partition("::")[2] if schema is not None else ""
+    return name_of(node.target).partition("::")[2]
 
 
 def shape_of_node(node: Node) -> tuple[int, ...]:
@@ -96,11 +96,22 @@ def _moved_to(name: str, args: tuple[Any, ...], shape: tuple[int, ...], dim: int
     return None if at == dim else dim - 1 if at < dim and shape[at] == 1 else dim
 
 
+def _after_reshape(source: tuple[int, ...], target: tuple[int, ...], dim: int) -> tuple[int, str] | None:
+    """The dimension into which a reshape puts another one, and how: "alone", "first" of those that are put there, so
+    that its positions come one after the other, or "last", in turns. None where it goes into several or between others.
+    """
+    left, right = next(group for group in regroupings(source, target) if dim in group[0])
+    here = [i for i in left if source[i] > 1]
+    wide = [j for j in right if target[j] > 1]
+    if len(wide) != 1 or dim not in (here[0], here[-1]):
+        return None
+    return wide[0], "alone" if len(here) == 1 else "first" if here[0] == dim else "last"
+
+
 def _left_alone(source: tuple[int, ...], target: tuple[int, ...], dim: int) -> int | None:
     """Where a dimension is after a reshape that groups only others."""
-    left, right = next(group for group in regroupings(source, target) if dim in group[0])
-    wide = [j for j in right if target[j] > 1]
-    return wide[0] if [i for i in left if source[i] > 1] == [dim] and len(wide) == 1 else None
+    at = _after_reshape(source, target, dim)
+    return at[0] if at is not None and at[1] == "alone" else None
 
 
 def split_into_stack(book: Book, x: Value, shape: tuple[int, ...], dim: int) -> Stack | None:
@@ -108,12 +119,7 @@ def split_into_stack(book: Book, x: Value, shape: tuple[int, ...], dim: int) -> 
     row = split_into_segments(book, x, shape, dim, [1] * shape[dim])
     if row is None:
         return None
-    parts = []
-    for segment in row.parts:
-        part = book.like([*shape[:dim], *shape[dim + 1 :]], [x])
-        book.regroup(segment, part)
-        parts.append(part)
-    return Stack(parts, dim)
+    return Stack([book.reshaped(segment, [*shape[:dim], *shape[dim + 1 :]]) for segment in row.parts], dim)
 
 
 @dataclass
@@ -133,15 +139,10 @@ def split_into_segments(
     if inner == 1:
         return None
     end = max(group) + 1
-    apart = book.like([*shape[:dim], shape[dim] * inner, *shape[end:]], [x])
-    book.regroup(x, apart)
+    apart = book.reshaped(x, [*shape[:dim], shape[dim] * inner, *shape[end:]])
     rows = [book.like([*shape[:dim], size * inner, *shape[end:]], [x]) for size in sizes]
     book.join(apart, rows, dim)
-    parts = []
-    for row, size in zip(rows, sizes, strict=True):
-        part = book.like([*shape[:dim], size, *shape[dim + 1 :]], [x])
-        book.regroup(row, part)
-        parts.append(part)
+    parts = [book.reshaped(row, [*shape[:dim], n, *shape[dim + 1 :]]) for row, n in zip(rows, sizes, strict=True)]
     return Segments(parts, dim)
 
 
@@ -189,10 +190,7 @@ def on_segments(book: Book, call: Call, row: Segments, start: int, length: int) 
     if len(picked) > 1:
         result = book.like([*result.shape[: row.dim], length, *result.shape[row.dim + 1 :]], picked)
         book.join(result, picked, row.dim)
-    if call.name != "select":
-        return result
-    kept = [j for j in range(result.ndim) if j != row.dim]
-    return passed(book, result, book.like(call.shapes[0], [result]), kept)
+    return squeezed(book, result, row.dim) if call.name == "select" else result
 
 
 def stays_stacked(call: Call, stack: Stack) -> bool:
@@ -202,32 +200,9 @@ def stays_stacked(call: Call, stack: Stack) -> bool:
     if call.name in _TURNS or call.name in ("unsqueeze", "squeeze"):
         return _moved_to(call.name, call.args, stack.shape, stack.dim) is not None
     if call.name in SPLITS or call.name == "flatten":
-        return any(
-            at is not None
-            for at in (
-                _left_alone(stack.shape, call.shapes[0], stack.dim),
-                _joined_at(stack, call.shapes[0]),
-                _woven_at(stack, call.shapes[0]),
-            )
-        )
+        return _after_reshape(stack.shape, call.shapes[0], stack.dim) is not None
     alone = not call.tensors() and sum(isinstance(item, Stack) for item in tree_leaves((call.args, call.kwargs))) == 1
     return call.name in _COPIES or (is_pointwise(call.target, call.name) and alone)
-
-
-def _joined_at(stack: Stack, shape: tuple[int, ...]) -> int | None:
-    """The dimension into which a reshape puts the parts one after the other."""
-    left, right = next(group for group in regroupings(stack.shape, shape) if stack.dim in group[0])
-    wide = [j for j in right if shape[j] > 1]
-    first = next(i for i in left if stack.shape[i] > 1)
-    return wide[0] if first == stack.dim and len(wide) == 1 else None
-
-
-def _woven_at(stack: Stack, shape: tuple[int, ...]) -> int | None:
-    """The dimension into which a reshape puts the parts in turns: they were stacked behind their units."""
-    left, right = next(group for group in regroupings(stack.shape, shape) if stack.dim in group[0])
-    wide = [j for j in right if shape[j] > 1]
-    last = [i for i in left if stack.shape[i] > 1][-1]
-    return wide[0] if last == stack.dim and len(wide) == 1 else None
 
 
 def say_interleaved(book: Book, call: Call, stack: Stack) -> None:
@@ -237,16 +212,18 @@ def say_interleaved(book: Book, call: Call, stack: Stack) -> None:
     left, _ = next(group for group in regroupings(stack.shape, call.shapes[0]) if stack.dim in group[0])
     before = [i for i in left if i < stack.dim and stack.shape[i] > 1]
     terms = [part.dims[i] for part in stack.parts for i in before]
-    book.less(terms, "tensors that are stacked behind their units and flattened share one permutation")
+    book.less(terms, "tensors that are stacked behind their units and squeezed share one permutation")
+
+
+@rule("stack")
+def stacked(book: Book, call: Call) -> Value:
+    """A new dimension whose positions are told apart by their segment."""
+    return as_tensor(book, Stack(call.args[0], call.argument("dim", 0) % len(call.shapes[0])))
 
 
 def as_tensor(book: Book, stack: Stack) -> Value:
     """A stack as one tensor, whose slices share their units."""
-    thin = []
-    for part in stack.parts:
-        lifted = book.like([*part.shape[: stack.dim], 1, *part.shape[stack.dim :]], [part])
-        book.regroup(part, lifted)
-        thin.append(lifted)
+    thin = [lifted(book, part, stack.dim) for part in stack.parts]
     if len(thin) == 1:
         return thin[0]
     result = book.like(stack.shape, thin)
@@ -270,33 +247,23 @@ def on_stack(book: Book, call: Call, stack: Stack) -> Any:
     moved = _moved_to(call.name, call.args, stack.shape, stack.dim)
     assert moved is not None
     shape = [n for j, n in enumerate(call.shapes[0]) if j != moved]
-    parts = []
-    for part in stack.parts:
-        result = book.like(shape, [part])
-        if call.name in _TURNS:
-            order = [j for j in order_of(call.name, call.args, stack.ndim) if j != stack.dim]
-            passed(book, part, result, [j - (j > stack.dim) for j in order])
-        else:
-            book.regroup(part, result)
-        parts.append(result)
-    return Stack(parts, moved)
+    if call.name not in _TURNS:
+        return Stack([book.reshaped(part, shape) for part in stack.parts], moved)
+    order = [j - (j > stack.dim) for j in order_of(call.name, call.args, stack.ndim) if j != stack.dim]
+    return Stack([passed(book, part, book.like(shape, [part]), order) for part in stack.parts], moved)
 
 
 def _reshaped(book: Book, shape: tuple[int, ...], stack: Stack) -> Stack | Value:
     """Each part in its new shape, as a stack; or all parts one after the other, or in turns, as the shape says."""
-    moved = _left_alone(stack.shape, shape, stack.dim)
-    joined, woven = _joined_at(stack, shape), _woven_at(stack, shape)
-    at = next(at for at in (moved, joined, woven) if at is not None)
-    size = [shape[at] // len(stack.parts)] if moved is None else []
-    parts = []
-    for part in stack.parts:
-        result = book.like([*shape[:at], *size, *shape[at + 1 :]], [part])
-        book.regroup(part, result)
-        parts.append(result)
-    if moved is not None:
+    found = _after_reshape(stack.shape, shape, stack.dim)
+    assert found is not None
+    at, way = found
+    size = [] if way == "alone" else [shape[at] // len(stack.parts)]
+    parts = [book.reshaped(part, [*shape[:at], *size, *shape[at + 1 :]]) for part in stack.parts]
+    if way == "alone":
         return Stack(parts, at)
     whole = book.like(shape, parts)
-    book.join(whole, parts, at, woven=joined is None)
+    book.join(whole, parts, at, woven=way == "last")
     return whole
 
 

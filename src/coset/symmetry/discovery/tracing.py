@@ -9,15 +9,13 @@ import torch
 from torch import Tensor
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
+from torch.fx.node import map_arg
 from torch.utils._pytree import tree_map_only
 
 from coset.errors import InputError
 from coset.symmetry.discovery import (
     contractions,
-    diagonals,
-    distances,
     elementwise,
-    frequencies,
     movement,
     norms,
     ordering,
@@ -29,10 +27,9 @@ from coset.symmetry.discovery import (
 )
 from coset.symmetry.discovery.called_modules import outputs_of
 from coset.symmetry.discovery.calls import Call, is_pointwise, tensors_in
-from coset.symmetry.discovery.constants import Constants
-from coset.symmetry.discovery.evaluation import WRITTEN
+from coset.symmetry.discovery.evaluation import WRITTEN, part_of
 from coset.symmetry.discovery.exporting import place_of
-from coset.symmetry.discovery.known_numbers import has_number, masked_fill, number_of, unmasked
+from coset.symmetry.discovery.known_numbers import Constants, has_number, masked_fill, number_of, unmasked
 from coset.symmetry.discovery.rejoining import rejoined
 from coset.symmetry.discovery.relations import Book, Value
 from coset.symmetry.discovery.routing import routed, settle, settle_orders
@@ -42,6 +39,7 @@ from coset.symmetry.discovery.stacks import (
     Segments,
     Stack,
     as_tensor,
+    name_of_node,
     on_segments,
     on_stack,
     say_interleaved,
@@ -185,7 +183,7 @@ def _run(tracing: Tracing, module: torch.fx.GraphModule, arguments: Sequence[Any
             if node in tracing.outputs and isinstance(env[node], Value) and not env[node].inert:
                 tracing.activations |= dict.fromkeys(tracing.outputs[node], env[node])
         elif node.op == "output":
-            return _map(node.args[0], env)
+            return map_arg(node.args[0], env.__getitem__)
     return None
 
 
@@ -214,18 +212,6 @@ def _placeholder(
     return value
 
 
-def _map(argument: Any, env: Mapping[Node, Any]) -> Any:
-    if isinstance(argument, Node):
-        return env[argument]
-    if isinstance(argument, list | tuple):
-        return (
-            [_map(item, env) for item in argument]
-            if isinstance(argument, list)
-            else tuple(_map(i, env) for i in argument)
-        )
-    return argument
-
-
 def _shapes(tracing: Tracing, node: Node) -> list[tuple[int, ...]]:
     meta = node.meta.get("val")
     found = meta if isinstance(meta, list | tuple) else [meta]
@@ -243,23 +229,22 @@ def _shapes(tracing: Tracing, node: Node) -> list[tuple[int, ...]]:
 
 def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
     book = tracing.book
-    args = _map(node.args, env)
+    args: Any
+    args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
     if node.target is operator.getitem:
         return args[0][args[1]]
-    if str(node.target) in _WRAPPERS:
-        at = next(i for i, argument in enumerate(args) if isinstance(argument, torch.fx.GraphModule))
-        return _run(tracing, args[at], args[at + 1 :])
-    if any(isinstance(argument, torch.fx.GraphModule) for argument in args):
+    if (part := part_of(args)) is not None:
+        if str(node.target) in _WRAPPERS:
+            return _run(tracing, *part)
         raise InputError(
             f"the model's control flow depends on its data at {book.where}, which no single graph can show"
         )
-    kwargs = {key: _map(value, env) for key, value in node.kwargs.items()}
     shapes = _shapes(tracing, node)
     target: Any = node.target
     if not shapes:
         return number_of(book, node, args)
-    name = target._schema.name.partition("::")[2] if hasattr(target, "_schema") else str(target)
-    if target._schema.is_mutable if hasattr(target, "_schema") else False:
+    name = name_of_node(node) or str(target)
+    if hasattr(target, "_schema") and target._schema.is_mutable:
         name = name.removesuffix("_")
     used = frozenset(int(str(user.args[1])) for user in node.users if user.target is operator.getitem and user.users)
     several = isinstance(node.meta["val"], list | tuple)
@@ -375,8 +360,8 @@ def _elementwise(book: Book, call: Call) -> Value:
 
 # The modules that enter their rules into the table when they are imported.
 RULE_BOOKS = (
-    elementwise, contractions, products, diagonals, norms, distances, ordering, picking, scattering, positions,
-    movement, recurrences, frequencies,
+    elementwise, contractions, products, norms, ordering, picking, scattering, positions,
+    movement, recurrences,
 )  # fmt: skip
 
 # Rules that make no new numbers: what they make of zeros is zero.
