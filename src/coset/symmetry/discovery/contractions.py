@@ -141,8 +141,7 @@ def convolution(book: Book, call: Call) -> Value:
     spatial = weight.ndim - 2
     channel = x.ndim - spatial - 1
     for value in (x, result, weight):
-        book.pin(value, range(value.ndim - spatial, value.ndim), "positions of a convolution")
-        book.neutral(value, dims=range(value.ndim - spatial, value.ndim))
+        book.hold(value, range(value.ndim - spatial, value.ndim), "positions of a convolution")
     outside, inside = (1, 0) if transposed else (0, 1)
     if groups == 1:
         keep = tuple(range(channel)) if channel else ()

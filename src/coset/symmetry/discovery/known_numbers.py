@@ -12,7 +12,6 @@ from torch.fx.node import map_arg
 from coset.symmetry.discovery.calls import Call, tensors_in
 from coset.symmetry.discovery.relations import Book, Value
 from coset.symmetry.discovery.rules import RULES
-from coset.symmetry.discovery.terms import fresh
 
 # What a number that depends on data is called in the graph.
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -77,19 +76,11 @@ def number_of(book: Book, node: Node, args: tuple[Any, ...]) -> Any:
     if not values or not isinstance(node.meta.get("val"), _SYMBOLS) or name.startswith("sym_"):
         return node.meta.get("val")  # a size is no function of what a tensor holds
     if name in ("item", "_local_scalar_dense") and isinstance(node.meta["val"], torch.SymFloat):
-        return _entry(book, values[0])
+        return book.reshaped(values[0], ())
     for value in values:
-        book.limit(value, reason="a number is computed from it")
-        book.neutral(value)
+        book.hold(value, reason="a number is computed from it", known=False)
     made = book.like((), values)
     book.neutral(made)
-    return made
-
-
-def _entry(book: Book, value: Value) -> Value:
-    """The only entry of a tensor."""
-    made = book.like((), [value])
-    book.regroup(value, made)
     return made
 
 
@@ -109,9 +100,7 @@ def unmasked(book: Book, constants: Constants, node: Node, indices: Sequence[Val
         if places is None:
             found.append(value)
             continue
-        for place in places:
-            shape = tuple(place.shape)
-            found.append(book.value(shape, [fresh(n, "a constant", True) for n in shape], inert=True))
+        found += [book.constant(place.shape, "a constant") for place in places]
     return found
 
 

@@ -17,7 +17,6 @@ from coset.symmetry.discovery.rules import (
     told_apart_in_both,
     without,
 )
-from coset.symmetry.discovery.terms import fresh
 
 
 @rule(
@@ -182,10 +181,8 @@ def pixel_shuffle(book: Book, call: Call) -> Value:
     wide, narrow = (x, output(book, call, x)) if call.name == "pixel_shuffle" else (output(book, call, x), x)
     channels = narrow.shape[lead]
     blocks = book.reshaped(wide, [*x.shape[:lead], channels, r * r, *wide.shape[lead + 1 :]])
-    book.pin(blocks, [lead + 1, lead + 2, lead + 3], "positions of pixel_shuffle")
-    book.pin(narrow, [lead + 1, lead + 2], "positions of pixel_shuffle")
     for value in (blocks, narrow):
-        book.neutral(value, dims=range(lead + 1, value.ndim))
+        book.hold(value, range(lead + 1, value.ndim), "positions of pixel_shuffle")
     passed(book, blocks, narrow, [*range(lead + 1), None, None])
     return narrow if call.name == "pixel_shuffle" else wide
 
@@ -208,8 +205,7 @@ def pixel_shuffle(book: Book, call: Call) -> Value:
 )
 def constant(book: Book, call: Call) -> Value:
     """The same number everywhere: permutations leave it alone, and so do scales if it is 0."""
-    shape = call.shapes[0]
-    made = book.value(shape, [fresh(n, None, True) for n in shape], inert=True)
+    made = book.constant(call.shapes[0])
     number = call.argument("fill_value", call.argument("value", call.argument("s")))
     if isinstance(number, Value) and call.name == "scalar_tensor":
         return passed(book, number, output(book, call, number), ())
@@ -222,8 +218,7 @@ def constant(book: Book, call: Call) -> Value:
 def nothing(book: Book, call: Call, reason: str) -> Any:
     """An operation without a rule: everything that flows through it is pinned."""
     for value in call.tensors():
-        book.pin(value, reason=reason)
-        book.neutral(value)
+        book.hold(value, reason=reason)
     results = []
     for shape in call.shapes:
         made = book.like(shape, call.tensors(), pinned=reason)

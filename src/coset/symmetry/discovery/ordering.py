@@ -85,8 +85,7 @@ def quantile(book: Book, call: Call) -> Value:
     several = range(result.ndim - len(kept))
     told_apart(book, result, several, "parts of an order")
     if isinstance(parts, Value):
-        book.pin(parts, reason="parts of an order")
-        book.neutral(parts)
+        book.hold(parts, reason="parts of an order")
     book.neutral(x, scale=False)
     book.neutral(x, dims=dims)
     return passed(book, x, result, [*(None for _ in several), *kept])

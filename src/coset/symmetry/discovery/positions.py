@@ -4,7 +4,7 @@ from coset.symmetry.discovery.calls import Call
 from coset.symmetry.discovery.picking import segment
 from coset.symmetry.discovery.relations import Book, Value
 from coset.symmetry.discovery.rules import output, passed, rule, told_apart, told_apart_in_both, without
-from coset.symmetry.discovery.terms import atoms, fresh, resolve
+from coset.symmetry.discovery.terms import atoms, resolve
 
 
 def _by_positions(book: Book, call: Call, count: int, *, signs: bool) -> Value:
@@ -102,7 +102,7 @@ def _padded(book: Book, x: Value, dim: int, before: int, after: int, result: Val
             parts.append(x)
         elif width:
             shape = [*x.shape[:dim], width, *x.shape[dim + 1 :]]
-            parts.append(book.value(shape, [fresh(n, None, True) for n in shape], inert=True))
+            parts.append(book.constant(shape))
             parts[-1].zero = True
     book.join(result, parts, dim)
     return result
@@ -117,8 +117,7 @@ def unfolded(book: Book, call: Call) -> Value:
     channels, places = image.shape[channel], patches.shape[-1]
     apart = book.like([*image.shape[:channel], channels, patches.shape[channel] // channels, places], [x])
     for value in (image, apart):
-        book.pin(value, [channel + 1, channel + 2], "positions of patches")
-        book.neutral(value, dims=[channel + 1, channel + 2])
+        book.hold(value, [channel + 1, channel + 2], "positions of patches")
     source, target = (image, apart) if call.name == "im2col" else (apart, image)
     if call.name == "col2im":
         book.regroup(patches, apart)

@@ -136,8 +136,7 @@ def cell(book: Book, call: Call) -> list[Value]:
 def _at_one_time(book: Book, x: Value, batch_first: bool) -> Value:
     """(batch, units) at any time: times are told apart."""
     batch, time = (0, 1) if batch_first else (1, 0)
-    book.pin(x, [time], "steps of a recurrence")
-    book.neutral(x, dims=[time])
+    book.hold(x, [time], "steps of a recurrence")
     return passed(book, x, book.like([x.shape[batch], x.shape[2]], [x]), (batch, 2))
 
 

@@ -156,6 +156,10 @@ class Book:
         made.picked = frozenset().union(*(v.picked for v in inputs))
         return made
 
+    def constant(self, shape: Sequence[int], pinned: str | None = None) -> Value:
+        """A new tensor that depends on no parameter; its positions are alike unless they are ``pinned``."""
+        return self.value(shape, [fresh(n, pinned, True) for n in shape], inert=True)
+
     def same(self, one: Value, i: int, two: Value, j: int) -> None:
         """Dimension i of one is dimension j of two."""
         unify(one.dims[i], two.dims[j], self.where)
@@ -175,6 +179,11 @@ class Book:
         told = f"{self.where}: {reason}"
         pin(term, told)
         self.limits.setdefault(told, []).append(term)
+
+    def hold(self, value: Value, dims: Collection[int] | None = None, reason: str = "", *, known: bool = True) -> None:
+        """Pin some dimensions (default: all), or limit where that is not ``known``; they pass no scale or sign."""
+        (self.pin if known else self.limit)(value, dims, reason)
+        self.neutral(value, dims=dims)
 
     def less(self, terms: Iterable[Term], what: str) -> None:
         """Say what of the symmetry of some dimensions is not looked for; it is noted if parameters have them."""

@@ -103,8 +103,7 @@ def _ranked(book: Book, call: Call, x: Value) -> Any:
     book.sees_beside(x, [dim])
     results: list[Value] = []
     for result, ranks, where in by_rank(book, call, x, dim):
-        book.pin(result, ranks, f"ranks of {call.name}")
-        book.neutral(result, dims=ranks)
+        book.hold(result, ranks, f"ranks of {call.name}")
         if where:
             result.about = About("place", x.dims[dim], len(book.values))
             if results:  # the same ranks

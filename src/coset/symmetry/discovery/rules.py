@@ -70,8 +70,7 @@ def told_apart(book: Book, value: Value, dims: Sequence[int], reason: str, *, kn
 
     ``known``: the function itself tells them apart; otherwise what is known of it ends here, which is reported.
     """
-    (book.pin if known else book.limit)(value, dims, reason)
-    book.neutral(value, dims=dims)
+    book.hold(value, dims, reason, known=known)
     # Other units meet several of these positions at once: they do not move by themselves at each.
     book.sees_beside(value, dims)
 

@@ -7,7 +7,6 @@ sees a dimension as a whole and another one in parts, so that views, heads, flat
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import chain, product
 from typing import TypeVar
 
@@ -41,26 +40,24 @@ class Atom:
         return f"a{self.number}({self.size}{'!' if self.pinned else ''})"
 
 
-@dataclass(frozen=True, eq=False)
 class Times:
     """A product of terms, row-major."""
 
-    factors: tuple["Term", ...]
-    size: int = field(init=False)
+    __slots__ = ("factors", "size")
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", math.prod(factor.size for factor in self.factors))
+    def __init__(self, factors: Iterable["Term"]) -> None:
+        self.factors: tuple[Term, ...] = tuple(factors)
+        self.size: int = math.prod([factor.size for factor in self.factors])
 
 
-@dataclass(frozen=True, eq=False)
 class Plus:
     """Terms one after the other."""
 
-    segments: tuple["Term", ...]
-    size: int = field(init=False)
+    __slots__ = ("segments", "size")
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", sum(segment.size for segment in self.segments))
+    def __init__(self, segments: Iterable["Term"]) -> None:
+        self.segments: tuple[Term, ...] = tuple(segments)
+        self.size: int = sum([segment.size for segment in self.segments])
 
 
 class Woven:
@@ -106,7 +103,7 @@ def times(factors: Iterable[Term]) -> Term:
     for at in reversed(range(len(flat) - 1)):
         if isinstance(whole := flat[at], Plus):
             flat[at:] = [plus(times([segment, *flat[at + 1 :]]) for segment in whole.segments)]
-    return flat[0] if len(flat) == 1 else Times(tuple(flat))
+    return flat[0] if len(flat) == 1 else Times(flat)
 
 
 def plus(segments: Iterable[Term]) -> Term:
@@ -115,7 +112,7 @@ def plus(segments: Iterable[Term]) -> Term:
     for segment in segments:
         term = resolve(segment)
         flat += term.segments if isinstance(term, Plus) else [term]
-    return flat[0] if len(flat) == 1 else Plus(tuple(flat))
+    return flat[0] if len(flat) == 1 else Plus(flat)
 
 
 def resolve(term: Term) -> Term:
@@ -270,16 +267,19 @@ def is_inert(term: Term) -> bool:
 def _shadow(inert: Term, active: Term) -> None:
     """Give both the same structure and pin what the inert one pins; they do not become the same."""
     if isinstance(inert, Atom):
-        if inert.pinned:
-            (stick if inert.stuck else pin)(active, inert.pinned)
+        _hand_on(inert, active)
         if not isinstance(active, Atom):
             inert.bound = copied(active, True)
         return
     assert isinstance(active, Atom)
-    reason = active.pinned
     active.bound = copied(inert, False)
-    if reason:
-        (stick if active.stuck else pin)(active.bound, reason)
+    _hand_on(active, active.bound)
+
+
+def _hand_on(atom: Atom, term: Term) -> None:
+    """Tell apart in a term what is told apart in an atom."""
+    if atom.pinned:
+        (stick if atom.stuck else pin)(term, atom.pinned)
 
 
 def copied(term: Term, inert: bool = False) -> Term:
@@ -289,10 +289,10 @@ def copied(term: Term, inert: bool = False) -> Term:
         copy.stuck = term.stuck
         return copy
     if isinstance(term, Times):
-        return Times(tuple(copied(factor, inert) for factor in term.factors))
+        return Times(copied(factor, inert) for factor in term.factors)
     if isinstance(term, Woven):
         return Woven(copied(part, inert) for part in parts_of(term))
-    return Plus(tuple(copied(segment, inert) for segment in term.segments))
+    return Plus(copied(segment, inert) for segment in term.segments)
 
 
 def _bind(one: Term, two: Term, reason: str) -> None:
@@ -302,8 +302,7 @@ def _bind(one: Term, two: Term, reason: str) -> None:
         # A dimension that is a part of itself (a cut shifted against itself): no permutation is left.
         stick(other, reason)
         return
-    if atom.pinned:
-        (stick if atom.stuck else pin)(other, atom.pinned)
+    _hand_on(atom, other)
     atom.bound = other
 
 

@@ -113,11 +113,9 @@ def trace(program: torch.export.ExportedProgram, movable: Mapping[str, Tensor], 
             # What is written back has to be what the moved network would write: it moves with what it replaces.
             passed(tracing.book, value, tracing.parameters[str(spec.target)], straight(value))
         elif spec.kind in WRITTEN:
-            tracing.book.limit(value, reason=f"it is written into '{spec.target}', which is fixed")
-            tracing.book.neutral(value)
+            tracing.book.hold(value, reason=f"it is written into '{spec.target}', which is fixed", known=False)
         else:
-            tracing.book.pin(value, reason="an output of the model")
-            tracing.book.neutral(value)
+            tracing.book.hold(value, reason="an output of the model")
             if value.about is not None:
                 settle(tracing.book, value)
     tracing.book.own = set(tracing.standing())
@@ -131,12 +129,9 @@ def _tie(tracing: Tracing, tie: Tie, movable: Mapping[str, Tensor], fixed: Colle
     if movable[tie.one] is movable[tie.two] or not any(name in tracing.parameters for name in names):
         return  # the same object is exported under one name
     if any(name in fixed for name in names):
-        for name in names:
-            if name in tracing.parameters:
-                book.limit(
-                    tracing.parameters[name], reason=f"'{tie.one}' and '{tie.two}' share memory, and one is fixed"
-                )
-                book.neutral(tracing.parameters[name])
+        told = f"'{tie.one}' and '{tie.two}' share memory, and one is fixed"
+        for value in (tracing.parameters[name] for name in names if name in tracing.parameters):
+            book.hold(value, reason=told, known=False)
         return
     for name in names:
         if name not in tracing.parameters:
@@ -147,8 +142,7 @@ def _tie(tracing: Tracing, tie: Tie, movable: Mapping[str, Tensor], fixed: Colle
         passed(book, one, two, tie.order)
         return
     for value in (one, two):
-        book.limit(value, reason=f"'{tie.one}' and '{tie.two}' overlap in memory")
-        book.neutral(value)
+        book.hold(value, reason=f"'{tie.one}' and '{tie.two}' overlap in memory", known=False)
 
 
 def _in_order_of_use(
@@ -207,7 +201,7 @@ def _placeholder(
         tracing.parameters[str(target)] = value
         return value
     reason = "an input of the model" if kind == InputKind.USER_INPUT else "a constant"
-    value = book.value(shape, [fresh(n, reason, True) for n in shape], inert=True)
+    value = book.constant(shape, reason)
     value.data = kind == InputKind.USER_INPUT
     return value
 
