@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from coset._files.atomic import parse_json, write_text
+from coset._files.atomic import parse_json
 from coset.errors import InputError
 from coset.symmetry._grammar import parse_axis, render_axis
 from coset.symmetry.axes import Fixed, Node
@@ -177,13 +177,8 @@ def _parameter(row: Any, inside: dict[str, str | None], where: str) -> Parameter
     return Parameter(tuple(shape), tuple(axes), **further)
 
 
-def save(sym: "Symmetry", path: str | os.PathLike[str]) -> None:
-    """Write the JSON atomically."""
-    write_text(path, to_json(sym))
-
-
 def load(path: str | os.PathLike[str], read: Callable[[str, str], T]) -> T:
-    """What ``read`` makes of the text, and of the name, of a JSON file written by ``save``."""
+    """What ``read`` makes of the text, and of the name, of a JSON file written by ``Symmetry.save``."""
     source = Path(path)
     if not source.is_file():
         raise InputError(f"{source} does not exist; expected a symmetry written by Symmetry.save")

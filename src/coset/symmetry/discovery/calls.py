@@ -52,10 +52,6 @@ class Call:
         keep = bool(self.argument("keepdim", False))
         return over, [None if i in over else i for i in range(x.ndim) if keep or i not in over]
 
-    def shifted(self, variance: Value, gain: Value | None, eps: float) -> None:
-        """Note that ``variance`` + ε is what scales, and which gain takes up the rest."""
-        self.variances.append((variance, gain, float(eps)))
-
     def intertwiner(self) -> Intertwiner:
         """What passes through this operation as a function of its one tensor, decided from its values."""
         position = next((i for i, arg in enumerate(self.args) if isinstance(arg, Value)), None)

@@ -77,7 +77,8 @@ def _once(charges: Charges, view: View, inner: Atom, strand: Collection[Place]) 
             own = sum(_atom(charges, value, place) is inner for place in path)
             if not own:
                 continue
-            elsewhere = [{_count(path, strand) for path in other} for other in _without(alternatives, number)]
+            others = alternatives[:number] + alternatives[number + 1 :]
+            elsewhere = [{_count(path, strand) for path in other} for other in others]
             counts = [_count(path, strand), *(count for counts in elsewhere for count in counts)]
             if own > 1 or any(len(counts) > 1 for counts in elsewhere) or sum(counts) != 1:
                 return False
@@ -86,10 +87,6 @@ def _once(charges: Charges, view: View, inner: Atom, strand: Collection[Place]) 
 
 def _count(path: Iterable[Place], strand: Collection[Place]) -> int:
     return sum(place in strand for place in path)
-
-
-def _without(items: list[list[list[Place]]], number: int) -> list[list[list[Place]]]:
-    return [item for index, item in enumerate(items) if index != number]
 
 
 def _atom(charges: Charges, value: Value, place: Place) -> Atom:

@@ -65,17 +65,15 @@ def export(
     """
     keywords = dict(kwargs)
     remarks: tuple[str, ...] = ()
-    try:
-        program = _exported(model, inputs, keywords)
-    except (Exception, SystemExit) as error:
-        if not _may_cache(model, keywords):
-            raise InputError(_reason(error, model, inputs, kwargs)) from error
-        keywords["use_cache"] = False
-        remarks = ("the model is called with use_cache=False: with a cache it cannot be exported",)
+    while True:
         try:
             program = _exported(model, inputs, keywords)
-        except (Exception, SystemExit) as again:
-            raise InputError(_reason(again, model, inputs, keywords)) from again
+            break
+        except (Exception, SystemExit) as error:
+            if not _may_cache(model, keywords):
+                raise InputError(_reason(error, model, inputs, keywords)) from error
+            keywords["use_cache"] = False
+            remarks = ("the model is called with use_cache=False: with a cache it cannot be exported",)
     _check_deterministic(program.graph_module)
     return program, keywords, remarks
 

@@ -204,7 +204,8 @@ class _Generic(Interpreter):
             # Made in the shape of a tensor, of which nothing else is read; a number to fill it with may be a tensor.
             self._felt([tensor for tensor in tensors[1:] if tensor.requires_grad])
             return native
-        if isinstance(native, Tensor) and name not in _LINEAR and _is_elementwise(target, name):
+        elementwise = is_pointwise(target, name) or RULES.get(name) in (same_values, where, masked_fill)
+        if isinstance(native, Tensor) and name not in _LINEAR and elementwise:
             # type_as has a second argument of which it takes nothing but the type.
             read = generics[0][:1] if RULES.get(name) is same_values else tensors
             return self._in_range(_sum([item for item in read if isinstance(item, Tensor)], native))
@@ -234,10 +235,6 @@ class _Generic(Interpreter):
         size, turn = torch.rand(2, generator=self._generator, dtype=torch.float64).tolist()
         factor = (0.5 + size) * (cmath.exp(1j * (0.5 + turn)) if item.is_complex() else 1.0)
         return item * (factor / largest) if largest > 0 else item
-
-
-def _is_elementwise(target: Any, name: str) -> bool:
-    return is_pointwise(target, name) or RULES.get(name) in (same_values, where, masked_fill)
 
 
 def _sum(tensors: Sequence[Tensor], native: Tensor) -> Tensor:

@@ -200,7 +200,9 @@ def _by_statistics(book: Book, call: Call) -> Value:
     passed(book, mean, x, channel)
     book.multiply(x, [Power(variance, channel, scale=Fraction(1, 2))], signs=False)
     book.neutral(variance, scale=False)
-    call.shifted(variance, weight, call.args[6] if call.name.startswith("_native") else call.args[7])
+    # What scales is variance + ε; the gain takes up the rest.
+    eps = float(call.args[6] if call.name.startswith("_native") else call.args[7])
+    call.variances.append((variance, weight, eps))
     # The statistics take the scale away, whatever it is; the sign passes.
     normal = passed(book, x, book.like(x.shape, [x]), straight(x), scale=0)
     return _affine(book, call, normal, weight, bias)

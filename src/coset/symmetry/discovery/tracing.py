@@ -30,7 +30,6 @@ from coset.symmetry.discovery.calls import Call, is_pointwise, tensors_in
 from coset.symmetry.discovery.evaluation import WRITTEN, part_of
 from coset.symmetry.discovery.exporting import place_of
 from coset.symmetry.discovery.known_numbers import Constants, has_number, masked_fill, number_of, unmasked
-from coset.symmetry.discovery.rejoining import rejoined
 from coset.symmetry.discovery.relations import Book, Value
 from coset.symmetry.discovery.routing import routed, settle, settle_orders
 from coset.symmetry.discovery.rules import RULES, passed, straight
@@ -42,6 +41,7 @@ from coset.symmetry.discovery.stacks import (
     name_of_node,
     on_segments,
     on_stack,
+    rejoined,
     say_interleaved,
     segment_sizes,
     span_of,
