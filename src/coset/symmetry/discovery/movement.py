@@ -69,11 +69,7 @@ def order_of(name: str, args: tuple[Any, ...], ndim: int) -> list[int]:
 @rule("expand", "expand_as", "broadcast_to")
 def expanded(book: Book, call: Call) -> Value:
     """New dimensions hold copies: their positions are alike."""
-    x = call.args[0]
-    result = output(book, call, x)
-    offset = result.ndim - x.ndim
-    dims = [j - offset if j >= offset and x.shape[j - offset] == result.shape[j] else None for j in range(result.ndim)]
-    return passed(book, x, result, dims)
+    return added_to(book, output(book, call, call.args[0]), call.args[0])
 
 
 @rule("repeat_interleave")
@@ -123,9 +119,7 @@ def divided(book: Book, call: Call) -> list[Value]:
     x = call.args[0]
     default = {"hsplit": min(1, x.ndim - 1), "dsplit": 2}.get(call.name, 0)
     dim = call.argument("dim", default) % x.ndim
-    parts = [book.like(shape, [x]) for shape in call.shapes]
-    book.join(x, parts, dim)
-    return parts
+    return book.cut(x, [shape[dim] for shape in call.shapes], dim)
 
 
 # Where positions only change places, units could follow; that is not looked for, and reported of what is computed.
@@ -232,6 +226,5 @@ def gated(book: Book, call: Call) -> Value:
     """First half times the sigmoid of the second: both share their units, and the gate lets no scale pass."""
     x = call.args[0]
     dim = call.argument("dim", -1) % x.ndim
-    halves = [book.like(call.shapes[0], [x]) for _ in range(2)]
-    book.join(x, halves, dim)
+    halves = book.cut(x, [call.shapes[0][dim]] * 2, dim)
     return added_to(book, beside(book, output(book, call, x), halves[1]), halves[0])

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from coset.errors import InputError
 from coset.symmetry.discovery.calls import Call
-from coset.symmetry.discovery.relations import Book, Power, Value, broadcast
+from coset.symmetry.discovery.relations import Book, Power, Value
 from coset.symmetry.discovery.rules import (
+    added_to,
     lifted,
     output,
     passed,
@@ -56,11 +57,9 @@ def segment(book: Book, x: Value, dim: int, start: int, length: int) -> Value:
 
 def _cut(book: Book, x: Value, dim: int, start: int, length: int) -> list[Value]:
     """What is before, in and behind a segment, without what is empty."""
-    sizes = [n for n in (start, length, x.shape[dim] - start - length) if n]
-    parts = [book.like([*x.shape[:dim], n, *x.shape[dim + 1 :]], [x]) for n in sizes]
+    parts = book.cut(x, [n for n in (start, length, x.shape[dim] - start - length) if n], dim)
     for part in parts:
         part.zero = x.zero
-    book.join(x, parts, dim)
     return parts
 
 
@@ -101,9 +100,7 @@ def selected(book: Book, call: Call) -> Value:
 @rule("copy")
 def copied(book: Book, call: Call) -> Value:
     """copy(x, y): y in the shape of x."""
-    y = call.args[1]
-    result = output(book, call, y)
-    return passed(book, y, result, broadcast(result.shape, y))
+    return added_to(book, output(book, call, call.args[1]), call.args[1])
 
 
 @rule("slice_scatter", "select_scatter")
@@ -124,9 +121,7 @@ def scattered(book: Book, call: Call) -> Value:
         return passed(book, piece, output(book, call, piece), straight(piece))
     parts = _cut(book, x, dim, start, length)
     parts[1 if start else 0] = piece
-    result = output(book, call, x, piece)
-    book.join(result, parts, dim)
-    return result
+    return book.joined(parts, dim)
 
 
 @rule("unbind")
@@ -134,9 +129,7 @@ def unbound(book: Book, call: Call) -> list[Value]:
     """All positions of a dimension, one by one."""
     x = call.args[0]
     dim = call.argument("dim", 0) % x.ndim
-    thin = [book.like([*x.shape[:dim], 1, *x.shape[dim + 1 :]], [x]) for _ in range(x.shape[dim])]
-    book.join(x, thin, dim)
-    return [squeezed(book, part, dim) for part in thin]
+    return [squeezed(book, part, dim) for part in book.cut(x, [1] * x.shape[dim], dim)]
 
 
 @rule("embedding")

@@ -25,9 +25,7 @@ def _preactivation(book: Book, x: Value, matrix: Value, bias: Value | None, gate
     einsum(book, total, "bo", (x, matrix), ("bi", "oi"))
     if bias is not None:
         passed(book, bias, total, (None, 0))
-    parts = [book.like([x.shape[0], size], [total]) for _ in range(gates)]
-    book.join(total, parts, 1)
-    return parts
+    return book.cut(total, [size] * gates, 1)
 
 
 def _summed(book: Book, x: Value, state: Value, weights: Weights, biases: bool, gates: int) -> list[Value]:
@@ -147,9 +145,7 @@ def _begin(book: Book, start: Value, state: Value, number: int, count: int) -> N
     if count == 1:
         passed(book, start, state, (1, 2))
         return
-    parts = [book.like([1, *start.shape[1:]], [start]) for _ in range(count)]
-    book.join(start, parts, 0)
-    passed(book, parts[number], state, (1, 2))
+    passed(book, book.cut(start, [1] * count, 0)[number], state, (1, 2))
 
 
 def _at_all_times(book: Book, x: Value, outputs: Sequence[Value], batch_first: bool) -> Value:
@@ -159,8 +155,4 @@ def _at_all_times(book: Book, x: Value, outputs: Sequence[Value], batch_first: b
         part = book.like([*x.shape[:2], state.shape[1]], [state])
         book.pin(part, [1 if batch_first else 0], "steps of a recurrence")
         parts.append(passed(book, state, part, (0, None, 1) if batch_first else (None, 0, 1)))
-    if len(parts) == 1:
-        return parts[0]
-    result = book.like([*x.shape[:2], sum(part.shape[2] for part in parts)], parts)
-    book.join(result, parts, 2)
-    return result
+    return parts[0] if len(parts) == 1 else book.joined(parts, 2)

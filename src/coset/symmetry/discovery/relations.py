@@ -277,6 +277,20 @@ class Book:
                     self.same(whole, other, part, other)
         self.relations.append(Joined(whole, tuple(parts), dim, woven))
 
+    def joined(self, parts: Sequence[Value], dim: int, *, woven: bool = False) -> Value:
+        """A new tensor: parts one after the other along ``dim``, or in turns."""
+        shape = list(parts[0].shape)
+        shape[dim] = sum(part.shape[dim] for part in parts)
+        whole = self.like(shape, parts)
+        self.join(whole, parts, dim, woven=woven)
+        return whole
+
+    def cut(self, whole: Value, sizes: Iterable[int], dim: int) -> list[Value]:
+        """The parts of a tensor, of these sizes, one after the other along ``dim``."""
+        parts = [self.like([*whole.shape[:dim], size, *whole.shape[dim + 1 :]], [whole]) for size in sizes]
+        self.join(whole, parts, dim)
+        return parts
+
     def sees(
         self, value: Value, dims: Iterable[int], *, data: bool = False, picked: frozenset[Hashable] = frozenset()
     ) -> None:

@@ -142,8 +142,7 @@ def split_into_segments(
         return None
     end = max(group) + 1
     apart = book.reshaped(x, [*shape[:dim], shape[dim] * inner, *shape[end:]])
-    rows = [book.like([*shape[:dim], size * inner, *shape[end:]], [x]) for size in sizes]
-    book.join(apart, rows, dim)
+    rows = book.cut(apart, [size * inner for size in sizes], dim)
     parts = [book.reshaped(row, [*shape[:dim], n, *shape[dim + 1 :]]) for row, n in zip(rows, sizes, strict=True)]
     return Segments(parts, dim)
 
@@ -188,10 +187,7 @@ def on_segments(book: Book, call: Call, row: Segments, start: int, length: int) 
     """The parts of a row that an operation picks."""
     starts = [sum(part.shape[row.dim] for part in row.parts[:number]) for number in range(len(row.parts))]
     picked = [part for part, at in zip(row.parts, starts, strict=True) if start <= at < start + length]
-    result = picked[0]
-    if len(picked) > 1:
-        result = book.like([*result.shape[: row.dim], length, *result.shape[row.dim + 1 :]], picked)
-        book.join(result, picked, row.dim)
+    result = picked[0] if len(picked) == 1 else book.joined(picked, row.dim)
     return squeezed(book, result, row.dim) if call.name == "select" else result
 
 
@@ -228,8 +224,7 @@ def as_tensor(book: Book, stack: Stack) -> Value:
     thin = [lifted(book, part, stack.dim) for part in stack.parts]
     if len(thin) == 1:
         return thin[0]
-    result = book.like(stack.shape, thin)
-    book.join(result, thin, stack.dim)
+    result = book.joined(thin, stack.dim)
     book.pin(result, [stack.dim], "positions of a stack")
     return result
 
@@ -262,11 +257,7 @@ def _reshaped(book: Book, shape: tuple[int, ...], stack: Stack) -> Stack | Value
     at, way = found
     size = [] if way == "alone" else [shape[at] // len(stack.parts)]
     parts = [book.reshaped(part, [*shape[:at], *size, *shape[at + 1 :]]) for part in stack.parts]
-    if way == "alone":
-        return Stack(parts, at)
-    whole = book.like(shape, parts)
-    book.join(whole, parts, at, woven=way == "last")
-    return whole
+    return Stack(parts, at) if way == "alone" else book.joined(parts, at, woven=way == "last")
 
 
 def _on_part(book: Book, call: Call, stack: Stack, part: Value) -> Value:
