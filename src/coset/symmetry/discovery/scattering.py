@@ -13,9 +13,7 @@ from coset.symmetry.discovery.terms import Atom, resolve
 _PLACES = "positions given by an index"
 
 
-@rule(
-    "index_add", "index_copy", "index_fill", "index_reduce", "scatter", "scatter_add", "scatter_reduce"
-)  # fmt: skip
+@rule("index_add", "index_copy", "index_fill", "index_reduce", "scatter", "scatter_add", "scatter_reduce")
 def put_along(book: Book, call: Call) -> Value:
     """x_{index(i)} ← x_{index(i)} + y_i, or y_i, or a number, along one dimension; all others pass.
 
