@@ -44,7 +44,7 @@ ALGEBRA: dict[str, list[Probe]] = {
         plain(lambda x, a, b: torch.inner(x @ a.T, b)),
     ],
     "multi_dot": [plain(lambda x, a, b: torch.linalg.multi_dot([x, a.T, b.T]))],
-    "added_product": [
+    "addmm": [
         tokens(lambda x, a, b, c: torch.addbmm(c, x @ a.T, b.T.expand(2, 5, 3)), "5", 5, 5, **UNITS, c=(3, 3)),
         # tanh: signs of units, in c and v; u against v.
         Probe(lambda x, c, u, v, b: torch.tanh(x @ torch.addr(c, u, v)) @ b.T, [(4,)],
@@ -111,7 +111,10 @@ ALGEBRA: dict[str, list[Probe]] = {
         # A count does not see scales; they end there.
         _number(lambda h, x: torch.relu(h).count_nonzero(1), "5", 5, 0),
     ],
-    "added": [plain(lambda x, a, b, c: torch.clamp(x @ a.T, max=x @ c.T) @ b.T, signs=0, **SECOND)],
+    "added": [
+        plain(lambda x, a, b, c: torch.clamp(x @ a.T, max=x @ c.T) @ b.T, signs=0, **SECOND),
+        plain(lambda x, a, b, c: (torch.complex(x @ a.T, x @ c.T) * (2 + 1j)).real @ b.T, **SECOND),
+    ],
     # Both sides of a comparison have one positive scale; it ends there. Equal they are whatever their sign.
     "compared": [
         plain(lambda x, a, b, c: (x @ a.T > x @ c.T).to(x.dtype) @ b.T, signs=0, **SECOND),
@@ -136,7 +139,6 @@ ALGEBRA: dict[str, list[Probe]] = {
               plain(None).group),
     ],
     # 2·Re − Im: both parts have one scale and one sign.
-    "composed": [plain(lambda x, a, b, c: (torch.complex(x @ a.T, x @ c.T) * (2 + 1j)).real @ b.T, **SECOND)],
     # r (cos φ + sin φ): r passes on, φ keeps what it is.
     "polar": [plain(lambda x, a, b, c: torch.view_as_real(torch.polar(x @ a.T, x @ c.T)).sum(2) @ b.T, **SECOND)],
     # A phase does not see positive scales; they end there.

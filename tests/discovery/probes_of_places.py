@@ -65,9 +65,7 @@ PLACES: dict[str, list[Probe]] = {
         tokens(lambda x, a, b: (x @ a.T).index_fill(1, ROWS[:1], 1.0) @ b.T, "5", 0, 0, **UNITS),
         tokens(lambda x, a, b, c: (x @ a.T).index_copy(1, ROWS[:1], x[:, 1:2] @ c.T) @ b.T, "5", 5, 5, **UNITS,
                c=(5, 4)),
-    ],
-    # The largest message keeps no sign; a product of messages unknown in number neither sign nor scale.
-    "scattered_by_index": [
+        # The largest message keeps no sign; a product of messages unknown in number neither sign nor scale.
         tokens(lambda x, a, b: torch.zeros(2, 2, 5).scatter_add(1, _everywhere(ROWS, 5), x @ a.T) @ b.T, "5", 5, 5,
                **UNITS),
         tokens(lambda x, a, b, c: (x[:, :2] @ c.T).scatter_reduce(1, _everywhere(ROWS, 5), x @ a.T, "mean") @ b.T,

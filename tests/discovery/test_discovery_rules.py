@@ -21,7 +21,7 @@ PROBES = {
 }
 
 # Rules of operations that are elementwise: to treat them so is to do them right. (Broadcasting included.)
-ELEMENTWISE = {"same_values", "copied", "expanded", "spread_out", "part", "composed", "unmarked"}
+ELEMENTWISE = {"same_values", "copied", "expanded", "spread_out", "part", "unmarked"}
 
 CASES = [(name, number) for name, probes in PROBES.items() for number in range(len(probes))]
 

@@ -17,10 +17,10 @@ from coset.represent._features import ChannelAxis, channel_position, features
 from coset.represent._layer_layout import parts_of
 from coset.represent.unit_groups import Part, UnitGroup
 from coset.running import check_layers
-from coset.symmetry.preserving import check_model_of
 from coset.symmetry import Element, Parameter, Symmetry, with_graph
 from coset.symmetry.axes import Node, size_of, units_of
 from coset.symmetry.layers import Activation
+from coset.symmetry.preserving import check_model_of
 
 _EXAMPLES, _DRAWS = 4, 4
 """So many inputs are run, and so many elements without permutations tried, none of which may hide a sign by chance."""

@@ -60,16 +60,12 @@ def parts_from_axes(
     found = _sizes(declared, tensors, sizes)
     order = [unit.name for item in declared.values() for node in item.axes for unit in units_of(node)]
     classes = _classes(found, order, parents, ordered, follows)
-    parameters = {
-        name: Parameter(
-            tuple(tensor.shape),
-            _filled(declared[name].axes, tensor) if name in declared else tuple(Fixed(n) for n in tensor.shape),
-            declared[name].shift if name in declared else 0.0,
-            declared[name].gain if name in declared else None,
-            buffer=isinstance(like, nn.Module) and not isinstance(tensor, nn.Parameter),
-        )
-        for name, tensor in tensors.items()
-    }
+    parameters = {}
+    for name, tensor in tensors.items():
+        item = declared.get(name, _Declared((Fixed(0),) * tensor.ndim, "", 0.0, None))
+        buffer = isinstance(like, nn.Module) and not isinstance(tensor, nn.Parameter)
+        axes_here = _filled(item.axes, tensor)
+        parameters[name] = Parameter(tuple(tensor.shape), axes_here, item.shift, item.gain, buffer=buffer)
     return classes, _families(scales, classes, declared), parameters
 
 

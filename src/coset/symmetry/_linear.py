@@ -46,10 +46,11 @@ def null_space(rows: Iterable[Row[K]], wanted: Sequence[K], field: Reduce) -> li
         pivot = next(iter(rest)) if pivot is None else pivot
         lead = rest.pop(pivot)
         solved[pivot] = {v: field(-quotient(c, lead)) for v, c in rest.items()}
-    expressed = [_substituted({v: 1}, solved, field) for v in wanted]
-    free = dict.fromkeys(v for row in expressed for v in row)
-    vectors = [{v: row[f] for v, row in zip(wanted, expressed, strict=True) if f in row} for f in free]
-    return echelon(vectors, wanted, field)
+    vectors: dict[K, Row[K]] = {}
+    for v in wanted:
+        for free, c in _substituted({v: 1}, solved, field).items():
+            vectors.setdefault(free, {})[v] = c
+    return echelon(list(vectors.values()), wanted, field)
 
 
 def _substituted(row: Row[K], solved: dict[K, Row[K]], field: Reduce) -> Row[K]:
@@ -58,14 +59,19 @@ def _substituted(row: Row[K], solved: dict[K, Row[K]], field: Reduce) -> Row[K]:
     for variable, coefficient in row.items():
         if not coefficient:
             continue
-        expression = _expression(variable, solved, field) if variable in solved else {variable: 1}
-        for inner, factor in expression.items():
-            total = field(result.get(inner, 0) + coefficient * factor)
-            if total:
-                result[inner] = total
-            else:
-                result.pop(inner, None)
+        expression: Row[K] = _expression(variable, solved, field) if variable in solved else {variable: 1}
+        _add(result, coefficient, expression, field)
     return result
+
+
+def _add(row: Row[K], coefficient: Number, other: Row[K], field: Reduce) -> None:
+    """row ← row + coefficient·other, without zeros."""
+    for k, c in other.items():
+        total = field(row.get(k, 0) + coefficient * c)
+        if total:
+            row[k] = total
+        else:
+            row.pop(k, None)
 
 
 def _expression(variable: K, solved: dict[K, Row[K]], field: Reduce) -> Row[K]:
@@ -81,9 +87,8 @@ def _expression(variable: K, solved: dict[K, Row[K]], field: Reduce) -> Row[K]:
         if pending:
             flat: Row[K] = {}
             for v, c in solved[top].items():
-                for inner, factor in solved.get(v, {v: 1}).items():
-                    flat[inner] = field(flat.get(inner, 0) + c * factor)
-            solved[top] = {v: c for v, c in flat.items() if c}
+                _add(flat, c, solved.get(v, {v: 1}), field)
+            solved[top] = flat
         chain.pop()
     return solved[variable]
 
@@ -131,12 +136,7 @@ def _minus(row: Row[K], pivot: Row[K], column: K, field: Reduce) -> Row[K]:
     if not factor:
         return row
     result = dict(row)
-    for k, c in pivot.items():
-        total = field(result.get(k, 0) - factor * c)
-        if total:
-            result[k] = total
-        else:
-            result.pop(k, None)
+    _add(result, -factor, pivot, field)
     return result
 
 

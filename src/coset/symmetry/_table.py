@@ -2,6 +2,7 @@
 
 import difflib
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from coset._show.tables import text_table
@@ -56,32 +57,27 @@ def _row(sym: "Symmetry", name: str) -> tuple[str, ...]:
         number = sum(getattr(family, kind) for family in families)
         return "–" if not number else f"{blocks * item.size}" if number == 1 else f"{number}×{blocks * item.size}"
 
-    return name, size, permutations, free("scales"), free("signs"), _carriers(sym, name)
+    carriers = list(dict.fromkeys(place for place, _ in _appearances(sym, name)))
+    return name, size, permutations, free("scales"), free("signs"), _shortened(carriers)
 
 
 def _family_row(sym: "Symmetry", key: str) -> tuple[str, ...]:
     family = sym.families[key]
     places = [
-        f"{parameter}[{axis}]^{charge.scale}{'±' if charge.sign else ''}"
-        for parameter, item in sym.parameters.items()
-        for axis, node in enumerate(item.axes)
-        for unit in units_of(node)
+        f"{place}^{charge.scale}{'±' if charge.sign else ''}"
+        for place, unit in _appearances(sym, family.owner)
         for charge in unit.charges
-        if unit.name == family.owner and charge.family == family.name
+        if charge.family == family.name
     ]
     free = " ".join(word for word, is_free in (("scales", family.scales), ("signs", family.signs)) if is_free)
     return key, free, _shortened(places)
 
 
-def _carriers(sym: "Symmetry", name: str) -> str:
-    return _shortened(
-        [
-            f"{parameter}[{axis}]"
-            for parameter, item in sym.parameters.items()
-            for axis, node in enumerate(item.axes)
-            if any(unit.name == name for unit in units_of(node))
-        ]
-    )
+def _appearances(sym: "Symmetry", name: str) -> Iterator[tuple[str, Units]]:
+    """Every appearance of a class, with the parameter and its axis as people write them."""
+    for parameter, item in sym.parameters.items():
+        for axis, node in enumerate(item.axes):
+            yield from ((f"{parameter}[{axis}]", unit) for unit in units_of(node) if unit.name == name)
 
 
 def _shortened(places: list[str]) -> str:

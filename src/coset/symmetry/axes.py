@@ -1,5 +1,6 @@
 """What an axis of a parameter is made of: fixed positions, units of a class, products and concatenations of these."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -62,23 +63,24 @@ class Interleaved(Concat):
 Node = Fixed | Units | Product | Concat
 
 
+def parts_of(node: Node) -> tuple[Node, ...]:
+    """The factors of a product, the segments of a concatenation."""
+    return node.factors if isinstance(node, Product) else node.segments if isinstance(node, Concat) else ()
+
+
 def units_of(node: Node) -> Iterator[Units]:
     """Every appearance of a class in ``node``, left to right."""
     if isinstance(node, Units):
         yield node
-    elif isinstance(node, Product):
-        for factor in node.factors:
-            yield from units_of(factor)
-    elif isinstance(node, Concat):
-        for segment in node.segments:
-            yield from units_of(segment)
+    for part in parts_of(node):
+        yield from units_of(part)
 
 
 def turns_of(node: Node) -> Iterator[Interleaved]:
     """Every part of ``node`` whose segments take turns."""
     if isinstance(node, Interleaved):
         yield node
-    for part in node.factors if isinstance(node, Product) else node.segments if isinstance(node, Concat) else ():
+    for part in parts_of(node):
         yield from turns_of(part)
 
 
@@ -88,12 +90,8 @@ def size_of(node: Node, sizes: Mapping[str, int]) -> int:
         return node.size
     if isinstance(node, Units):
         return sizes[node.name]
-    if isinstance(node, Product):
-        total = 1
-        for factor in node.factors:
-            total *= size_of(factor, sizes)
-        return total
-    return sum(size_of(segment, sizes) for segment in node.segments)
+    parts = [size_of(part, sizes) for part in parts_of(node)]
+    return math.prod(parts) if isinstance(node, Product) else sum(parts)
 
 
 def factors_of(node: Node) -> tuple[Node, ...]:

@@ -57,11 +57,8 @@ class Element:
 
     def to(self, device: torch.device | str) -> "Element":
         """The same element with its tensors on ``device``."""
-        return Element(
-            {name: tensor.to(device) for name, tensor in self.permutations.items()},
-            {name: tensor.to(device) for name, tensor in self.scales.items()},
-            {name: tensor.to(device) for name, tensor in self.signs.items()},
-        )
+        parts = (self.permutations, self.scales, self.signs)
+        return Element(*({name: tensor.to(device) for name, tensor in part.items()} for part in parts))
 
     def __repr__(self) -> str:
         moved = {

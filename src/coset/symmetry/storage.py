@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from coset._files.atomic import parse_json, write_text
+from coset._files.atomic import parse_json
 from coset.errors import InputError
 from coset.symmetry._grammar import parse_axis, render_axis
 from coset.symmetry.axes import Fixed, Node
@@ -79,7 +79,7 @@ def _graph(data: Any, where: str) -> Graph:
             for name, kind, parameters, reads in data["layers"]
         )
         activations = {
-            str(name): Activation(tuple(int(n) for n in shape), tuple(_free_axis(word, where) for word in words))
+            str(name): Activation(tuple(int(n) for n in shape), tuple(parse_axis(word, where)[0] for word in words))
             for name, (shape, words) in data["activations"].items()
         }
         contractions = tuple(
@@ -91,32 +91,27 @@ def _graph(data: Any, where: str) -> Graph:
         raise InputError(f"{where} is damaged: its graph cannot be read ({type(error).__name__})") from error
 
 
-def _free_axis(word: str, where: str) -> Node:
-    return parse_axis(word, where)[0]
+# What a parameter may have beside its shape and axes: of which kind, and what it is where nothing is said.
+_FURTHER: dict[str, tuple[type | tuple[type, ...], Any]] = {
+    "shift": ((int, float), 0.0),
+    "gain": (str, None),
+    "why": (list, ()),
+    "buffer": (bool, False),
+    "tied": (str, None),
+}
 
 
 def _parameter_row(item: Parameter) -> dict[str, Any]:
     row: dict[str, Any] = {"shape": list(item.shape), "axes": [render_axis(node) for node in item.axes]}
-    if item.shift:
-        row["shift"] = item.shift
-    if item.gain is not None:
-        row["gain"] = item.gain
-    if item.why:
-        row["why"] = list(item.why)
-    if item.buffer:
-        row["buffer"] = True
-    if item.tied is not None:
-        row["tied"] = item.tied
-    return row
+    return row | {key: getattr(item, key) for key, (_, default) in _FURTHER.items() if getattr(item, key) != default}
 
 
 def parts_from_json(text: str, where: str) -> dict[str, Any]:
     """The parts of a symmetry that ``to_json`` wrote; anything else is an error that names ``where``."""
     data = parse_json(text, where)
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise InputError(
-            f"{where} is not a symmetry: its format is {reprlib.repr(_format_of(data))}, expected {FORMAT!r}"
-        )
+        found = data.get("format") if isinstance(data, dict) else type(data).__name__
+        raise InputError(f"{where} is not a symmetry: its format is {reprlib.repr(found)}, expected {FORMAT!r}")
     if data.get("version") != VERSION:
         raise InputError(f"{where} has version {reprlib.repr(data.get('version'))}; this coset reads version {VERSION}")
     rows = {part: _field(data, part, dict, where) for part in ("classes", "families", "parameters")}
@@ -126,10 +121,10 @@ def parts_from_json(text: str, where: str) -> dict[str, Any]:
     classes = {
         name: UnitClass(
             name,
-            _count(row, "size", at),
+            _field(row, "size", int, at),
             inside[name],
             _field(row, "permutes", bool, at),
-            _field(row, "follows", str, at) if "follows" in row else None,
+            _optional(row, "follows", str, at),
         )
         for name, row in rows["classes"].items()
         for at in (f"{where}: class {name}",)
@@ -141,10 +136,8 @@ def parts_from_json(text: str, where: str) -> dict[str, Any]:
             for key, row in rows["families"].items()
         },
         "parameters": {name: _parameter(row, inside, f"{where}: {name}") for name, row in rows["parameters"].items()},
-        "notes": tuple(_field(data, "notes", list, where)),
-        "pinned": tuple(_field(data, "pinned", list, where)),
-        "unverified": tuple(_field(data, "unverified", list, where) if "unverified" in data else ()),
-        "unsaved": tuple(_field(data, "unsaved", list, where) if "unsaved" in data else ()),
+        **{part: tuple(_field(data, part, list, where)) for part in ("notes", "pinned")},
+        **{part: tuple(_optional(data, part, list, where, ())) for part in ("unverified", "unsaved")},
         "graph": replace(_graph(data["graph"], where), nodes=classes) if "graph" in data else Graph(),
     }
 
@@ -161,9 +154,9 @@ def _field(row: Any, key: str, kind: type | tuple[type, ...], where: str) -> Any
     return row[key]
 
 
-def _count(row: Any, key: str, where: str) -> int:
-    number: int = _field(row, key, int, where)
-    return number
+def _optional(row: Any, key: str, kind: type | tuple[type, ...], where: str, default: Any = None) -> Any:
+    """A part of the JSON of the right kind, or what stands for it where there is none."""
+    return _field(row, key, kind, where) if key in row else default
 
 
 def _parameter(row: Any, inside: dict[str, str | None], where: str) -> Parameter:
@@ -183,25 +176,13 @@ def _parameter(row: Any, inside: dict[str, str | None], where: str) -> Parameter
                 )
         whole = isinstance(node, Fixed) and node.size == 0 and number < len(shape)
         axes.append(Fixed(shape[number]) if whole else node)
-    shift = _field(row, "shift", (int, float), where) if "shift" in row else 0.0
-    gain = _field(row, "gain", str, where) if "gain" in row else None
-    why = _field(row, "why", list, where) if "why" in row else []
-    buffer = _field(row, "buffer", bool, where) if "buffer" in row else False
-    tied = _field(row, "tied", str, where) if "tied" in row else None
-    return Parameter(tuple(shape), tuple(axes), float(shift), gain, tuple(why), buffer, tied)
-
-
-def _format_of(data: Any) -> Any:
-    return data.get("format") if isinstance(data, dict) else type(data).__name__
-
-
-def save(sym: "Symmetry", path: str | os.PathLike[str]) -> None:
-    """Write the JSON atomically."""
-    write_text(path, to_json(sym))
+    further = {key: _optional(row, key, kind, where, default) for key, (kind, default) in _FURTHER.items()}
+    further |= {"shift": float(further["shift"]), "why": tuple(further["why"])}
+    return Parameter(tuple(shape), tuple(axes), **further)
 
 
 def load(path: str | os.PathLike[str], read: Callable[[str, str], T]) -> T:
-    """What ``read`` makes of the text, and of the name, of a JSON file written by ``save``."""
+    """What ``read`` makes of the text, and of the name, of a JSON file written by ``Symmetry.save``."""
     source = Path(path)
     if not source.is_file():
         raise InputError(f"{source} does not exist; expected a symmetry written by Symmetry.save")

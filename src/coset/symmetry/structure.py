@@ -1,7 +1,7 @@
 """From the description of a parameter's axes to the arrays by which an element acts on it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -147,7 +147,7 @@ def _enumerate(node: Node, sizes: Mapping[str, int], axis: int) -> tuple[Tensor,
             stride = torch.zeros(total, dtype=torch.long)
             local[here] = leaf.local
             stride[here] = leaf.stride * step
-            leaves.append(Leaf(leaf.name, leaf.charges, local, stride, axis))
+            leaves.append(replace(leaf, local=local, stride=stride))
         offset += len(base)
     return whole, leaves
 
@@ -159,17 +159,8 @@ def _multiply(parts: Sequence[tuple[Tensor, list[Leaf]]]) -> tuple[Tensor, list[
         n, m = len(base), len(right)
         base = (base[:, None] * m + right[None, :]).reshape(-1)
         leaves = [
-            Leaf(
-                leaf.name,
-                leaf.charges,
-                leaf.local.repeat_interleave(m),
-                leaf.stride.repeat_interleave(m) * m,
-                leaf.axis,
-            )
-            for leaf in leaves
-        ] + [
-            Leaf(leaf.name, leaf.charges, leaf.local.repeat(n), leaf.stride.repeat(n), leaf.axis)
-            for leaf in right_leaves
+            *(replace(o, local=o.local.repeat_interleave(m), stride=o.stride.repeat_interleave(m) * m) for o in leaves),
+            *(replace(o, local=o.local.repeat(n), stride=o.stride.repeat(n)) for o in right_leaves),
         ]
     return base, leaves
 

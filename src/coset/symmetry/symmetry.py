@@ -12,6 +12,7 @@ from typing import Any, TypeVar, overload
 import torch
 from torch import Tensor, nn
 
+from coset._files.atomic import write_text
 from coset._values import Frozen
 from coset.errors import InputError
 from coset.symmetry import _declare as declare
@@ -208,7 +209,7 @@ class Symmetry:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the symmetry to a JSON file, atomically."""
-        storage.save(self, path)
+        write_text(path, self.to_json())
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Symmetry":

@@ -20,8 +20,8 @@ from coset.alignment.matching.random_batches import again, endless, fixed
 from coset.alignment.matching.sinkhorn_operator import permutation_of
 from coset.alignment.matching.soft_action import soft_act
 from coset.errors import InputError
-from coset.symmetry.preserving import check_model_of
 from coset.symmetry import Element, Symmetry
+from coset.symmetry.preserving import check_model_of
 
 Relaxation = Callable[[Tensor], Tensor]
 """From a free matrix (…, n, n) to the matrix that stands in for a permutation, differentiable."""

@@ -16,9 +16,9 @@ from coset.alignment.matching.feature_calls import Watch, run
 from coset.alignment.matching.feature_signs import common_families
 from coset.errors import InputError
 from coset.running import suited
-from coset.symmetry.preserving import check_model_of
 from coset.symmetry import Symmetry, with_graph
 from coset.symmetry.layers import Activation
+from coset.symmetry.preserving import check_model_of
 from coset.symmetry.structure import Appearance, Stretch, Structure, UnitClass, ancestors, build_structure
 from coset.train.metrics import evaluation_mode
 

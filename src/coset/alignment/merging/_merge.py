@@ -19,8 +19,8 @@ from coset.alignment.merging.measured import BEFORE_NORM, NOT_HIDDEN
 from coset.alignment.merging.renormalized import Renormalized
 from coset.distribution import Delta, MeanField
 from coset.errors import InputError
-from coset.symmetry.preserving import check_model_of
 from coset.symmetry import Element, Symmetry
+from coset.symmetry.preserving import check_model_of
 
 
 @dataclass(frozen=True, eq=False)

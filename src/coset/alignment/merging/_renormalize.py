@@ -21,8 +21,8 @@ from coset.alignment.merging.passes import Params
 from coset.alignment.merging.renormalized import Renormalized
 from coset.errors import InputError
 from coset.running import whole_weights
-from coset.symmetry.preserving import check_model_of
 from coset.symmetry import Symmetry
+from coset.symmetry.preserving import check_model_of
 from coset.train.randomness import own_global_state, seed_global_state
 
 

@@ -1,7 +1,7 @@
 """A call of an operation in the exported graph, as the rules see it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -38,23 +38,19 @@ class Call:
 
     def argument(self, name: str, default: Any = None) -> Any:
         """An argument by its name in the operation's schema."""
-        schema = getattr(self.target, "_schema", None)
-        for position, item in enumerate(schema.arguments if schema is not None else ()):
-            if item.name == name:
-                if position < len(self.args):
-                    return self.args[position]
-                return self.kwargs.get(name, default)
-        return default
+        position = _positions(self.target).get(name)
+        if position is None:
+            return default
+        return self.args[position] if position < len(self.args) else self.kwargs.get(name, default)
 
-    def reduction(self, x: Value) -> tuple[list[int], bool]:
-        """The dimensions a reduction goes over, and whether they are kept with size 1."""
+    def reduction(self, x: Value, default: Sequence[int] | None = None) -> tuple[list[int], list[int | None]]:
+        """The dimensions a reduction goes over, and those of its result: None for ones that are kept with size 1."""
         dims = self.argument("dim")
-        chosen = range(x.ndim) if dims is None or dims == [] else [dims] if isinstance(dims, int) else dims
-        return [dim % x.ndim for dim in chosen], bool(self.argument("keepdim", False))
-
-    def shifted(self, variance: Value, gain: Value | None, eps: float) -> None:
-        """Note that ``variance`` + ε is what scales, and which gain takes up the rest."""
-        self.variances.append((variance, gain, float(eps)))
+        if dims is None or dims == []:
+            dims = range(x.ndim) if default is None or dims == [] else default
+        over = [dim % x.ndim for dim in ([dims] if isinstance(dims, int) else dims)]
+        keep = bool(self.argument("keepdim", False))
+        return over, [None if i in over else i for i in range(x.ndim) if keep or i not in over]
 
     def intertwiner(self) -> Intertwiner:
         """What passes through this operation as a function of its one tensor, decided from its values."""
@@ -63,6 +59,13 @@ class Call:
             raise InputError("no tensor among the positional arguments")
         rest = tuple(None if i == position else _key(arg) for i, arg in enumerate(self.args))
         return _inferred(self.target, position, rest, tuple(sorted((k, _key(v)) for k, v in self.kwargs.items())))
+
+
+@cache
+def _positions(target: Callable[..., Any]) -> dict[str, int]:
+    """The places of an operation's arguments by their names in its schema."""
+    schema = getattr(target, "_schema", None)
+    return {item.name: position for position, item in enumerate(schema.arguments if schema is not None else ())}
 
 
 def tensors_in(argument: Any) -> list[Value]:

@@ -7,13 +7,13 @@ activation multiplies them by its power or holds them at zero. Equations never m
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable
 from itertools import accumulate
 from typing import NamedTuple
 
-from coset.symmetry._linear import Row
+from coset.symmetry._linear import Number, Row
 from coset.symmetry.discovery.relations import Book, Joined, Multiplied, Neutral, Regrouped, Value
-from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, Woven, free_atoms, parts_of, resolve
+from coset.symmetry.discovery.terms import Atom, Plus, Woven, atoms, copied, free_atoms, paths, resolve, times
 
 
 class Place(NamedTuple):
@@ -59,68 +59,78 @@ class Charges:
             self._leaves[key] = list(free_atoms(value.dims[dim]))
         return self._leaves[key]
 
-    def _say(self, atom: Atom | None, scale: Row[Place] | None, sign: Row[Place] | None) -> None:
-        for row, equations in ((scale, self.scales), (sign, self.signs)):
-            if self._zero and any(place.value in self._zero for place in row or ()):
-                continue
-            if heard := {place: power for place, power in (row or {}).items() if place.value not in self._silent}:
-                equations[atom].append(heard)
+    def _balance(
+        self, atom: Atom | None, powers: Iterable[tuple[Place, Number, int]], *, scales: bool = True, signs: bool = True
+    ) -> None:
+        """Σ power·exponent = 0 over these places, with powers of their scales and of their signs."""
+        by_scale: Row[Place] = {}
+        by_sign: Row[Place] = {}
+        for place, scale, sign in powers:
+            if place.value in self._zero:
+                return
+            if place.value not in self._silent:
+                by_scale[place] = by_scale.get(place, 0) + scale
+                by_sign[place] = by_sign.get(place, 0) + sign
+        if scales and by_scale:
+            self.scales[atom].append(by_scale)
+        if signs and by_sign:
+            self.signs[atom].append(by_sign)
 
-    def _equal(self, one: tuple[Atom | None, Place], two: tuple[Atom | None, Place]) -> None:
-        atom = one[0]
-        if one[1] != two[1]:
-            row: Row[Place] = {one[1]: 1, two[1]: -1}
-            self._say(atom, row, row)
+    def _equal(self, atom: Atom | None, one: Place, two: Place) -> None:
+        if one != two:
+            self._balance(atom, ((one, 1, 1), (two, -1, -1)))
 
     def _multiplied(self, relation: Multiplied) -> None:
-        result, factors = relation.result, relation.factors
-        rows = [([(result, j)], [f.dims[j] for f in factors]) for j in range(result.ndim)]
-        rows += [([], list(group)) for group in relation.contracted]
-        for left, dims in rows:
-            present = [(f.value, d, f) for f, d in zip(factors, dims, strict=True) if d is not None]
-            sides = [*left, *((value, dim) for value, dim, _ in present)]
-            guide = next((side for side in sides if not side[0].inert), None)
-            if guide is None:
-                continue
-            for leaf, atom in enumerate(self.leaves(*guide)):
-                scale: Row[Place] = defaultdict(int)
-                sign: Row[Place] = defaultdict(int)
-                for value, dim in left:
-                    scale[Place(id(value), dim, leaf)] += 1
-                    sign[Place(id(value), dim, leaf)] += 1
-                for value, dim, factor in present:
-                    scale[Place(id(value), dim, leaf)] -= factor.scale
-                    sign[Place(id(value), dim, leaf)] -= factor.sign
-                self._say(atom, scale, sign if relation.signs else None)
-        scale, sign = (
-            defaultdict(int, {whole(result): 1}),
-            defaultdict(int, {whole(result): 1}),
-        )
-        for factor in factors:
-            scale[whole(factor.value)] -= factor.scale
-            sign[whole(factor.value)] -= factor.sign
-        self._say(None, scale, sign if relation.signs else None)
+        result, contracted = relation.result, relation.contracted
+        # The result against its factors: on each of its dimensions, on each that is summed over, and as wholes.
+        sides: list[tuple[Value, tuple[int | None, ...], Number, int]] = [
+            (result, (*range(result.ndim), *(None for _ in contracted)), 1, 1)
+        ]
+        for number, factor in enumerate(relation.factors):
+            dims = (*factor.dims, *(group[number] for group in contracted))
+            sides.append((factor.value, dims, -factor.scale, -factor.sign))
+        for row in range(result.ndim + len(contracted)):
+            present = [(side[0], dim, side[2], side[3]) for side in sides if (dim := side[1][row]) is not None]
+            guide = next((side for side in present if not side[0].inert), None)
+            for leaf, atom in enumerate(self.leaves(guide[0], guide[1]) if guide is not None else ()):
+                powers = [(Place(id(value), dim, leaf), scale, sign) for value, dim, scale, sign in present]
+                self._balance(atom, powers, signs=relation.signs)
+        self._balance(None, [(whole(value), scale, sign) for value, _, scale, sign in sides], signs=relation.signs)
 
     def _neutral(self, relation: Neutral) -> None:
         value = relation.value
         for dim in range(value.ndim) if relation.dims is None else relation.dims:
             for leaf, atom in enumerate(self.leaves(value, dim)):
-                row = {Place(id(value), dim, leaf): 1}
-                self._say(atom, dict(row) if relation.scale else None, dict(row) if relation.sign else None)
+                held = Place(id(value), dim, leaf)
+                self._balance(atom, [(held, 1, 1)], scales=relation.scale, signs=relation.sign)
         if relation.dims is None:
-            row = {whole(value): 1}
-            self._say(None, dict(row) if relation.scale else None, dict(row) if relation.sign else None)
+            self._balance(None, [(whole(value), 1, 1)], scales=relation.scale, signs=relation.sign)
 
     def _regrouped(self, relation: Regrouped) -> None:
         if relation.source.inert:
             return
-        self._equal((None, whole(relation.source)), (None, whole(relation.target)))
+        self._equal(None, whole(relation.source), whole(relation.target))
         for left, right in relation.groups:
-            one = list(_tagged_product(relation.source, left))
-            two = list(_tagged_product(relation.target, right))
+            one, two = self._product(relation.source, left), self._product(relation.target, right)
             assert len(one) == len(two), (relation.source, relation.target)
-            for here, there in zip(one, two, strict=True):
-                self._equal(here, there)
+            for (atom, here), (_, there) in zip(one, two, strict=True):
+                self._equal(atom, here, there)
+
+    def _product(self, value: Value, dims: tuple[int, ...]) -> list[tuple[Atom, Place]]:
+        """The free atoms of the product of some dimensions in normal form, each with the place it comes from.
+
+        Multiplying out a leading concatenation repeats the factors behind it: their places are repeated with them.
+        """
+        if len(dims) == 1:
+            return [(atom, Place(id(value), dims[0], leaf)) for leaf, atom in enumerate(self.leaves(value, dims[0]))]
+        known: dict[Atom, tuple[Atom, Place]] = {}
+        copies = []
+        for dim in dims:
+            term = resolve(value.dims[dim])
+            copies.append(copied(term))
+            pairs = ((twin, atom) for twin, atom in zip(atoms(copies[-1]), atoms(term), strict=True) if not atom.stuck)
+            known |= {twin: (atom, Place(id(value), dim, leaf)) for leaf, (twin, atom) in enumerate(pairs)}
+        return [known[twin] for twin in atoms(times(copies)) if twin in known]
 
     def _joined(self, relation: Joined) -> None:
         joined = relation.whole
@@ -129,12 +139,12 @@ class Charges:
         else:
             shares = self._shares(joined, relation.dim, [part.shape[relation.dim] for part in relation.parts])
         for part, share in zip(relation.parts, shares, strict=True):
-            self._equal((None, whole(joined)), (None, whole(part)))
+            self._equal(None, whole(joined), whole(part))
             for dim in range(joined.ndim):
                 own = self.leaves(joined, dim)
                 places = share if dim == relation.dim else range(len(own))
                 for leaf, at in enumerate(places):
-                    self._equal((own[at], Place(id(joined), dim, at)), (own[at], Place(id(part), dim, leaf)))
+                    self._equal(own[at], Place(id(joined), dim, at), Place(id(part), dim, leaf))
 
     def _turns(self, relation: Joined) -> list[list[int]]:
         """Which leaves of a dimension belong to each of the parts that take turns on it."""
@@ -160,63 +170,8 @@ def path_places(value: Value, dim: int) -> list[list[Place] | None]:
     """The segments of an axis, each as the places of its factors; None for one that is not read."""
     counter = iter(range(10**9))
 
-    def walk(term: Term) -> list[list[Place] | None]:
-        if isinstance(term, Atom):
-            return [None if term.unread else [] if term.stuck else [Place(id(value), dim, next(counter))]]
-        if isinstance(term, Plus | Woven):
-            return [path for segment in parts_of(term) for path in walk(segment)]
-        assert isinstance(term, Times)
-        paths: list[list[Place] | None] = [[]]
-        for factor in term.factors:
-            alternatives = walk(factor)
-            paths = [
-                None if path is None or extra is None else [*path, *extra] for path in paths for extra in alternatives
-            ]
-        return paths
+    def leaf(atom: Atom) -> tuple[Place | None, ...]:
+        return (None,) if atom.unread else () if atom.stuck else (Place(id(value), dim, next(counter)),)
 
-    return walk(resolve(value.dims[dim]))
-
-
-_Tagged = tuple[str, list["_Tagged"], tuple[Atom, Place] | None]
-
-
-def _tagged_product(value: Value, dims: tuple[int, ...]) -> Iterator[tuple[Atom, Place]]:
-    """The atoms of the product of some dimensions in normal form, each with the place it comes from.
-
-    Multiplying out a leading concatenation repeats the factors behind it: their places are repeated with them.
-    """
-    factors = []
-    for dim in dims:
-        counter = iter(range(10**9))
-        factors.append(_tagged(resolve(value.dims[dim]), id(value), dim, counter))
-    yield from _traverse(_times(factors))
-
-
-def _tagged(term: Term, value: int, dim: int, counter: Iterator[int]) -> _Tagged:
-    if isinstance(term, Atom):
-        return "atom", [], None if term.stuck else (term, Place(value, dim, next(counter)))
-    if isinstance(term, Times):
-        return "times", [_tagged(factor, value, dim, counter) for factor in term.factors], None
-    kind = "plus" if isinstance(term, Plus) else "woven"
-    return kind, [_tagged(segment, value, dim, counter) for segment in parts_of(term)], None
-
-
-def _times(factors: list[_Tagged]) -> _Tagged:
-    flat: list[_Tagged] = []
-    for factor in factors:
-        flat += factor[1] if factor[0] == "times" else [factor]
-    for at in reversed(range(len(flat) - 1)):
-        if flat[at][0] == "plus":
-            flat[at:] = [_plus([_times([segment, *flat[at + 1 :]]) for segment in flat[at][1]])]
-    return flat[0] if len(flat) == 1 else ("times", flat, None)
-
-
-def _plus(segments: list[_Tagged]) -> _Tagged:
-    return "plus", [inner for part in segments for inner in (part[1] if part[0] == "plus" else [part])], None
-
-
-def _traverse(term: _Tagged) -> Iterator[tuple[Atom, Place]]:
-    if term[2] is not None:
-        yield term[2]
-    for part in term[1]:
-        yield from _traverse(part)
+    found = paths(resolve(value.dims[dim]), leaf)
+    return [None if None in path else [place for place in path if place is not None] for path in found]

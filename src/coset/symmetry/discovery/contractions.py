@@ -3,30 +3,21 @@
 from collections.abc import Sequence
 
 from coset.symmetry.discovery.calls import Call
-from coset.symmetry.discovery.norms import normalized_over
-from coset.symmetry.discovery.relations import Book, Power, Value, broadcast
-from coset.symmetry.discovery.rules import output, passed, rule
+from coset.symmetry.discovery.relations import Book, Power, Value
+from coset.symmetry.discovery.rules import added_to, beside, lifted, output, passed, rule
 from coset.symmetry.discovery.terms import fresh
+
+_LETTERS = "abcdefgh"
+"""Names of dimensions in contractions; those of special dimensions come behind them."""
 
 
 @rule("linear")
 def linear(book: Book, call: Call) -> Value:
     """x Wᵀ + b."""
     x, weight, bias = (*call.args, None)[:3]
+    batch, unit = _LETTERS[: x.ndim - 1], "o" if weight.ndim == 2 else ""
     result = output(book, call, x, weight, bias)
-    if weight.ndim == 1:
-        letters = "abcdefgh"[: x.ndim - 1]
-        einsum(book, result, letters, (x, weight), (f"{letters}k", "k"))
-        if bias is not None:
-            passed(book, bias, result, broadcast(result.shape, bias))
-        return result
-    last = result.ndim - 1
-    left = Power(x, (*range(last), None))
-    right = Power(weight, (*(None,) * last, 0))
-    book.multiply(result, [left, right], [(x.ndim - 1, 1)])
-    if bias is not None:
-        passed(book, bias, result, broadcast(result.shape, bias))
-    return result
+    return added_to(book, einsum(book, result, batch + unit, (x, weight), (f"{batch}k", f"{unit}k")), bias)
 
 
 def einsum(book: Book, result: Value, letters: str, operands: Sequence[Value], words: Sequence[str]) -> Value:
@@ -61,9 +52,8 @@ def identity(book: Book, size: int) -> Value:
 def matmul(book: Book, call: Call) -> Value:
     """Batched matrix product with broadcasting."""
     x, y = call.args[:2]
-    batch = "abcdefgh"
-    left = batch[8 - max(0, x.ndim - 2) :] + ("ik" if x.ndim > 1 else "k")
-    right = batch[8 - max(0, y.ndim - 2) :] + ("kj" if y.ndim > 1 else "k")
+    left = _LETTERS[8 - max(0, x.ndim - 2) :] + ("ik" if x.ndim > 1 else "k")
+    right = _LETTERS[8 - max(0, y.ndim - 2) :] + ("kj" if y.ndim > 1 else "k")
     result = output(book, call, x, y)
     longest = max(left[:-2] if x.ndim > 1 else "", right[:-2] if y.ndim > 1 else "", key=len)
     letters = longest + ("i" if x.ndim > 1 else "") + ("j" if y.ndim > 1 else "")
@@ -81,22 +71,27 @@ def bilinear(book: Book, call: Call) -> Value:
     """Σ x_i W_kij y_j + b_k."""
     x, y, weight, bias = (*call.args, None)[:4]
     result = output(book, call, x, y, weight, bias)
-    batch = "abcdefgh"[: x.ndim - 1]
+    batch = _LETTERS[: x.ndim - 1]
     einsum(book, result, f"{batch}k", (x, y, weight), (f"{batch}i", f"{batch}j", "kij"))
-    if bias is not None:
-        passed(book, bias, result, broadcast(result.shape, bias))
-    return result
+    return added_to(book, result, bias)
 
 
-@rule("addmm", "baddbmm", "addmv")
+# Dimensions of x, of y and of their product.
+_ADDED = {
+    "addmm": ("ik", "kj", "ij"),
+    "baddbmm": ("aik", "akj", "aij"),
+    "addmv": ("ik", "k", "i"),
+    "addbmm": ("aik", "akj", "ij"),
+    "addr": ("i", "j", "ij"),
+}
+
+
+@rule(*_ADDED)
 def addmm(book: Book, call: Call) -> Value:
-    """b + x·y."""
+    """b + x·y, with ``addbmm`` summed over all products, with ``addr`` b + x yᵀ."""
     bias, x, y = call.args[:3]
-    result = output(book, call, bias, x, y)
-    words = {("addmm"): ("ik", "kj", "ij"), "baddbmm": ("aik", "akj", "aij"), "addmv": ("ik", "k", "i")}[call.name]
-    einsum(book, result, words[2], (x, y), words[:2])
-    passed(book, bias, result, broadcast(result.shape, bias))
-    return result
+    *words, letters = _ADDED[call.name]
+    return added_to(book, einsum(book, output(book, call, bias, x, y), letters, (x, y), words), bias)
 
 
 @rule("einsum")
@@ -146,8 +141,7 @@ def convolution(book: Book, call: Call) -> Value:
     spatial = weight.ndim - 2
     channel = x.ndim - spatial - 1
     for value in (x, result, weight):
-        book.pin(value, range(value.ndim - spatial, value.ndim), "positions of a convolution")
-        book.neutral(value, dims=range(value.ndim - spatial, value.ndim))
+        book.hold(value, range(value.ndim - spatial, value.ndim), "positions of a convolution")
     outside, inside = (1, 0) if transposed else (0, 1)
     if groups == 1:
         keep = tuple(range(channel)) if channel else ()
@@ -165,10 +159,7 @@ def _grouped(book: Book, x: Value, weight: Value, result: Value, groups: int, ch
     """Split the channels of input, weight and output into group × rest, contract within the group, and join again."""
 
     def taken_apart(value: Value, dim: int) -> Value:
-        shape = [*value.shape[:dim], groups, value.shape[dim] // groups, *value.shape[dim + 1 :]]
-        apart = book.like(shape, [value])
-        book.regroup(value, apart)
-        return apart
+        return book.reshaped(value, [*value.shape[:dim], groups, value.shape[dim] // groups, *value.shape[dim + 1 :]])
 
     spatial = weight.ndim - 2
     inputs, outputs = taken_apart(x, channel), taken_apart(result, channel)
@@ -186,7 +177,7 @@ def attention(book: Book, call: Call) -> Value:
     q, k, v = call.args[:3]
     mask = call.args[3] if len(call.args) > 3 else call.kwargs.get("attn_mask")
     result = output(book, call, *call.tensors())
-    batch = "abcdefgh"[: q.ndim - 2]
+    batch = _LETTERS[: q.ndim - 2]
     shape = (*q.shape[:-1], k.shape[-2])
     if k.shape[-3:-2] != q.shape[-3:-2] and call.argument("enable_gqa", False):
         k, v = (_for_each_query(book, value, q.shape[-3]) for value in (k, v))
@@ -194,20 +185,15 @@ def attention(book: Book, call: Call) -> Value:
     einsum(book, scores, f"{batch}ts", (q, k), (f"{batch}td", f"{batch}sd"))
     book.neutral(scores)
     if isinstance(mask, Value):
-        book.meet(scores, mask, broadcast(shape, mask))
-        book.neutral(mask)
+        beside(book, scores, mask)
     if call.kwargs.get("is_causal") or (len(call.args) > 5 and call.args[5]):
         book.pin(scores, (scores.ndim - 2, scores.ndim - 1), "causal mask")
-    normalized_over(book, scores, scores.ndim - 1)
+    book.sees_beside(scores, [scores.ndim - 1])
     return einsum(book, result, f"{batch}te", (scores, v), (f"{batch}ts", f"{batch}se"))
 
 
 def _for_each_query(book: Book, value: Value, heads: int) -> Value:
     """Keys or values of fewer heads, each repeated for the query heads of its group."""
     at = value.ndim - 2
-    count = heads // value.shape[at - 1]
-    spread = book.like([*value.shape[:at], count, *value.shape[at:]], [value])
-    passed(book, value, spread, [*range(at), None, *range(at, value.ndim)])
-    result = book.like([*value.shape[: at - 1], heads, *value.shape[at:]], [value])
-    book.regroup(spread, result)
-    return result
+    spread = lifted(book, value, at, heads // value.shape[at - 1])
+    return book.reshaped(spread, [*value.shape[: at - 1], heads, *value.shape[at:]])

@@ -18,15 +18,17 @@ from coset.symmetry.discovery.terms import Atom, atoms, resolve
 def doubled(book: Book, charges: Charges, common: Mapping[Atom, set[Atom]]) -> dict[Atom, tuple[Atom, list[Strand]]]:
     """For each free atom another one that stands beside all its entries, on some tensors twice, and its strands."""
     seen: dict[Atom, list[View]] = {}
+    beside: dict[Atom, set[Atom]] = {}
     for view in views(book):
-        for atom in {atom for term in view.terms for atom in atoms(resolve(term)) if atom in common}:
+        here = {atom for term in view.terms for atom in atoms(resolve(term)) if atom in common}
+        for atom in here:
             seen.setdefault(atom, []).append(view)
+            beside[atom] = beside[atom] & here if atom in beside else here
     found = {}
     for atom, where in seen.items():
         if atom.pinned:
             continue
-        others = set.intersection(*({a for term in view.terms for a in atoms(resolve(term))} for view in where))
-        wanted = [other for other in others if other in common and not other.pinned and other is not atom]
+        wanted = [other for other in beside[atom] if not other.pinned and other is not atom]
         known = [(other, strands(charges, where, atom, other)) for other in wanted if other not in common[atom]]
         known = [(other, kept) for other, kept in known if kept]
         if len(known) == 1:
@@ -75,7 +77,8 @@ def _once(charges: Charges, view: View, inner: Atom, strand: Collection[Place]) 
             own = sum(_atom(charges, value, place) is inner for place in path)
             if not own:
                 continue
-            elsewhere = [{_count(path, strand) for path in other} for other in _without(alternatives, number)]
+            others = alternatives[:number] + alternatives[number + 1 :]
+            elsewhere = [{_count(path, strand) for path in other} for other in others]
             counts = [_count(path, strand), *(count for counts in elsewhere for count in counts)]
             if own > 1 or any(len(counts) > 1 for counts in elsewhere) or sum(counts) != 1:
                 return False
@@ -86,10 +89,6 @@ def _count(path: Iterable[Place], strand: Collection[Place]) -> int:
     return sum(place in strand for place in path)
 
 
-def _without(items: list[list[list[Place]]], number: int) -> list[list[list[Place]]]:
-    return [item for index, item in enumerate(items) if index != number]
-
-
 def _atom(charges: Charges, value: Value, place: Place) -> Atom:
     return charges.leaves(value, place.dim)[place.leaf]
 
@@ -97,7 +96,7 @@ def _atom(charges: Charges, value: Value, place: Place) -> Atom:
 def followed_places(charges: Charges, value: Value, nested: Nest) -> dict[Place, Atom]:
     """The places of a parameter at which a block that follows an atom stands: on the axis of the units in it."""
     found: dict[Place, Atom] = {}
-    for dim in range(value.ndim):
+    for dim in range(value.ndim) if nested.follows else ():
         for path in path_places(value, dim):
             here = [(place, _atom(charges, value, place)) for place in path or ()]
             for _, inner in here:

@@ -6,7 +6,7 @@ from typing import Any
 from coset.symmetry._linear import quotient
 from coset.symmetry.discovery.calls import Call
 from coset.symmetry.discovery.relations import Book, Power, Value, broadcast
-from coset.symmetry.discovery.rules import output, passed, rule, straight
+from coset.symmetry.discovery.rules import added_to, beside, output, passed, rule, straight
 
 
 @rule(
@@ -17,7 +17,7 @@ def same_values(book: Book, call: Call) -> Value:
     """Casts, copies, and dropout in eval mode; a cast to whole numbers or truth values is a function like any other."""
     x = call.args[0]
     if not call.floating and not x.inert:
-        return unary(book, call) if len(call.tensors()) == 1 else pointwise(book, call)
+        return unmarked(book, call)
     return passed(book, x, output(book, call, x), straight(x))
 
 
@@ -39,10 +39,7 @@ def unary(book: Book, call: Call, group: Any = None) -> Value:
 def pointwise(book: Book, call: Call) -> Value:
     """Any other elementwise operation of several tensors: dimensions meet, no scale or sign passes."""
     tensors = call.tensors()
-    result = output(book, call, *tensors)
-    for value in tensors:
-        book.meet(result, value, broadcast(result.shape, value))
-        book.neutral(value)
+    result = beside(book, output(book, call, *tensors), *tensors)
     book.neutral(result)
     return result
 
@@ -50,18 +47,16 @@ def pointwise(book: Book, call: Call) -> Value:
 _EXTREMES = frozenset({"maximum", "minimum", "fmax", "fmin", "clamp", "clamp_min", "clamp_max", "clip"})
 
 
-@rule("add", "sub", "subtract", "rsub", *_EXTREMES)
+@rule("add", "sub", "subtract", "rsub", "complex", *_EXTREMES)
 def added(book: Book, call: Call) -> Value:
-    """x ± y: both have the scale of the result; with a number instead of y it is a function of x.
+    """x ± y, x + iy: both have the scale of the result; with a number instead of y it is a function of x.
 
     Extremes, and bounds that are tensors: no signs.
     """
     tensors = call.tensors()
     if len(tensors) == 1:
         return unary(book, call)
-    result = output(book, call, *tensors)
-    for value in tensors:
-        passed(book, value, result, broadcast(result.shape, value))
+    result = added_to(book, output(book, call, *tensors), *tensors)
     if call.name in _EXTREMES:
         book.neutral(result, scale=False)
     return result
@@ -71,24 +66,15 @@ def added(book: Book, call: Call) -> Value:
 def lerp(book: Book, call: Call) -> Value:
     """x + w·(y − x): both as in a sum; the weight lets nothing through."""
     x, y, *weight = call.tensors()
-    result = output(book, call, *call.tensors())
-    for value in (x, y):
-        passed(book, value, result, broadcast(result.shape, value))
-    for value in weight:
-        book.meet(result, value, broadcast(result.shape, value))
-        book.neutral(value)
-    return result
+    return beside(book, added_to(book, output(book, call, *call.tensors()), x, y), *weight)
 
 
 @rule("where")
 def where(book: Book, call: Call) -> Value:
     """where(c, x, y): x and y as in a sum; the condition passes nothing, nor does a number other than 0."""
     condition, *branches = call.tensors()
-    result = output(book, call, condition, *branches)
-    book.meet(result, condition, broadcast(result.shape, condition))
-    book.neutral(condition)
-    for value in branches:
-        passed(book, value, result, broadcast(result.shape, value))
+    result = beside(book, output(book, call, condition, *branches), condition)
+    added_to(book, result, *branches)
     if any(isinstance(number, int | float) and number != 0 for number in call.args):
         book.neutral(result)
     return result
@@ -98,10 +84,7 @@ def where(book: Book, call: Call) -> Value:
 def masked_fill(book: Book, call: Call) -> Value:
     """Entries under a mask become a number: 0 and infinities keep positive scales, others keep none."""
     x, mask, number = call.args[:3]
-    result = output(book, call, *call.tensors())
-    passed(book, x, result, broadcast(result.shape, x))
-    book.meet(result, mask, broadcast(result.shape, mask))
-    book.neutral(mask)
+    result = beside(book, added_to(book, output(book, call, *call.tensors()), x), mask)
     if isinstance(number, Value):
         book.neutral(number)
     if number != 0:
@@ -116,10 +99,13 @@ def multiplied(book: Book, call: Call) -> Value:
     if any(isinstance(number, complex) for number in call.args):
         return passed(book, tensors[0], output(book, call, *tensors), straight(tensors[0]))
     if len(tensors) == 1 or call.kwargs.get("rounding_mode"):
-        return unary(book, call) if len(tensors) == 1 else pointwise(book, call)
-    result = output(book, call, *tensors)
+        return unmarked(book, call)
+    return _product(book, call, output(book, call, *tensors), *tensors)
+
+
+def _product(book: Book, call: Call, result: Value, x: Value, y: Value) -> Value:
+    """x·y, or x/y, with broadcasting."""
     power = -1 if "div" in call.name else 1
-    x, y = tensors
     factors = [Power(x, broadcast(result.shape, x)), Power(y, broadcast(result.shape, y), scale=power)]
     book.multiply(result, factors)
     return result
@@ -141,9 +127,7 @@ def compared(book: Book, call: Call) -> Value:
     if len(tensors) == 1:
         return unary(book, call)
     result = output(book, call, *tensors)
-    difference = book.like(result.shape, tensors)
-    for value in tensors:
-        passed(book, value, difference, broadcast(result.shape, value))
+    difference = added_to(book, book.like(result.shape, tensors), *tensors)
     return _truth(book, difference, result, signs=call.name in _EQUALITIES)
 
 
@@ -170,12 +154,7 @@ def binned(book: Book, call: Call) -> Value:
 def addcmul(book: Book, call: Call) -> Value:
     """x + number·y·z, or x + number·y/z."""
     x, y, z = call.args[:3]
-    result = output(book, call, x, y, z)
-    passed(book, x, result, broadcast(result.shape, x))
-    power = -1 if call.name == "addcdiv" else 1
-    factors = [Power(y, broadcast(result.shape, y)), Power(z, broadcast(result.shape, z), scale=power)]
-    book.multiply(result, factors)
-    return result
+    return _product(book, call, added_to(book, output(book, call, x, y, z), x), y, z)
 
 
 @rule("prelu", "_prelu_kernel")
@@ -188,4 +167,28 @@ def prelu(book: Book, call: Call) -> Value:
     book.neutral(slopes)
     if slopes.shape and max(slopes.shape) > 1:
         book.same(result, 1, slopes, 0 if slopes.ndim == 1 else 1)
+    return result
+
+
+@rule("real", "imag", "_conj", "conj", "conj_physical", "_conj_physical", "resolve_conj", "resolve_neg", "_neg_view")
+def part(book: Book, call: Call) -> Value:
+    """Real part, imaginary part, conjugate: real scales and signs pass."""
+    x = call.args[0]
+    return passed(book, x, output(book, call, x), straight(x))
+
+
+@rule("polar")
+def polar(book: Book, call: Call) -> Value:
+    """r·exp(iφ): r passes, φ lets nothing through."""
+    length, angle = call.args[:2]
+    return added_to(book, beside(book, output(book, call, length, angle), angle), length)
+
+
+@rule("angle")
+def angle(book: Book, call: Call) -> Value:
+    """The phase does not see positive scales; a sign changes it."""
+    x = call.args[0]
+    book.neutral(x, scale=False)
+    result = passed(book, x, output(book, call, x), straight(x), scale=0)
+    book.neutral(result)
     return result

@@ -20,22 +20,15 @@ WRITTEN = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 """Results of a graph that the model writes into its own buffers and parameters."""
 
 
-class Part:
-    """A part of a graph that is called as a function (under no_grad or autocast)."""
-
-    def __init__(self, graph: GraphModule) -> None:
-        self.graph = graph
+def part_of(args: Sequence[Any]) -> tuple[GraphModule, Sequence[Any]] | None:
+    """A part of a graph that is called as a function (under no_grad or autocast), and what it is called with."""
+    at = next((i for i, item in enumerate(args) if isinstance(item, GraphModule)), None)
+    return None if at is None else (args[at], args[at + 1 :])
 
 
 def widened(arguments: Any) -> Any:
-    """Arguments of an operation with every type of numbers widened, and parts of the graph as such."""
-
-    def wide(item: Any) -> Any:
-        if isinstance(item, GraphModule):
-            return Part(item)
-        return _WIDE.get(item, item) if isinstance(item, torch.dtype) else item
-
-    return tree_map(wide, arguments)
+    """Arguments of an operation with every type of numbers widened."""
+    return tree_map(lambda item: _WIDE.get(item, item) if isinstance(item, torch.dtype) else item, arguments)
 
 
 class InDouble(Interpreter):
@@ -60,9 +53,8 @@ class InDouble(Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         args, kwargs = widened((args, kwargs))
-        if any(isinstance(item, Part) for item in args):
-            at = next(i for i, item in enumerate(args) if isinstance(item, Part))
-            return InDouble(args[at].graph, self._without).run(*args[at + 1 :])
+        if (part := part_of(args)) is not None:
+            return InDouble(part[0], self._without).run(*part[1])
         if not torch.is_grad_enabled():
             return tree_map(double, super().call_function(target, args, kwargs))
         if name_of(target) not in self._without:
@@ -93,22 +85,13 @@ def differentiable(target: Any) -> Any:
     return apart
 
 
-def _batch_norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mean: Tensor | None,
-    variance: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-    cudnn: bool,
-) -> Tensor:
+def _batch_norm(x: Tensor, *args: Any) -> Tensor:
     """By the statistics kept, if there are any; torch's own has no derivative by them."""
+    weight, bias, mean, variance, training, _, eps, _ = args
     if mean is None or variance is None or training:
-        return torch.batch_norm(x, weight, bias, mean, variance, training, momentum, eps, cudnn)
+        return torch.batch_norm(x, *args)
     shape = (1, -1, *(1,) * (x.ndim - 2))
-    result = (x - mean.reshape(shape)) / torch.sqrt(variance.reshape(shape) + eps)
+    result: Tensor = (x - mean.reshape(shape)) / torch.sqrt(variance.reshape(shape) + eps)
     result = result if weight is None else result * weight.reshape(shape)
     return result if bias is None else result + bias.reshape(shape)
 
@@ -118,25 +101,18 @@ def double(item: Any) -> Any:
     return item.to(_WIDE[item.dtype]) if isinstance(item, Tensor) and item.dtype in _WIDE else item
 
 
-def _batch_norm_in_parts(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mean: Tensor | None,
-    variance: Tensor | None,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _batch_norm_in_parts(x: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
     """The same as it is in decomposed graphs, with two results that are empty."""
-    return _batch_norm(x, weight, bias, mean, variance, False, momentum, eps, False), x.new_empty(0), x.new_empty(0)
+    *statistics, momentum, eps = args
+    return _batch_norm(x, *statistics, False, momentum, eps, False), x.new_empty(0), x.new_empty(0)
 
 
 def _instance_norm(x: Tensor, *args: Any) -> Tensor:
     """By the statistics kept it is a batch norm."""
-    weight, bias, mean, variance, by_input, momentum, eps, cudnn = args
-    if by_input or mean is None:
+    *statistics, by_input, momentum, eps, cudnn = args
+    if by_input or statistics[2] is None:
         return torch.instance_norm(x, *args)
-    return _batch_norm(x, weight, bias, mean, variance, False, momentum, eps, cudnn)
+    return _batch_norm(x, *statistics, False, momentum, eps, cudnn)
 
 
 def _copied(x: Tensor, y: Tensor, non_blocking: bool = False) -> Tensor:

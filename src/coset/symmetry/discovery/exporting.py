@@ -65,17 +65,15 @@ def export(
     """
     keywords = dict(kwargs)
     remarks: tuple[str, ...] = ()
-    try:
-        program = _exported(model, inputs, keywords)
-    except (Exception, SystemExit) as error:
-        if not _may_cache(model, keywords):
-            raise InputError(_reason(error, model, inputs, kwargs)) from error
-        keywords["use_cache"] = False
-        remarks = ("the model is called with use_cache=False: with a cache it cannot be exported",)
+    while True:
         try:
             program = _exported(model, inputs, keywords)
-        except (Exception, SystemExit) as again:
-            raise InputError(_reason(again, model, inputs, keywords)) from again
+            break
+        except (Exception, SystemExit) as error:
+            if not _may_cache(model, keywords):
+                raise InputError(_reason(error, model, inputs, keywords)) from error
+            keywords["use_cache"] = False
+            remarks = ("the model is called with use_cache=False: with a cache it cannot be exported",)
     _check_deterministic(program.graph_module)
     return program, keywords, remarks
 
@@ -154,14 +152,11 @@ def _check_deterministic(module: GraphModule) -> None:
 def _draws(node: Node) -> bool:
     """Whether an operation that may draw random numbers does: at a rate above 0 and, if it asks, in training mode."""
     target: Any = node.target
-    given = dict(zip((item.name for item in target._schema.arguments), node.args, strict=False)) | dict(node.kwargs)
-    rates = [given.get(name, 0.0) for name in ("p", "dropout", "dropout_p") if _takes(target, name)]
-    modes = [given.get(name, False) for name in ("train", "training") if _takes(target, name)]
+    names = [item.name for item in target._schema.arguments]
+    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    rates = [given.get(name, 0.0) for name in ("p", "dropout", "dropout_p") if name in names]
+    modes = [given.get(name, False) for name in ("train", "training") if name in names]
     return all(modes) and (not rates or any(rates))
-
-
-def _takes(target: Any, name: str) -> bool:
-    return any(item.name == name for item in target._schema.arguments)
 
 
 def place_of(node: Node) -> str:

@@ -40,6 +40,8 @@ def gauges(
     A scale for every block is no new gauge if the units inside have one of their own, nor is one for the whole network
     if it is a common scale of units.
     """
+    # A module and the last one in it give one tensor.
+    activations = dict.fromkeys(activations)
     places, seen = _places(charges, parameters.values()), _places(charges, activations)
     cells = _Cells(parameters.values())
     found: list[Gauge] = []

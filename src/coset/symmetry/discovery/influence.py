@@ -6,7 +6,7 @@ elementwise one: nothing is dead, no branch is left out, and what comes out zero
 
 import cmath
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_on
 
 from coset.symmetry.discovery.calls import is_pointwise
 from coset.symmetry.discovery.elementwise import masked_fill, same_values, where
-from coset.symmetry.discovery.evaluation import Part, arguments_of, differentiable, double, name_of, run, widened
+from coset.symmetry.discovery.evaluation import arguments_of, differentiable, double, name_of, part_of, run, widened
 from coset.symmetry.discovery.movement import constant
 from coset.symmetry.discovery.rules import RULES
 from coset.symmetry.incidence import largest_by_block
@@ -65,7 +65,9 @@ def influence(
     for name, leaf in leaves.items():
         leaf.register_post_accumulate_grad_hook(partial(reduced, name))  # type: ignore[no-untyped-call]
     readers: dict[str, float] = {}
-    homes = dict(zip((n for n in program.graph.nodes if n.op == "placeholder"), _names(program), strict=True))
+    placeholders = (node for node in program.graph.nodes if node.op == "placeholder")
+    specs = zip(placeholders, program.graph_signature.input_specs, strict=True)
+    homes = {node: str(spec.target or "") for node, spec in specs}
 
     def watch(node: Node, result: Any) -> None:
         if isinstance(result, Tensor) and result.requires_grad and node.op == "call_function":
@@ -73,11 +75,25 @@ def influence(
                 result.register_hook(partial(_noted, readers, name, result.detach()))  # type: ignore[no-untyped-call]
 
     without: set[str] = set()
+    params = {**theta, **leaves}
+
+    def ends() -> Tensor | None:
+        """A random projection of what the model, or the generic function, returns and writes."""
+        if not generic:
+            outputs, written = run(program, params, inputs, without, watch)
+            return _projected([*outputs, *written.values()], generator)
+        graph = _Generic(program.graph_module, generator, without)
+        arguments = [
+            Twin(double(value).detach(), double(value)) if name in leaves else double(value)
+            for name, value in arguments_of(program, params, inputs)
+        ]
+        found = [item.generic if isinstance(item, Twin) else item for item in tree_leaves(graph.run(*arguments))]
+        return graph.ended([item for item in found if isinstance(item, Tensor)])
+
     while True:
         try:
             with torch.enable_grad():
-                given = _Pass(program, {**theta, **leaves}, leaves, inputs, generator, without, watch)
-                total = _generic_ends(given) if generic else _ends(given)
+                total = ends()
                 if total is not None:
                     total.backward()  # type: ignore[no-untyped-call]
             return _with_readers(found, readers)
@@ -89,11 +105,6 @@ def influence(
             if not name or name in without:
                 raise
             without.add(name)
-
-
-def _names(program: torch.export.ExportedProgram) -> list[str]:
-    """The parameter behind each input of the graph, "" for others."""
-    return [str(spec.target or "") for spec in program.graph_signature.input_specs]
 
 
 def _noted(readers: dict[str, float], name: str, result: Tensor, gradient: Tensor | None) -> None:
@@ -116,35 +127,6 @@ def _with_readers(found: Influence, readers: Mapping[str, float]) -> Influence:
 def _snake(name: str) -> str:
     """The name of an operation as it is in the name of its derivative: ScatterAdd → scatter_add."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-
-
-class _Pass(NamedTuple):
-    """What one pass through the graph begins with; ``leaves``: the names of parameters that get a gradient."""
-
-    program: torch.export.ExportedProgram
-    params: Mapping[str, Tensor]
-    leaves: Collection[str]
-    inputs: Sequence[Any]
-    generator: torch.Generator
-    without: set[str]
-    watch: Callable[[Node, Any], None]
-
-
-def _ends(given: _Pass) -> Tensor | None:
-    """A random projection of what the model returns and writes."""
-    outputs, written = run(given.program, given.params, given.inputs, given.without, given.watch)
-    return _projected([*outputs, *written.values()], given.generator)
-
-
-def _generic_ends(given: _Pass) -> Tensor | None:
-    """The same of the generic function."""
-    graph = _Generic(given.program.graph_module, given.generator, given.without)
-    arguments = [
-        Twin(double(value).detach(), double(value)) if name in given.leaves else double(value)
-        for name, value in arguments_of(given.program, given.params, given.inputs)
-    ]
-    ends = [item.generic if isinstance(item, Twin) else item for item in tree_leaves(graph.run(*arguments))]
-    return graph.ended([item for item in ends if isinstance(item, Tensor)])
 
 
 def _projected(tensors: Sequence[Tensor], generator: torch.Generator) -> Tensor | None:
@@ -195,10 +177,9 @@ class _Generic(Interpreter):
         if n.op != "call_function":
             return super().run_node(n)
         args, kwargs = widened(self.fetch_args_kwargs_from_env(n))
-        if any(isinstance(item, Part) for item in args):
-            at = next(i for i, item in enumerate(args) if isinstance(item, Part))
-            inner = _Generic(args[at].graph, self._generator, self._without)
-            result = inner.run(*args[at + 1 :])
+        if (part := part_of(args)) is not None:
+            inner = _Generic(part[0], self._generator, self._without)
+            result = inner.run(*part[1])
             self._felt([] if inner._total is None else [inner._total])
             return result
         target: Any = n.target
@@ -223,7 +204,8 @@ class _Generic(Interpreter):
             # Made in the shape of a tensor, of which nothing else is read; a number to fill it with may be a tensor.
             self._felt([tensor for tensor in tensors[1:] if tensor.requires_grad])
             return native
-        if isinstance(native, Tensor) and name not in _LINEAR and _is_elementwise(target, name):
+        elementwise = is_pointwise(target, name) or RULES.get(name) in (same_values, where, masked_fill)
+        if isinstance(native, Tensor) and name not in _LINEAR and elementwise:
             # type_as has a second argument of which it takes nothing but the type.
             read = generics[0][:1] if RULES.get(name) is same_values else tensors
             return self._in_range(_sum([item for item in read if isinstance(item, Tensor)], native))
@@ -253,10 +235,6 @@ class _Generic(Interpreter):
         size, turn = torch.rand(2, generator=self._generator, dtype=torch.float64).tolist()
         factor = (0.5 + size) * (cmath.exp(1j * (0.5 + turn)) if item.is_complex() else 1.0)
         return item * (factor / largest) if largest > 0 else item
-
-
-def _is_elementwise(target: Any, name: str) -> bool:
-    return is_pointwise(target, name) or RULES.get(name) in (same_values, where, masked_fill)
 
 
 def _sum(tensors: Sequence[Tensor], native: Tensor) -> Tensor:

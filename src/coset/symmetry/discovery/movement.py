@@ -6,8 +6,17 @@ from coset.errors import InputError
 from coset.symmetry.discovery.calls import Call
 from coset.symmetry.discovery.picking import computed
 from coset.symmetry.discovery.relations import Book, Value, broadcast
-from coset.symmetry.discovery.rules import output, passed, rule, straight, told_apart_in_both, without
-from coset.symmetry.discovery.terms import fresh
+from coset.symmetry.discovery.rules import (
+    added_to,
+    beside,
+    lifted,
+    output,
+    passed,
+    rule,
+    straight,
+    told_apart_in_both,
+    without,
+)
 
 
 @rule(
@@ -26,10 +35,7 @@ from coset.symmetry.discovery.terms import fresh
 )
 def regrouped(book: Book, call: Call) -> Value:
     """The same entries in order under another shape."""
-    x = call.args[0]
-    result = output(book, call, x)
-    book.regroup(x, result)
-    return result
+    return book.reshaped(call.args[0], call.shapes[0])
 
 
 @rule("permute", "transpose", "t", "numpy_T", "mT", "mH", "movedim", "moveaxis", "swapaxes", "swapdims",
@@ -63,11 +69,7 @@ def order_of(name: str, args: tuple[Any, ...], ndim: int) -> list[int]:
 @rule("expand", "expand_as", "broadcast_to")
 def expanded(book: Book, call: Call) -> Value:
     """New dimensions hold copies: their positions are alike."""
-    x = call.args[0]
-    result = output(book, call, x)
-    offset = result.ndim - x.ndim
-    dims = [j - offset if j >= offset and x.shape[j - offset] == result.shape[j] else None for j in range(result.ndim)]
-    return passed(book, x, result, dims)
+    return added_to(book, output(book, call, call.args[0]), call.args[0])
 
 
 @rule("repeat_interleave")
@@ -78,11 +80,7 @@ def repeat_interleave(book: Book, call: Call) -> Value:
     if isinstance(count, Value) or dim is None:
         raise InputError("repeat_interleave with a tensor of counts or without a dimension")
     dim %= x.ndim
-    spread = book.like([*x.shape[: dim + 1], count, *x.shape[dim + 1 :]], [x])
-    passed(book, x, spread, [*range(dim + 1), None, *range(dim + 1, x.ndim)])
-    result = output(book, call, x)
-    book.regroup(spread, result)
-    return result
+    return book.reshaped(lifted(book, x, dim + 1, count), call.shapes[0])
 
 
 @rule("repeat", "tile")
@@ -95,10 +93,7 @@ def repeat(book: Book, call: Call) -> Value:
     # Every dimension as (copies, own positions), then both as one.
     spread = book.like([n for pair in zip(counts, sizes, strict=True) for n in pair], [x])
     places = [i - offset if own and i >= offset else None for i in range(len(counts)) for own in (False, True)]
-    passed(book, x, spread, places)
-    result = output(book, call, x)
-    book.regroup(spread, result)
-    return result
+    return book.reshaped(passed(book, x, spread, places), call.shapes[0])
 
 
 @rule("cat", "concat", "concatenate", "hstack", "vstack", "dstack", "column_stack")
@@ -116,21 +111,6 @@ def joined(book: Book, call: Call) -> Value:
     return result
 
 
-@rule("stack")
-def stacked(book: Book, call: Call) -> Value:
-    """A new dimension whose positions are told apart by their segment."""
-    parts = call.args[0]
-    result = output(book, call, *parts)
-    dim = call.argument("dim", 0) % result.ndim
-    lifted = []
-    for part in parts:
-        thin = book.like([*part.shape[:dim], 1, *part.shape[dim:]], [part])
-        lifted.append(passed(book, part, thin, [*range(dim), None, *range(dim, part.ndim)]))
-    book.join(result, lifted, dim)
-    book.pin(result, [dim], "positions of a stack")
-    return result
-
-
 @rule(
     "split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk", "hsplit", "vsplit", "dsplit"
 )
@@ -139,9 +119,7 @@ def divided(book: Book, call: Call) -> list[Value]:
     x = call.args[0]
     default = {"hsplit": min(1, x.ndim - 1), "dsplit": 2}.get(call.name, 0)
     dim = call.argument("dim", default) % x.ndim
-    parts = [book.like(shape, [x]) for shape in call.shapes]
-    book.join(x, parts, dim)
-    return parts
+    return book.cut(x, [shape[dim] for shape in call.shapes], dim)
 
 
 # Where positions only change places, units could follow; that is not looked for, and reported of what is computed.
@@ -170,13 +148,9 @@ def channel_shuffle(book: Book, call: Call) -> Value:
     """Channels seen as (groups, rest) and read as (rest, groups)."""
     x, groups = call.args[:2]
     rest = x.shape[1] // groups
-    apart = book.like([x.shape[0], groups, rest, *x.shape[2:]], [x])
-    book.regroup(x, apart)
+    apart = book.reshaped(x, [x.shape[0], groups, rest, *x.shape[2:]])
     turned = book.like([x.shape[0], rest, groups, *x.shape[2:]], [x])
-    passed(book, apart, turned, [0, 2, 1, *range(3, apart.ndim)])
-    result = output(book, call, x)
-    book.regroup(turned, result)
-    return result
+    return book.reshaped(passed(book, apart, turned, [0, 2, 1, *range(3, apart.ndim)]), call.shapes[0])
 
 
 @rule("meshgrid", "broadcast_tensors")
@@ -200,12 +174,9 @@ def pixel_shuffle(book: Book, call: Call) -> Value:
     lead = x.ndim - 3
     wide, narrow = (x, output(book, call, x)) if call.name == "pixel_shuffle" else (output(book, call, x), x)
     channels = narrow.shape[lead]
-    blocks = book.like([*x.shape[:lead], channels, r * r, *wide.shape[lead + 1 :]], [x])
-    book.regroup(wide, blocks)
-    book.pin(blocks, [lead + 1, lead + 2, lead + 3], "positions of pixel_shuffle")
-    book.pin(narrow, [lead + 1, lead + 2], "positions of pixel_shuffle")
+    blocks = book.reshaped(wide, [*x.shape[:lead], channels, r * r, *wide.shape[lead + 1 :]])
     for value in (blocks, narrow):
-        book.neutral(value, dims=range(lead + 1, value.ndim))
+        book.hold(value, range(lead + 1, value.ndim), "positions of pixel_shuffle")
     passed(book, blocks, narrow, [*range(lead + 1), None, None])
     return narrow if call.name == "pixel_shuffle" else wide
 
@@ -228,8 +199,7 @@ def pixel_shuffle(book: Book, call: Call) -> Value:
 )
 def constant(book: Book, call: Call) -> Value:
     """The same number everywhere: permutations leave it alone, and so do scales if it is 0."""
-    shape = call.shapes[0]
-    made = book.value(shape, [fresh(n, None, True) for n in shape], inert=True)
+    made = book.constant(call.shapes[0])
     number = call.argument("fill_value", call.argument("value", call.argument("s")))
     if isinstance(number, Value) and call.name == "scalar_tensor":
         return passed(book, number, output(book, call, number), ())
@@ -242,8 +212,7 @@ def constant(book: Book, call: Call) -> Value:
 def nothing(book: Book, call: Call, reason: str) -> Any:
     """An operation without a rule: everything that flows through it is pinned."""
     for value in call.tensors():
-        book.pin(value, reason=reason)
-        book.neutral(value)
+        book.hold(value, reason=reason)
     results = []
     for shape in call.shapes:
         made = book.like(shape, call.tensors(), pinned=reason)
@@ -257,9 +226,5 @@ def gated(book: Book, call: Call) -> Value:
     """First half times the sigmoid of the second: both share their units, and the gate lets no scale pass."""
     x = call.args[0]
     dim = call.argument("dim", -1) % x.ndim
-    halves = [book.like(call.shapes[0], [x]) for _ in range(2)]
-    book.join(x, halves, dim)
-    result = output(book, call, x)
-    book.meet(result, halves[1], straight(result))
-    book.neutral(halves[1])
-    return passed(book, halves[0], result, straight(result))
+    halves = book.cut(x, [call.shapes[0][dim]] * 2, dim)
+    return added_to(book, beside(book, output(book, call, x), halves[1]), halves[0])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from coset.symmetry.discovery.charges import Place
 from coset.symmetry.discovery.relations import Book, View
-from coset.symmetry.discovery.terms import Atom, Plus, Term, Woven, atoms, parts_of, resolve
+from coset.symmetry.discovery.terms import Atom, Plus, Term, Woven, atoms, paths, resolve
 
 
 def views(book: Book) -> Iterator[View]:
@@ -30,7 +30,7 @@ def companions(book: Book, wanted: Iterable[Atom]) -> dict[Atom, set[Atom]]:
     ]
     implied = [(at, units, index) for at, units, index in implied if not any(atom.stuck for atom in (*at, *units))]
     for terms, data, picked in known:
-        alternatives = [paths(term) for term in terms]
+        alternatives = [paths(term, lambda atom: (atom,)) for term in terms]
         everywhere = [frozenset.intersection(*map(frozenset, choices)) for choices in alternatives]
         # An atom on two dimensions stands for two different units of it: neither is around others on a third one.
         count = Counter(atom for choices in alternatives for atom in frozenset[Atom]().union(*choices))
@@ -53,18 +53,6 @@ def companions(book: Book, wanted: Iterable[Atom]) -> dict[Atom, set[Atom]]:
                     beside = (single | (others - twice) | (chosen - count.keys())) - {atom}
                     common[atom] = common[atom] & beside if atom in common else set(beside)
     return common
-
-
-def paths(term: Term) -> list[tuple[Atom, ...]]:
-    """The segments of a resolved term, each as the atoms of its factors."""
-    if isinstance(term, Atom):
-        return [(term,)]
-    if isinstance(term, Plus | Woven):
-        return [path for segment in parts_of(term) for path in paths(segment)]
-    found: list[tuple[Atom, ...]] = [()]
-    for factor in term.factors:
-        found = [(*path, *extra) for path in found for extra in paths(factor)]
-    return found
 
 
 def parents(common: Mapping[Atom, set[Atom]]) -> dict[Atom, Atom]:

@@ -1,6 +1,7 @@
 """Rules of reductions and normalisations."""
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -10,12 +11,7 @@ from coset.symmetry.discovery.calls import Call
 from coset.symmetry.discovery.elementwise import added, unary
 from coset.symmetry.discovery.ordering import ranked
 from coset.symmetry.discovery.relations import Book, Power, Value, broadcast
-from coset.symmetry.discovery.rules import output, passed, rule, straight, told_apart
-
-
-def normalized_over(book: Book, value: Value, *dims: int) -> None:
-    """Statistics over some dimensions exist for all the others, and only for them."""
-    book.sees(value, (i for i in range(value.ndim) if i not in dims))
+from coset.symmetry.discovery.rules import output, passed, rule, straight, told_apart, without
 
 
 @rule("softmax", "log_softmax", "_softmax", "_log_softmax")
@@ -25,7 +21,7 @@ def softmax(book: Book, call: Call) -> Value:
     result = output(book, call, x)
     passed(book, x, result, straight(x))
     book.neutral(x)
-    normalized_over(book, x, dim % x.ndim)
+    book.sees_beside(x, [dim % x.ndim])
     return result
 
 
@@ -51,39 +47,24 @@ _POWERS = {"var": (2, 0), "std": (1, 0), **dict.fromkeys(_NORMS, (1, 0)), **dict
 def reduced(book: Book, call: Call) -> Value:
     """A reduction over interchangeable positions keeps their permutations, and no scale of theirs."""
     x = call.args[0]
-    dims, keep = _reduction(call, x)
+    by_default = (-2, -1) if call.name in ("linalg_matrix_norm", "nuclear_norm") else None
+    dims, kept = call.reduction(x, by_default)
     result = output(book, call, x)
     scale, sign = _POWERS.get(call.name, (1, 1))
     order = call.argument("ord", call.argument("p", 2))
     # The number of entries that are not zero, whatever their scales.
     counted = call.name in _COUNTS or (call.name in _NORMS and order == 0)
-    passed(book, x, result, _kept(x, dims, keep), scale=0 if counted else scale, sign=sign)
+    passed(book, x, result, kept, scale=0 if counted else scale, sign=sign)
     book.neutral(x, dims=dims, scale=not counted, sign=call.name not in (*_NORMS, *_COUNTS))
     if len(dims) == 2 and call.name in ("linalg_norm", "linalg_matrix_norm", "nuclear_norm"):
-        _of_matrices(book, x, dims)
+        # A norm of matrices sees whole rows and whole columns: neither moves by itself beside the other.
+        for dim in dims:
+            book.sees_beside(x, [other for other in dims if other != dim])
     if call.name == "logsumexp":
         book.neutral(x)
     if call.name in ("amax", "amin"):
         book.neutral(x, scale=False)
     return result
-
-
-def _reduction(call: Call, x: Value) -> tuple[list[int], bool]:
-    dims, keep = call.reduction(x)
-    if call.argument("dim") is None and call.name in ("linalg_matrix_norm", "nuclear_norm"):
-        dims = [x.ndim - 2, x.ndim - 1]
-    return dims, keep
-
-
-def _kept(x: Value, dims: list[int], keep: bool) -> list[int | None]:
-    """The dimensions of a result: those that are not reduced, with None for reduced ones that are kept with size 1."""
-    return [None if i in dims else i for i in range(x.ndim) if keep or i not in dims]
-
-
-def _of_matrices(book: Book, x: Value, dims: list[int]) -> None:
-    """A norm of matrices sees whole rows and whole columns: neither moves by itself beside the other."""
-    for dim in dims:
-        book.sees(x, (j for j in range(x.ndim) if j not in dims or j == dim))
 
 
 @rule("var_mean", "std_mean", "aminmax")
@@ -103,12 +84,12 @@ def product(book: Book, call: Call) -> Value:
     x = call.args[0]
     if not x.ndim:
         return unary(book, call)
-    dims, keep = call.reduction(x)
+    dims, kept = call.reduction(x)
     count = math.prod(x.shape[dim] for dim in dims)
     result = output(book, call, x)
     book.neutral(x, dims=dims)
     book.less((x.dims[dim] for dim in dims), "scales and signs of single units of a product are not looked for")
-    return passed(book, x, result, _kept(x, dims, keep), scale=count, sign=count % 2)
+    return passed(book, x, result, kept, scale=count, sign=count % 2)
 
 
 @rule("cumprod", "logcumsumexp")
@@ -120,7 +101,7 @@ def accumulated(book: Book, call: Call) -> Value:
     for value in (x, result):
         told_apart(book, value, [dim] if x.ndim else [], f"positions of {call.name}")
         book.neutral(value)
-    book.meet(result, x, [None if j == dim else j for j in range(x.ndim)])
+    book.meet(result, x, without(x, [dim]))
     return result
 
 
@@ -128,63 +109,50 @@ def accumulated(book: Book, call: Call) -> Value:
 def layer_norm(book: Book, call: Call) -> Value:
     """Input: permutations and a common sign; gain and offset carry whatever the output does."""
     x, shape, weight, bias = (*call.args, None, None)[:4]
-    return _standardized(book, call, x, len(shape), weight, bias, centred=True)
+    normal = _normalized(book, x, range(x.ndim - len(shape), x.ndim))
+    return _affine(book, call, normal, weight, bias, x.ndim - len(shape))
 
 
 @rule("rms_norm", "_fused_rms_norm")
 def rms_norm(book: Book, call: Call) -> Value:
     """As layer_norm without the mean: signs of single entries pass as well."""
     x, shape, weight = (*call.args, None)[:3]
-    return _standardized(book, call, x, len(shape), weight, None, centred=False)
+    normal = _normalized(book, x, range(x.ndim - len(shape), x.ndim), centred=False)
+    return _affine(book, call, normal, weight, None, x.ndim - len(shape))
 
 
-def _standardized(
-    book: Book, call: Call, x: Value, count: int, weight: Value | None, bias: Value | None, *, centred: bool
-) -> Value:
-    """(x − mean)/√(var + ε)·weight + bias over the last ``count`` dimensions."""
-    inner = range(x.ndim - count, x.ndim)
-    normal = book.like(x.shape, [x])
-    passed(book, x, normal, straight(x))
+def _normalized(book: Book, x: Value, dims: Collection[int], *, centred: bool = True) -> Value:
+    """(x − mean)/√(var + ε) over some dimensions, whose statistics exist for all the others, and only for them."""
+    normal = passed(book, x, book.like(x.shape, [x]), straight(x))
     book.neutral(x, sign=False)
     if centred:
-        book.neutral(x, scale=False, dims=inner)
-    normalized_over(book, x, *inner)
+        book.neutral(x, scale=False, dims=dims)
+    book.sees_beside(x, dims)
+    return normal
+
+
+def _affine(book: Book, call: Call, x: Value, weight: Value | None, bias: Value | None, first: int = 1) -> Value:
+    """x·weight + bias by channel (dimension 1), or by some dimensions from ``first`` on."""
     result = output(book, call, x, weight, bias)
-    factors = [Power(normal, straight(normal))]
+    factors = [Power(x, straight(x))]
     if weight is not None:
-        factors.append(Power(weight, broadcast(x.shape, weight)))
+        factors.append(Power(weight, _from(first, weight, x)))
     book.multiply(result, factors)
-    if bias is not None:
-        passed(book, bias, result, broadcast(result.shape, bias))
-    return result
+    return result if bias is None else passed(book, bias, result, _from(first, bias, x))
+
+
+def _from(first: int, value: Value, x: Value) -> tuple[int | None, ...]:
+    """For each dimension of x that of a value whose dimensions stand beside those of x from ``first`` on."""
+    return tuple(j - first if first <= j < first + value.ndim else None for j in range(x.ndim))
 
 
 @rule("group_norm")
 def group_norm(book: Book, call: Call) -> Value:
     """Channels in groups: groups permute, channels within a group permute, a group's sign passes."""
     x, groups, weight, bias = (*call.args, None, None)[:4]
-    apart = book.like([x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]], [x])
-    book.regroup(x, apart)
-    inner = range(2, apart.ndim)
-    normal = book.like(apart.shape, [x])
-    passed(book, apart, normal, straight(apart))
-    book.neutral(apart, sign=False)
-    book.neutral(apart, scale=False, dims=inner)
-    normalized_over(book, apart, *inner)
-    together = book.like(x.shape, [x])
-    book.regroup(normal, together)
-    return _affine(book, call, together, weight, bias)
-
-
-def _affine(book: Book, call: Call, x: Value, weight: Value | None, bias: Value | None) -> Value:
-    """x·weight + bias by channel (dimension 1)."""
-    result = output(book, call, x, weight, bias)
-    channel = tuple(0 if j == 1 else None for j in range(x.ndim))
-    factors = [Power(x, straight(x))] + ([Power(weight, channel)] if weight is not None else [])
-    book.multiply(result, factors)
-    if bias is not None:
-        passed(book, bias, result, channel)
-    return result
+    apart = book.reshaped(x, [x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]])
+    normal = _normalized(book, apart, range(2, apart.ndim))
+    return _affine(book, call, book.reshaped(normal, x.shape), weight, bias)
 
 
 @rule("instance_norm")
@@ -193,13 +161,7 @@ def instance_norm(book: Book, call: Call) -> Value:
     x, weight, bias = (*call.args, None, None)[:3]
     if not call.args[5]:
         return _by_statistics(book, call)
-    positions = range(2, x.ndim)
-    normal = book.like(x.shape, [x])
-    passed(book, x, normal, straight(x))
-    book.neutral(x, sign=False)
-    book.neutral(x, dims=positions)
-    normalized_over(book, x, *positions)
-    return _affine(book, call, normal, weight, bias)
+    return _affine(book, call, _normalized(book, x, range(2, x.ndim)), weight, bias)
 
 
 @rule("_weight_norm", "_weight_norm_interface")
@@ -210,7 +172,7 @@ def weight_norm(book: Book, call: Call) -> list[Value]:
     # −1 stands for the norm of the whole tensor, not for its last dimension.
     others = [i for i in range(v.ndim) if i != dim]
     book.neutral(v, sign=False, dims=others)
-    normalized_over(book, v, *others)
+    book.sees_beside(v, others)
     result = output(book, call, v, gain)
     book.multiply(result, [Power(v, straight(v), scale=0), Power(gain, broadcast(v.shape, gain))])
     # The fused operation gives the norms, too.
@@ -220,23 +182,12 @@ def weight_norm(book: Book, call: Call) -> list[Value]:
     ]
 
 
-def _by_batch(book: Book, call: Call) -> Value:
-    """Each channel by its own mean and variance over all other dimensions, with no statistics kept."""
-    x, weight, bias = call.args[:3]
-    others = [i for i in range(x.ndim) if i != 1]
-    normal = book.like(x.shape, [x])
-    passed(book, x, normal, straight(x))
-    book.neutral(x, sign=False)
-    book.neutral(x, dims=others)
-    normalized_over(book, x, *others)
-    return _affine(book, call, normal, weight, bias)
-
-
 @rule("batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm")
 def batch_norm(book: Book, call: Call) -> Value:
     """In eval mode by the statistics kept; without any by those of the batch."""
-    if call.args[3] is None:
-        return _by_batch(book, call)
+    x, weight, bias, mean = call.args[:4]
+    if mean is None:
+        return _affine(book, call, _normalized(book, x, [i for i in range(x.ndim) if i != 1]), weight, bias)
     if call.name == "batch_norm" and call.args[5]:
         raise InputError("batch norm with the statistics of the batch (a model in training mode)")
     return _by_statistics(book, call)
@@ -245,12 +196,13 @@ def batch_norm(book: Book, call: Call) -> Value:
 def _by_statistics(book: Book, call: Call) -> Value:
     """mean moves with the input, var + ε with its square, the gain takes what is left of it: its sign."""
     x, weight, bias, mean, variance = call.args[:5]
-    channel = tuple(0 if j == 1 else None for j in range(x.ndim))
+    channel = _from(1, mean, x)
     passed(book, mean, x, channel)
     book.multiply(x, [Power(variance, channel, scale=Fraction(1, 2))], signs=False)
     book.neutral(variance, scale=False)
-    call.shifted(variance, weight, call.args[6] if call.name.startswith("_native") else call.args[7])
-    normal = book.like(x.shape, [x])
+    # What scales is variance + ε; the gain takes up the rest.
+    eps = float(call.args[6] if call.name.startswith("_native") else call.args[7])
+    call.variances.append((variance, weight, eps))
     # The statistics take the scale away, whatever it is; the sign passes.
-    passed(book, x, normal, straight(x), scale=0)
+    normal = passed(book, x, book.like(x.shape, [x]), straight(x), scale=0)
     return _affine(book, call, normal, weight, bias)

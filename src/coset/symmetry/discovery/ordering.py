@@ -1,5 +1,6 @@
 """Rules of operations that put entries in order: sorting, the largest ones, medians."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from coset.errors import InputError
@@ -37,18 +38,27 @@ def ranked(book: Book, call: Call) -> list[Value]:
     elif only_places or 1 in call.used:
         book.limit(x, [dim], f"where the entries of {call.name} stood is read")
     results = []
+    for result, ranks, _ in by_rank(book, call, x, dim):
+        told_apart(book, result, ranks, reason)
+        results.append(result)
+    return results
+
+
+def by_rank(book: Book, call: Call, x: Value, dim: int) -> Iterator[tuple[Value, list[int], bool]]:
+    """The results of putting a dimension in order: each with its dimension of ranks, if it has one, and whether it says
+    where the entries stood, which carries nothing.
+    """
     for number, shape in enumerate(call.shapes):
         result = book.like(shape, [x])
         places = list(range(x.ndim)) if len(shape) == x.ndim else [i for i in range(x.ndim) if i != dim]
         kept = [None if i == dim else i for i in places]
-        told_apart(book, result, [j for j, i in enumerate(places) if i == dim], reason)
-        if only_places or number == 1:
+        where = call.name.startswith("arg") or number == 1
+        if where:
             book.meet(result, x, kept)
             book.neutral(result)
         else:
             passed(book, x, result, kept)
-        results.append(result)
-    return results
+        yield result, [j for j, i in enumerate(places) if i == dim], where
 
 
 def _dimension(call: Call, only_places: bool) -> Any:
@@ -70,14 +80,12 @@ def _of_all(book: Book, call: Call) -> list[Value]:
 def quantile(book: Book, call: Call) -> Value:
     """Entries at given parts of the order, or between two of them: one dimension for several parts comes first."""
     x, parts = call.args[:2]
-    dims, keep = call.reduction(x)
+    dims, kept = call.reduction(x)
     result = output(book, call, x)
-    kept = [None if i in dims else i for i in range(x.ndim) if keep or i not in dims]
     several = range(result.ndim - len(kept))
     told_apart(book, result, several, "parts of an order")
     if isinstance(parts, Value):
-        book.pin(parts, reason="parts of an order")
-        book.neutral(parts)
+        book.hold(parts, reason="parts of an order")
     book.neutral(x, scale=False)
     book.neutral(x, dims=dims)
     return passed(book, x, result, [*(None for _ in several), *kept])

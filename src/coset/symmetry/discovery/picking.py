@@ -4,8 +4,19 @@ from collections.abc import Sequence
 
 from coset.errors import InputError
 from coset.symmetry.discovery.calls import Call
-from coset.symmetry.discovery.relations import Book, Power, Value, broadcast
-from coset.symmetry.discovery.rules import output, passed, rule, straight, told_apart, told_apart_in_both, without
+from coset.symmetry.discovery.relations import Book, Power, Value
+from coset.symmetry.discovery.rules import (
+    added_to,
+    lifted,
+    output,
+    passed,
+    rule,
+    squeezed,
+    straight,
+    told_apart,
+    told_apart_in_both,
+    without,
+)
 from coset.symmetry.discovery.terms import atoms, resolve
 
 
@@ -35,10 +46,8 @@ def sliced(book: Book, call: Call) -> Value:
 def _every(book: Book, call: Call, dim: int, start: int, step: int) -> Value:
     """x[start::step] along a dimension seen as (steps, positions within a step): one of the latter."""
     x = call.args[0]
-    apart = book.like([*x.shape[:dim], x.shape[dim] // step, step, *x.shape[dim + 1 :]], [x])
-    book.regroup(x, apart)
-    thin = segment(book, apart, dim + 1, start, 1)
-    return passed(book, thin, output(book, call, x), [j if j <= dim else j + 1 for j in range(x.ndim)])
+    apart = book.reshaped(x, [*x.shape[:dim], x.shape[dim] // step, step, *x.shape[dim + 1 :]])
+    return squeezed(book, segment(book, apart, dim + 1, start, 1), dim + 1)
 
 
 def segment(book: Book, x: Value, dim: int, start: int, length: int) -> Value:
@@ -48,11 +57,9 @@ def segment(book: Book, x: Value, dim: int, start: int, length: int) -> Value:
 
 def _cut(book: Book, x: Value, dim: int, start: int, length: int) -> list[Value]:
     """What is before, in and behind a segment, without what is empty."""
-    sizes = [n for n in (start, length, x.shape[dim] - start - length) if n]
-    parts = [book.like([*x.shape[:dim], n, *x.shape[dim + 1 :]], [x]) for n in sizes]
+    parts = book.cut(x, [n for n in (start, length, x.shape[dim] - start - length) if n], dim)
     for part in parts:
         part.zero = x.zero
-    book.join(x, parts, dim)
     return parts
 
 
@@ -87,15 +94,13 @@ def selected(book: Book, call: Call) -> Value:
     x, dim, index = call.args[:3]
     dim %= x.ndim
     thin = segment(book, x, dim, index % x.shape[dim], 1) if x.shape[dim] > 1 else x
-    return passed(book, thin, output(book, call, x), [j if j < dim else j + 1 for j in range(x.ndim - 1)])
+    return squeezed(book, thin, dim)
 
 
 @rule("copy")
 def copied(book: Book, call: Call) -> Value:
     """copy(x, y): y in the shape of x."""
-    y = call.args[1]
-    result = output(book, call, y)
-    return passed(book, y, result, broadcast(result.shape, y))
+    return added_to(book, output(book, call, call.args[1]), call.args[1])
 
 
 @rule("slice_scatter", "select_scatter")
@@ -106,8 +111,7 @@ def scattered(book: Book, call: Call) -> Value:
     size = x.shape[dim]
     if call.name == "select_scatter":
         start, length = call.argument("index") % size, 1
-        thin = book.like([*x.shape[:dim], 1, *x.shape[dim + 1 :]], [piece])
-        piece = passed(book, piece, thin, [*range(dim), None, *range(dim, piece.ndim)])
+        piece = lifted(book, piece, dim)
     else:
         start, length = call.argument("start") or 0, piece.shape[dim]
         if call.argument("step", 1) != 1:
@@ -117,9 +121,7 @@ def scattered(book: Book, call: Call) -> Value:
         return passed(book, piece, output(book, call, piece), straight(piece))
     parts = _cut(book, x, dim, start, length)
     parts[1 if start else 0] = piece
-    result = output(book, call, x, piece)
-    book.join(result, parts, dim)
-    return result
+    return book.joined(parts, dim)
 
 
 @rule("unbind")
@@ -127,10 +129,7 @@ def unbound(book: Book, call: Call) -> list[Value]:
     """All positions of a dimension, one by one."""
     x = call.args[0]
     dim = call.argument("dim", 0) % x.ndim
-    thin = [book.like([*x.shape[:dim], 1, *x.shape[dim + 1 :]], [x]) for _ in range(x.shape[dim])]
-    book.join(x, thin, dim)
-    kept = [j if j < dim else j + 1 for j in range(x.ndim - 1)]
-    return [passed(book, part, book.like(call.shapes[0], [x]), kept) for part in thin]
+    return [squeezed(book, part, dim) for part in book.cut(x, [1] * x.shape[dim], dim)]
 
 
 @rule("embedding")
@@ -171,7 +170,7 @@ def picked(book: Book, call: Call) -> Value:
     """Entries picked along one dimension; a gather has an index of its own for every position of the others."""
     x, dim, index = call.args[0], call.argument("dim"), call.argument("index", call.argument("indices"))
     if dim is None:
-        raise InputError(f"{call.name} from a flattened tensor")
+        raise InputError(f"{call.name} from a squeezed tensor")
     dim %= x.ndim
     if call.name == "index_select":
         return _picked(book, call, dim, known=given_index(book, index) and not computed(x, [dim]))

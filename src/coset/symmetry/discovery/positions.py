@@ -1,10 +1,10 @@
-"""Rules of operations on positions of images and sequences."""
+"""Rules of operations on positions of images and sequences, Fourier transforms included."""
 
 from coset.symmetry.discovery.calls import Call
 from coset.symmetry.discovery.picking import segment
 from coset.symmetry.discovery.relations import Book, Value
-from coset.symmetry.discovery.rules import output, passed, rule, told_apart, without
-from coset.symmetry.discovery.terms import atoms, fresh, resolve
+from coset.symmetry.discovery.rules import output, passed, rule, told_apart, told_apart_in_both, without
+from coset.symmetry.discovery.terms import atoms, resolve
 
 
 def _by_positions(book: Book, call: Call, count: int, *, signs: bool) -> Value:
@@ -102,7 +102,7 @@ def _padded(book: Book, x: Value, dim: int, before: int, after: int, result: Val
             parts.append(x)
         elif width:
             shape = [*x.shape[:dim], width, *x.shape[dim + 1 :]]
-            parts.append(book.value(shape, [fresh(n, None, True) for n in shape], inert=True))
+            parts.append(book.constant(shape))
             parts[-1].zero = True
     book.join(result, parts, dim)
     return result
@@ -117,8 +117,7 @@ def unfolded(book: Book, call: Call) -> Value:
     channels, places = image.shape[channel], patches.shape[-1]
     apart = book.like([*image.shape[:channel], channels, patches.shape[channel] // channels, places], [x])
     for value in (image, apart):
-        book.pin(value, [channel + 1, channel + 2], "positions of patches")
-        book.neutral(value, dims=[channel + 1, channel + 2])
+        book.hold(value, [channel + 1, channel + 2], "positions of patches")
     source, target = (image, apart) if call.name == "im2col" else (apart, image)
     if call.name == "col2im":
         book.regroup(patches, apart)
@@ -172,3 +171,50 @@ def affine_grid(book: Book, call: Call) -> Value:
     told_apart(book, theta, [2], "coordinates of a grid")
     told_apart(book, result, range(1, last), "places in an image")
     return passed(book, theta, result, [0, *(None,) * (last - 1), 1])
+
+
+_TRANSFORMED = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
+
+
+@rule(*(f"fft_{name}{count}" for name in _TRANSFORMED for count in ("", 2, "n")), "_fft_r2c", "_fft_c2r", "_fft_c2c")
+def fourier(book: Book, call: Call) -> Value:
+    """Positions along the transformed dimensions are mixed by a fixed matrix; all others pass."""
+    x = call.args[0]
+    result = output(book, call, x)
+    dims = _transformed(call, x)
+    told_apart_in_both(book, x, dims, result, dims, "a Fourier transform over its positions", known=False)
+    return passed(book, x, result, without(x, dims))
+
+
+def _transformed(call: Call, x: Value) -> list[int]:
+    """Of fft the last dimension, of fft2 the last two, of fftn all or as many as sizes are given, unless it says so."""
+    sizes = call.argument("s") if call.name.endswith("n") else [0] * (2 if call.name.endswith("2") else 1)
+    default = list(range(x.ndim)) if sizes is None else list(range(-len(sizes), 0))
+    dims = call.argument("dim")
+    chosen = default if dims is None else [dims] if isinstance(dims, int) else dims
+    return [dim % x.ndim for dim in chosen]
+
+
+@rule("stft")
+def stft(book: Book, call: Call) -> Value:
+    """Spectra of windows of a signal, (…, time) to (…, frequency, time): signals pass, positions are told apart."""
+    x = call.args[0]
+    result = output(book, call, *call.tensors())
+    for value in call.tensors():
+        told_apart(book, value, [value.ndim - 1], "times of a Fourier transform")
+        if value is not x:
+            book.neutral(value)
+    kept = x.ndim - 1
+    told_apart(book, result, range(kept, result.ndim), "times and frequencies")
+    return passed(book, x, result, [j if j < kept else None for j in range(result.ndim)])
+
+
+@rule("view_as_complex", "view_as_real")
+def pairs(book: Book, call: Call) -> Value:
+    """Pairs of numbers along the last dimension as complex ones, and back; the two are told apart."""
+    x = call.args[0]
+    result = output(book, call, x)
+    pairwise = x if call.name == "view_as_complex" else result
+    told_apart(book, pairwise, [pairwise.ndim - 1], "real and imaginary parts")
+    dims = list(range(min(x.ndim, result.ndim)))
+    return passed(book, x, result, dims if pairwise is x else [*dims, None])

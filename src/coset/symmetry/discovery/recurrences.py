@@ -1,13 +1,14 @@
 """Rules of recurrent networks: one step says it all, since every step is the same."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from coset.errors import InputError
 from coset.symmetry.discovery.calls import Call
 from coset.symmetry.discovery.contractions import einsum
 from coset.symmetry.discovery.relations import Book, Value
-from coset.symmetry.discovery.rules import passed, rule, straight
+from coset.symmetry.discovery.rules import beside, passed, rule, straight
 from coset.symmetry.discovery.stacks import Stack
 
 Weights = Sequence[Value]
@@ -24,9 +25,7 @@ def _preactivation(book: Book, x: Value, matrix: Value, bias: Value | None, gate
     einsum(book, total, "bo", (x, matrix), ("bi", "oi"))
     if bias is not None:
         passed(book, bias, total, (None, 0))
-    parts = [book.like([x.shape[0], size], [total]) for _ in range(gates)]
-    book.join(total, parts, 1)
-    return parts
+    return book.cut(total, [size] * gates, 1)
 
 
 def _summed(book: Book, x: Value, state: Value, weights: Weights, biases: bool, gates: int) -> list[Value]:
@@ -38,20 +37,14 @@ def _summed(book: Book, x: Value, state: Value, weights: Weights, biases: bool, 
     return ours
 
 
-def _gated(book: Book, result: Value, *gates: Value) -> None:
-    """Sigmoids multiply ``result``: their units are its units, and they let nothing through."""
-    for gate in gates:
-        book.meet(result, gate, straight(gate))
-        book.neutral(gate)
-
-
 def _lstm(
     book: Book, x: Value, before: Sequence[Value], after: Sequence[Value], weights: Weights, biases: bool
 ) -> None:
     """c ← σ(f) c + σ(i) tanh(g), h ← σ(o) tanh(c), or a projection of it."""
     state, cell = after
     entry, forget, update, out = _summed(book, x, before[0], weights, biases, 4)
-    _gated(book, cell, entry, forget, out)
+    # Sigmoids: their units are those of what they multiply, and they let nothing through.
+    beside(book, cell, entry, forget, out)
     for value in (before[1], update):
         passed(book, value, cell, straight(cell))
     for value in (update, cell):
@@ -66,31 +59,34 @@ def _gru(book: Book, x: Value, before: Sequence[Value], after: Sequence[Value], 
     """h ← (1 − σ(z)) tanh(n_x + σ(r) n_h) + σ(z) h."""
     (state,) = after
     reset, keep, update = _summed(book, x, before[0], weights, biases, 3)
-    _gated(book, state, reset, keep)
+    beside(book, state, reset, keep)
     for value in (before[0], update):
         passed(book, value, state, straight(state))
     book.neutral(update, sign=False)
 
 
-def _tanh(
-    book: Book, x: Value, before: Sequence[Value], after: Sequence[Value], weights: Weights, biases: bool
+def _plain(
+    book: Book,
+    x: Value,
+    before: Sequence[Value],
+    after: Sequence[Value],
+    weights: Weights,
+    biases: bool,
+    *,
+    scale: bool,
 ) -> None:
-    """h ← tanh(W x + U h)."""
+    """h ← tanh(W x + U h), which lets no ``scale`` through, or max(W x + U h, 0), which lets no sign through."""
     (update,) = _summed(book, x, before[0], weights, biases, 1)
     passed(book, update, after[0], straight(update))
-    book.neutral(update, sign=False)
+    book.neutral(update, scale=scale, sign=not scale)
 
 
-def _relu(
-    book: Book, x: Value, before: Sequence[Value], after: Sequence[Value], weights: Weights, biases: bool
-) -> None:
-    """h ← max(W x + U h, 0)."""
-    (update,) = _summed(book, x, before[0], weights, biases, 1)
-    passed(book, update, after[0], straight(update))
-    book.neutral(update, scale=False)
-
-
-_STEPS: dict[str, Step] = {"lstm": _lstm, "gru": _gru, "rnn_tanh": _tanh, "rnn_relu": _relu}
+_STEPS: dict[str, Step] = {
+    "lstm": _lstm,
+    "gru": _gru,
+    "rnn_tanh": partial(_plain, scale=True),
+    "rnn_relu": partial(_plain, scale=False),
+}
 
 
 @rule(*_STEPS)
@@ -138,8 +134,7 @@ def cell(book: Book, call: Call) -> list[Value]:
 def _at_one_time(book: Book, x: Value, batch_first: bool) -> Value:
     """(batch, units) at any time: times are told apart."""
     batch, time = (0, 1) if batch_first else (1, 0)
-    book.pin(x, [time], "steps of a recurrence")
-    book.neutral(x, dims=[time])
+    book.hold(x, [time], "steps of a recurrence")
     return passed(book, x, book.like([x.shape[batch], x.shape[2]], [x]), (batch, 2))
 
 
@@ -150,9 +145,7 @@ def _begin(book: Book, start: Value, state: Value, number: int, count: int) -> N
     if count == 1:
         passed(book, start, state, (1, 2))
         return
-    parts = [book.like([1, *start.shape[1:]], [start]) for _ in range(count)]
-    book.join(start, parts, 0)
-    passed(book, parts[number], state, (1, 2))
+    passed(book, book.cut(start, [1] * count, 0)[number], state, (1, 2))
 
 
 def _at_all_times(book: Book, x: Value, outputs: Sequence[Value], batch_first: bool) -> Value:
@@ -162,8 +155,4 @@ def _at_all_times(book: Book, x: Value, outputs: Sequence[Value], batch_first: b
         part = book.like([*x.shape[:2], state.shape[1]], [state])
         book.pin(part, [1 if batch_first else 0], "steps of a recurrence")
         parts.append(passed(book, state, part, (0, None, 1) if batch_first else (None, 0, 1)))
-    if len(parts) == 1:
-        return parts[0]
-    result = book.like([*x.shape[:2], sum(part.shape[2] for part in parts)], parts)
-    book.join(result, parts, 2)
-    return result
+    return parts[0] if len(parts) == 1 else book.joined(parts, 2)

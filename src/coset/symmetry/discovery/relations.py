@@ -4,7 +4,7 @@ Every operation of the rule table is written with a handful of statements. Those
 (unification); those about scales and signs are kept and solved when all dimensions are known.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -156,6 +156,10 @@ class Book:
         made.picked = frozenset().union(*(v.picked for v in inputs))
         return made
 
+    def constant(self, shape: Sequence[int], pinned: str | None = None) -> Value:
+        """A new tensor that depends on no parameter; its positions are alike unless they are ``pinned``."""
+        return self.value(shape, [fresh(n, pinned, True) for n in shape], inert=True)
+
     def same(self, one: Value, i: int, two: Value, j: int) -> None:
         """Dimension i of one is dimension j of two."""
         unify(one.dims[i], two.dims[j], self.where)
@@ -175,6 +179,11 @@ class Book:
         told = f"{self.where}: {reason}"
         pin(term, told)
         self.limits.setdefault(told, []).append(term)
+
+    def hold(self, value: Value, dims: Collection[int] | None = None, reason: str = "", *, known: bool = True) -> None:
+        """Pin some dimensions (default: all), or limit where that is not ``known``; they pass no scale or sign."""
+        (self.pin if known else self.limit)(value, dims, reason)
+        self.neutral(value, dims=dims)
 
     def less(self, terms: Iterable[Term], what: str) -> None:
         """Say what of the symmetry of some dimensions is not looked for; it is noted if parameters have them."""
@@ -247,6 +256,12 @@ class Book:
             unify(times(source.dims[i] for i in left), times(target.dims[i] for i in right), self.where)
         self.relations.append(Regrouped(source, target, groups))
 
+    def reshaped(self, value: Value, shape: Sequence[int]) -> Value:
+        """The entries of a tensor in order, under another shape."""
+        made = self.like(shape, [value])
+        self.regroup(value, made)
+        return made
+
     def join(self, whole: Value, parts: Sequence[Value], dim: int, *, woven: bool = False) -> None:
         """``whole`` is ``parts`` one after the other along ``dim``; ``woven``: position by position in turns."""
         segments = [part.dims[dim] for part in parts]
@@ -262,6 +277,20 @@ class Book:
                     self.same(whole, other, part, other)
         self.relations.append(Joined(whole, tuple(parts), dim, woven))
 
+    def joined(self, parts: Sequence[Value], dim: int, *, woven: bool = False) -> Value:
+        """A new tensor: parts one after the other along ``dim``, or in turns."""
+        shape = list(parts[0].shape)
+        shape[dim] = sum(part.shape[dim] for part in parts)
+        whole = self.like(shape, parts)
+        self.join(whole, parts, dim, woven=woven)
+        return whole
+
+    def cut(self, whole: Value, sizes: Iterable[int], dim: int) -> list[Value]:
+        """The parts of a tensor, of these sizes, one after the other along ``dim``."""
+        parts = [self.like([*whole.shape[:dim], size, *whole.shape[dim + 1 :]], [whole]) for size in sizes]
+        self.join(whole, parts, dim)
+        return parts
+
     def sees(
         self, value: Value, dims: Iterable[int], *, data: bool = False, picked: frozenset[Hashable] = frozenset()
     ) -> None:
@@ -272,6 +301,10 @@ class Book:
         """
         chosen = tuple(dims)
         self.hidden.append(View(tuple(value.dims[dim] for dim in chosen), value, chosen, data, picked))
+
+    def sees_beside(self, value: Value, dims: Collection[int]) -> None:
+        """Something inside the operation has all dimensions of a tensor but these."""
+        self.sees(value, (dim for dim in range(value.ndim) if dim not in dims))
 
     def sees_terms(self, *terms: Term) -> None:
         """The same of dimensions that no tensor has together."""

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from coset.symmetry.discovery.calls import Call
+from coset.symmetry.discovery.ordering import by_rank
 from coset.symmetry.discovery.relations import About, Book, Multiplied, Power, Value
-from coset.symmetry.discovery.rules import passed, straight
+from coset.symmetry.discovery.rules import passed, straight, without
 from coset.symmetry.discovery.terms import Atom, Term, atoms, resolve
 
 _RANKED = frozenset({"topk", "sort", "argsort", "argmax", "argmin", "max", "min"})
@@ -99,23 +100,14 @@ def _ranked(book: Book, call: Call, x: Value) -> Any:
         return None
     book.neutral(x, scale=False)
     book.neutral(x, dims=[dim])
-    book.sees(x, (j for j in range(x.ndim) if j != dim))
+    book.sees_beside(x, [dim])
     results: list[Value] = []
-    for number, shape in enumerate(call.shapes):
-        result = book.like(shape, [x])
-        places = list(range(x.ndim)) if len(shape) == x.ndim else [i for i in range(x.ndim) if i != dim]
-        kept = [None if i == dim else i for i in places]
-        ranks = [j for j, i in enumerate(places) if i == dim]
-        book.pin(result, ranks, f"ranks of {call.name}")
-        book.neutral(result, dims=ranks)
-        if only_places or number == 1:
-            book.meet(result, x, kept)
-            book.neutral(result)
+    for result, ranks, where in by_rank(book, call, x, dim):
+        book.hold(result, ranks, f"ranks of {call.name}")
+        if where:
             result.about = About("place", x.dims[dim], len(book.values))
             if results:  # the same ranks
                 book.meet(result, results[0], straight(result))
-        else:
-            passed(book, x, result, kept)
         results.append(result)
     return results
 
@@ -124,23 +116,21 @@ def _sorted_by_units(book: Book, call: Call, x: Value) -> Any:
     """Sorting numbers of units brings what they stand for into groups; sorting an order gives the inverse order."""
     assert x.about is not None
     if x.about.role == "order":
-        inverse = book.value(call.shapes[-1], [x.about.term])
-        inverse.data = x.data
-        inverse.about = About("order", x.dims[0])
-        book.neutral(inverse)
+        inverse = _numbers(book, x, x.about.term, About("order", x.dims[0]))
         return [inverse] if len(call.shapes) == 1 else None
     order = Atom(x.shape[0])
     book.orders.append((order, x.about.term))
     book.implied.append(((order,), x.about.term, None))
-    results = []
-    for number in range(len(call.shapes)):
-        result = book.value(x.shape, [order])
-        result.data = x.data
-        book.neutral(result)
-        places = number == len(call.shapes) - 1
-        result.about = About("order", x.dims[0]) if places else x.about
-        results.append(result)
-    return results
+    places = _numbers(book, x, order, About("order", x.dims[0]))
+    return [places] if len(call.shapes) == 1 else [_numbers(book, x, order, x.about), places]
+
+
+def _numbers(book: Book, source: Value, term: Term, about: About) -> Value:
+    """Whole numbers along one dimension that are computed from others, and what they are."""
+    made = book.value((term.size,), [term])
+    made.data, made.about = source.data, about
+    book.neutral(made)
+    return made
 
 
 def _tell_picked(book: Book, result: Value, index: Value) -> None:
@@ -196,9 +186,9 @@ def _gathered(book: Book, call: Call, x: Value) -> Value | None:
     book.neutral(x, dims=[dim])
     book.neutral(index)
     _tell_picked(book, result, index)
-    book.sees(x, (j for j in range(x.ndim) if j != dim))
+    book.sees_beside(x, [dim])
     book.meet(result, index, straight(result))
-    return passed(book, x, result, [None if j == dim else j for j in range(x.ndim)])
+    return passed(book, x, result, without(x, [dim]))
 
 
 def _one_hot(book: Book, call: Call, x: Value) -> Value | None:
@@ -219,11 +209,7 @@ def _counted(book: Book, call: Call, x: Value) -> Value | None:
     size = x.about.term.size
     if (call.argument("bins", 100), call.argument("min", 0), call.argument("max", 0)) != (size, 0, size - 1):
         return None
-    result = book.value(call.shapes[0], [x.about.term])
-    result.data = x.data
-    result.about = About("count", x.about.term)
-    book.neutral(result)
-    return result
+    return _numbers(book, x, x.about.term, About("count", x.about.term))
 
 
 def _by_groups(book: Book, call: Call) -> Value | None:
@@ -257,8 +243,4 @@ def _inverse(book: Book, call: Call, known: Tensor | None) -> Value | None:
         return None
     if not torch.equal(known.cpu(), torch.arange(index.shape[0], dtype=known.dtype)):
         return None
-    result = book.value(call.shapes[0], [index.about.term])
-    result.data = index.data
-    result.about = About("order", index.dims[0])
-    book.neutral(result)
-    return result
+    return _numbers(book, index, index.about.term, About("order", index.dims[0]))

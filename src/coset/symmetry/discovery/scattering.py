@@ -13,20 +13,31 @@ from coset.symmetry.discovery.terms import Atom, resolve
 _PLACES = "positions given by an index"
 
 
-@rule("index_add", "index_copy", "index_fill", "index_reduce")
+@rule("index_add", "index_copy", "index_fill", "index_reduce", "scatter", "scatter_add", "scatter_reduce")
 def put_along(book: Book, call: Call) -> Value:
-    """x_{index(i)} ← x_{index(i)} + y_i, or y_i, or a number, along one dimension; all others pass."""
+    """x_{index(i)} ← x_{index(i)} + y_i, or y_i, or a number, along one dimension; all others pass.
+
+    ``scatter`` has an index of its own for every position of the others, which meets them.
+    """
     x, dim, index, given = call.args[:4]
     dim %= max(x.ndim, 1)
-    known = given_index(book, index)
-    result = output(book, call, *call.tensors())
     sources = [x, given] if isinstance(given, Value) and given.ndim == x.ndim else [x]
+    everywhere = call.name.startswith("scatter")
+    if everywhere and any(v.shape[j] != index.shape[j] for v in sources for j in range(x.ndim) if j != dim):
+        raise InputError(f"{call.name} into a part of another dimension")
+    known = given_index(book, index, dims=[dim] if everywhere and index.ndim else [] if everywhere else None)
+    result = output(book, call, *call.tensors())
     _told_apart(book, sources, result, [dim] if x.ndim else [], known)
     for value in sources:
         passed(book, value, result, without(value, [dim]))
+    if everywhere:
+        book.meet(result, index, without(index, [dim]))
     if len(sources) == 1:
         _number(book, result, given)
-    _combined(book, result, str(call.argument("reduce", "sum")))
+    way = call.argument("reduce", "sum")
+    # Sums and means need equal scales, extremes positive ones; a product of entries unknown in number lets none by.
+    if way in ("amax", "amin", "prod", "multiply"):
+        book.neutral(result, scale=way in ("prod", "multiply"))
     return result
 
 
@@ -45,34 +56,6 @@ def _number(book: Book, result: Value, number: Any) -> None:
             book.neutral(result)
     elif number != 0:
         book.neutral(result, scale=abs(number) != float("inf"))
-
-
-def _combined(book: Book, result: Value, way: str) -> None:
-    """Sums and means need equal scales, extremes positive ones; a product of entries unknown in number lets none by."""
-    if way in ("amax", "amin"):
-        book.neutral(result, scale=False)
-    elif way in ("prod", "multiply"):
-        book.neutral(result)
-
-
-@rule("scatter", "scatter_add", "scatter_reduce")
-def scattered_by_index(book: Book, call: Call) -> Value:
-    """x_{index(i, j), j} ← x + y_ij, or y_ij, or a number, along one dimension; the index meets all others."""
-    x, dim, index, given = call.args[:4]
-    dim %= max(x.ndim, 1)
-    sources = [x, given] if isinstance(given, Value) and given.ndim else [x]
-    if any(value.shape[j] != index.shape[j] for value in sources for j in range(x.ndim) if j != dim):
-        raise InputError(f"{call.name} into a part of another dimension")
-    known = given_index(book, index, dims=[dim] if index.ndim else [])
-    result = output(book, call, *call.tensors())
-    _told_apart(book, sources, result, [dim] if x.ndim else [], known)
-    for value in sources:
-        passed(book, value, result, without(value, [dim]))
-    book.meet(result, index, without(index, [dim]))
-    if len(sources) == 1:
-        _number(book, result, given)
-    _combined(book, result, str(call.argument("reduce", "sum")))
-    return result
 
 
 @rule("index_put", "_unsafe_index_put")

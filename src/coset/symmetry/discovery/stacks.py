@@ -2,26 +2,29 @@
 
 As one tensor its slices would share their units. Here it is a stack of tensors from the start, each with units of its
 own: queries, keys and values of a fused projection. Where slices are longer than one (several query heads, then one for
-keys and one for values) it is a row of segments.
+keys and one for values) it is a row of segments. Slices that are only joined again are the tensor itself.
 """
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
-from torch.fx import Node
+from torch.fx import Graph, Node
 from torch.utils._pytree import tree_leaves
 
 from coset.symmetry.discovery.calls import Call, is_pointwise
 from coset.symmetry.discovery.elementwise import unary
+from coset.symmetry.discovery.evaluation import name_of
 from coset.symmetry.discovery.movement import order_of
 from coset.symmetry.discovery.relations import Book, Value, regroupings
-from coset.symmetry.discovery.rules import passed
+from coset.symmetry.discovery.rules import lifted, passed, rule, squeezed
 
 SPLITS = frozenset({"view", "reshape", "unflatten", "_unsafe_view"})
+_CUTS = frozenset({"split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk"})
 _COPIES = frozenset({"contiguous", "clone", "alias", "detach", "_to_copy", "to"})
 _TURNS = frozenset({"permute", "transpose", "movedim", "swapaxes", "swapdims"})
 
@@ -45,8 +48,7 @@ class Stack:
 
 def name_of_node(node: Node) -> str:
     """The name of the operation that a node calls, "" if it calls none."""
-    schema = getattr(node.target, "_schema", None)
-    return str(schema.name).partition("::")[2] if schema is not None else ""
+    return name_of(node.target).partition("::")[2]
 
 
 def shape_of_node(node: Node) -> tuple[int, ...]:
@@ -96,11 +98,22 @@ def _moved_to(name: str, args: tuple[Any, ...], shape: tuple[int, ...], dim: int
     return None if at == dim else dim - 1 if at < dim and shape[at] == 1 else dim
 
 
+def _after_reshape(source: tuple[int, ...], target: tuple[int, ...], dim: int) -> tuple[int, str] | None:
+    """The dimension into which a reshape puts another one, and how: "alone", "first" of those that are put there, so
+    that its positions come one after the other, or "last", in turns. None where it goes into several or between others.
+    """
+    left, right = next(group for group in regroupings(source, target) if dim in group[0])
+    here = [i for i in left if source[i] > 1]
+    wide = [j for j in right if target[j] > 1]
+    if len(wide) != 1 or dim not in (here[0], here[-1]):
+        return None
+    return wide[0], "alone" if len(here) == 1 else "first" if here[0] == dim else "last"
+
+
 def _left_alone(source: tuple[int, ...], target: tuple[int, ...], dim: int) -> int | None:
     """Where a dimension is after a reshape that groups only others."""
-    left, right = next(group for group in regroupings(source, target) if dim in group[0])
-    wide = [j for j in right if target[j] > 1]
-    return wide[0] if [i for i in left if source[i] > 1] == [dim] and len(wide) == 1 else None
+    at = _after_reshape(source, target, dim)
+    return at[0] if at is not None and at[1] == "alone" else None
 
 
 def split_into_stack(book: Book, x: Value, shape: tuple[int, ...], dim: int) -> Stack | None:
@@ -108,12 +121,7 @@ def split_into_stack(book: Book, x: Value, shape: tuple[int, ...], dim: int) -> 
     row = split_into_segments(book, x, shape, dim, [1] * shape[dim])
     if row is None:
         return None
-    parts = []
-    for segment in row.parts:
-        part = book.like([*shape[:dim], *shape[dim + 1 :]], [x])
-        book.regroup(segment, part)
-        parts.append(part)
-    return Stack(parts, dim)
+    return Stack([book.reshaped(segment, [*shape[:dim], *shape[dim + 1 :]]) for segment in row.parts], dim)
 
 
 @dataclass
@@ -133,15 +141,9 @@ def split_into_segments(
     if inner == 1:
         return None
     end = max(group) + 1
-    apart = book.like([*shape[:dim], shape[dim] * inner, *shape[end:]], [x])
-    book.regroup(x, apart)
-    rows = [book.like([*shape[:dim], size * inner, *shape[end:]], [x]) for size in sizes]
-    book.join(apart, rows, dim)
-    parts = []
-    for row, size in zip(rows, sizes, strict=True):
-        part = book.like([*shape[:dim], size, *shape[dim + 1 :]], [x])
-        book.regroup(row, part)
-        parts.append(part)
+    apart = book.reshaped(x, [*shape[:dim], shape[dim] * inner, *shape[end:]])
+    rows = book.cut(apart, [size * inner for size in sizes], dim)
+    parts = [book.reshaped(row, [*shape[:dim], n, *shape[dim + 1 :]]) for row, n in zip(rows, sizes, strict=True)]
     return Segments(parts, dim)
 
 
@@ -185,14 +187,8 @@ def on_segments(book: Book, call: Call, row: Segments, start: int, length: int) 
     """The parts of a row that an operation picks."""
     starts = [sum(part.shape[row.dim] for part in row.parts[:number]) for number in range(len(row.parts))]
     picked = [part for part, at in zip(row.parts, starts, strict=True) if start <= at < start + length]
-    result = picked[0]
-    if len(picked) > 1:
-        result = book.like([*result.shape[: row.dim], length, *result.shape[row.dim + 1 :]], picked)
-        book.join(result, picked, row.dim)
-    if call.name != "select":
-        return result
-    kept = [j for j in range(result.ndim) if j != row.dim]
-    return passed(book, result, book.like(call.shapes[0], [result]), kept)
+    result = picked[0] if len(picked) == 1 else book.joined(picked, row.dim)
+    return squeezed(book, result, row.dim) if call.name == "select" else result
 
 
 def stays_stacked(call: Call, stack: Stack) -> bool:
@@ -202,32 +198,9 @@ def stays_stacked(call: Call, stack: Stack) -> bool:
     if call.name in _TURNS or call.name in ("unsqueeze", "squeeze"):
         return _moved_to(call.name, call.args, stack.shape, stack.dim) is not None
     if call.name in SPLITS or call.name == "flatten":
-        return any(
-            at is not None
-            for at in (
-                _left_alone(stack.shape, call.shapes[0], stack.dim),
-                _joined_at(stack, call.shapes[0]),
-                _woven_at(stack, call.shapes[0]),
-            )
-        )
+        return _after_reshape(stack.shape, call.shapes[0], stack.dim) is not None
     alone = not call.tensors() and sum(isinstance(item, Stack) for item in tree_leaves((call.args, call.kwargs))) == 1
     return call.name in _COPIES or (is_pointwise(call.target, call.name) and alone)
-
-
-def _joined_at(stack: Stack, shape: tuple[int, ...]) -> int | None:
-    """The dimension into which a reshape puts the parts one after the other."""
-    left, right = next(group for group in regroupings(stack.shape, shape) if stack.dim in group[0])
-    wide = [j for j in right if shape[j] > 1]
-    first = next(i for i in left if stack.shape[i] > 1)
-    return wide[0] if first == stack.dim and len(wide) == 1 else None
-
-
-def _woven_at(stack: Stack, shape: tuple[int, ...]) -> int | None:
-    """The dimension into which a reshape puts the parts in turns: they were stacked behind their units."""
-    left, right = next(group for group in regroupings(stack.shape, shape) if stack.dim in group[0])
-    wide = [j for j in right if shape[j] > 1]
-    last = [i for i in left if stack.shape[i] > 1][-1]
-    return wide[0] if last == stack.dim and len(wide) == 1 else None
 
 
 def say_interleaved(book: Book, call: Call, stack: Stack) -> None:
@@ -237,20 +210,21 @@ def say_interleaved(book: Book, call: Call, stack: Stack) -> None:
     left, _ = next(group for group in regroupings(stack.shape, call.shapes[0]) if stack.dim in group[0])
     before = [i for i in left if i < stack.dim and stack.shape[i] > 1]
     terms = [part.dims[i] for part in stack.parts for i in before]
-    book.less(terms, "tensors that are stacked behind their units and flattened share one permutation")
+    book.less(terms, "tensors that are stacked behind their units and squeezed share one permutation")
+
+
+@rule("stack")
+def stacked(book: Book, call: Call) -> Value:
+    """A new dimension whose positions are told apart by their segment."""
+    return as_tensor(book, Stack(call.args[0], call.argument("dim", 0) % len(call.shapes[0])))
 
 
 def as_tensor(book: Book, stack: Stack) -> Value:
     """A stack as one tensor, whose slices share their units."""
-    thin = []
-    for part in stack.parts:
-        lifted = book.like([*part.shape[: stack.dim], 1, *part.shape[stack.dim :]], [part])
-        book.regroup(part, lifted)
-        thin.append(lifted)
+    thin = [lifted(book, part, stack.dim) for part in stack.parts]
     if len(thin) == 1:
         return thin[0]
-    result = book.like(stack.shape, thin)
-    book.join(result, thin, stack.dim)
+    result = book.joined(thin, stack.dim)
     book.pin(result, [stack.dim], "positions of a stack")
     return result
 
@@ -270,34 +244,20 @@ def on_stack(book: Book, call: Call, stack: Stack) -> Any:
     moved = _moved_to(call.name, call.args, stack.shape, stack.dim)
     assert moved is not None
     shape = [n for j, n in enumerate(call.shapes[0]) if j != moved]
-    parts = []
-    for part in stack.parts:
-        result = book.like(shape, [part])
-        if call.name in _TURNS:
-            order = [j for j in order_of(call.name, call.args, stack.ndim) if j != stack.dim]
-            passed(book, part, result, [j - (j > stack.dim) for j in order])
-        else:
-            book.regroup(part, result)
-        parts.append(result)
-    return Stack(parts, moved)
+    if call.name not in _TURNS:
+        return Stack([book.reshaped(part, shape) for part in stack.parts], moved)
+    order = [j - (j > stack.dim) for j in order_of(call.name, call.args, stack.ndim) if j != stack.dim]
+    return Stack([passed(book, part, book.like(shape, [part]), order) for part in stack.parts], moved)
 
 
 def _reshaped(book: Book, shape: tuple[int, ...], stack: Stack) -> Stack | Value:
     """Each part in its new shape, as a stack; or all parts one after the other, or in turns, as the shape says."""
-    moved = _left_alone(stack.shape, shape, stack.dim)
-    joined, woven = _joined_at(stack, shape), _woven_at(stack, shape)
-    at = next(at for at in (moved, joined, woven) if at is not None)
-    size = [shape[at] // len(stack.parts)] if moved is None else []
-    parts = []
-    for part in stack.parts:
-        result = book.like([*shape[:at], *size, *shape[at + 1 :]], [part])
-        book.regroup(part, result)
-        parts.append(result)
-    if moved is not None:
-        return Stack(parts, at)
-    whole = book.like(shape, parts)
-    book.join(whole, parts, at, woven=joined is None)
-    return whole
+    found = _after_reshape(stack.shape, shape, stack.dim)
+    assert found is not None
+    at, way = found
+    size = [] if way == "alone" else [shape[at] // len(stack.parts)]
+    parts = [book.reshaped(part, [*shape[:at], *size, *shape[at + 1 :]]) for part in stack.parts]
+    return Stack(parts, at) if way == "alone" else book.joined(parts, at, woven=way == "last")
 
 
 def _on_part(book: Book, call: Call, stack: Stack, part: Value) -> Value:
@@ -305,3 +265,51 @@ def _on_part(book: Book, call: Call, stack: Stack, part: Value) -> Value:
     args = tuple(part if argument is stack else argument for argument in call.args)
     result: Value = unary(book, replace(call, args=args, shapes=[part.shape]))
     return result
+
+
+def rejoined(graph: Graph) -> dict[Node, Node]:
+    """For every concatenation of all parts of one tensor, in order, that tensor; and for the parts themselves, too.
+
+    Only where nobody else reads the parts.
+    """
+    found: dict[Node, Node] = {}
+    for node in graph.nodes:
+        if name_of_node(node) in ("cat", "concat", "concatenate") and isinstance(node.args[0], list | tuple):
+            parts = [part for part in node.args[0] if isinstance(part, Node)]
+            dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+            source = _source(parts, int(str(dim)) % len(shape_of_node(node))) if len(parts) > 1 else None
+            if source is not None and shape_of_node(source) == shape_of_node(node):
+                found |= dict.fromkeys((node, *parts, *(_cutter(part) for part in parts)), source)
+    return found
+
+
+def _cutter(part: Node) -> Node:
+    """The operation that cuts a part off: the part itself, or what it is an item of."""
+    first = part.args[0] if part.args else None
+    return first if part.target is operator.getitem and isinstance(first, Node) else part
+
+
+def _source(parts: list[Node], dim: int) -> Node | None:
+    """The tensor of which these are all parts along a dimension, in order, each read once."""
+    if any(len(part.users) != 1 for part in parts):
+        return None
+    cutters = {_cutter(part) for part in parts}
+    sources = {cutter.args[0] if cutter.args else None for cutter in cutters}
+    source = sources.pop() if len(sources) == 1 else None
+    if not isinstance(source, Node):
+        return None
+    if all(part.target is operator.getitem for part in parts):
+        if len(cutters) > 1:
+            return None
+        cutter = cutters.pop()
+        along = cutter.args[2] if len(cutter.args) > 2 else cutter.kwargs.get("dim", 0)
+        numbers = [part.args[1] for part in parts]
+        whole = name_of_node(cutter) in _CUTS and int(str(along)) % len(shape_of_node(source)) == dim
+        return source if whole and numbers == list(range(len(cutter.users))) else None
+    at = 0
+    for part in parts:
+        span = span_of(part, shape_of_node(source), {}) if name_of_node(part) == "slice" else None
+        if span is None or span[0] != dim or span[1] != at:
+            return None
+        at += span[2]
+    return source if at == shape_of_node(source)[dim] else None

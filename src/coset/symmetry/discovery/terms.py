@@ -6,8 +6,11 @@ sees a dimension as a whole and another one in parts, so that views, heads, flat
 """
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, product
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class Atom:
@@ -37,26 +40,24 @@ class Atom:
         return f"a{self.number}({self.size}{'!' if self.pinned else ''})"
 
 
-@dataclass(frozen=True, eq=False)
 class Times:
     """A product of terms, row-major."""
 
-    factors: tuple["Term", ...]
-    size: int = field(init=False)
+    __slots__ = ("factors", "size")
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", math.prod(factor.size for factor in self.factors))
+    def __init__(self, factors: Iterable["Term"]) -> None:
+        self.factors: tuple[Term, ...] = tuple(factors)
+        self.size: int = math.prod([factor.size for factor in self.factors])
 
 
-@dataclass(frozen=True, eq=False)
 class Plus:
     """Terms one after the other."""
 
-    segments: tuple["Term", ...]
-    size: int = field(init=False)
+    __slots__ = ("segments", "size")
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", sum(segment.size for segment in self.segments))
+    def __init__(self, segments: Iterable["Term"]) -> None:
+        self.segments: tuple[Term, ...] = tuple(segments)
+        self.size: int = sum([segment.size for segment in self.segments])
 
 
 class Woven:
@@ -102,7 +103,7 @@ def times(factors: Iterable[Term]) -> Term:
     for at in reversed(range(len(flat) - 1)):
         if isinstance(whole := flat[at], Plus):
             flat[at:] = [plus(times([segment, *flat[at + 1 :]]) for segment in whole.segments)]
-    return flat[0] if len(flat) == 1 else Times(tuple(flat))
+    return flat[0] if len(flat) == 1 else Times(flat)
 
 
 def plus(segments: Iterable[Term]) -> Term:
@@ -111,7 +112,7 @@ def plus(segments: Iterable[Term]) -> Term:
     for segment in segments:
         term = resolve(segment)
         flat += term.segments if isinstance(term, Plus) else [term]
-    return flat[0] if len(flat) == 1 else Plus(tuple(flat))
+    return flat[0] if len(flat) == 1 else Plus(flat)
 
 
 def resolve(term: Term) -> Term:
@@ -123,9 +124,16 @@ def resolve(term: Term) -> Term:
         return term.bound
     if isinstance(term, Woven):
         return term if term.bound is None else resolve(term.bound)
-    if isinstance(term, Times):
-        return term if not term.factors else times(term.factors)
-    return plus(term.segments)
+    if _is_settled(term):
+        return term
+    return times(term.factors) if isinstance(term, Times) else plus(term.segments)
+
+
+def _is_settled(term: Term) -> bool:
+    """Whether a term is still what it was when it was made, in normal form: no atom in it is bound since."""
+    if isinstance(term, Atom | Woven):
+        return term.bound is None
+    return all(map(_is_settled, term.factors if isinstance(term, Times) else term.segments))
 
 
 def parts_of(term: Plus | Woven) -> tuple[Term, ...]:
@@ -137,12 +145,19 @@ def atoms(term: Term) -> Iterator[Atom]:
     """The atoms of a resolved term, left to right."""
     if isinstance(term, Atom):
         yield term
-    elif isinstance(term, Woven):
-        for part in parts_of(term):
-            yield from atoms(part)
     else:
-        for part in term.factors if isinstance(term, Times) else term.segments:
+        for part in term.factors if isinstance(term, Times) else parts_of(term):
             yield from atoms(part)
+
+
+def paths(term: Term, leaf: Callable[[Atom], tuple[T, ...]]) -> list[tuple[T, ...]]:
+    """The segments of a resolved term, each as what ``leaf`` makes of the atoms of its factors, left to right."""
+    if isinstance(term, Atom):
+        return [leaf(term)]
+    if isinstance(term, Times):
+        choices = product(*[paths(factor, leaf) for factor in term.factors])
+        return [tuple(chain.from_iterable(choice)) for choice in choices]
+    return [path for segment in parts_of(term) for path in paths(segment, leaf)]
 
 
 def pin(term: Term, reason: str) -> None:
@@ -252,28 +267,32 @@ def is_inert(term: Term) -> bool:
 def _shadow(inert: Term, active: Term) -> None:
     """Give both the same structure and pin what the inert one pins; they do not become the same."""
     if isinstance(inert, Atom):
-        if inert.pinned:
-            (stick if inert.stuck else pin)(active, inert.pinned)
+        _hand_on(inert, active)
         if not isinstance(active, Atom):
-            inert.bound = _copied(active, True)
+            inert.bound = copied(active, True)
         return
     assert isinstance(active, Atom)
-    reason = active.pinned
-    active.bound = _copied(inert, False)
-    if reason:
-        (stick if active.stuck else pin)(active.bound, reason)
+    active.bound = copied(inert, False)
+    _hand_on(active, active.bound)
 
 
-def _copied(term: Term, inert: bool) -> Term:
+def _hand_on(atom: Atom, term: Term) -> None:
+    """Tell apart in a term what is told apart in an atom."""
+    if atom.pinned:
+        (stick if atom.stuck else pin)(term, atom.pinned)
+
+
+def copied(term: Term, inert: bool = False) -> Term:
+    """A resolved term with other atoms in the place of its own."""
     if isinstance(term, Atom):
         copy = Atom(term.size, term.pinned, inert)
         copy.stuck = term.stuck
         return copy
     if isinstance(term, Times):
-        return Times(tuple(_copied(factor, inert) for factor in term.factors))
+        return Times(copied(factor, inert) for factor in term.factors)
     if isinstance(term, Woven):
-        return Woven(_copied(part, inert) for part in parts_of(term))
-    return Plus(tuple(_copied(segment, inert) for segment in term.segments))
+        return Woven(copied(part, inert) for part in parts_of(term))
+    return Plus(copied(segment, inert) for segment in term.segments)
 
 
 def _bind(one: Term, two: Term, reason: str) -> None:
@@ -283,8 +302,7 @@ def _bind(one: Term, two: Term, reason: str) -> None:
         # A dimension that is a part of itself (a cut shifted against itself): no permutation is left.
         stick(other, reason)
         return
-    if atom.pinned:
-        (stick if atom.stuck else pin)(other, atom.pinned)
+    _hand_on(atom, other)
     atom.bound = other
 
 

@@ -9,15 +9,13 @@ import torch
 from torch import Tensor
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
+from torch.fx.node import map_arg
 from torch.utils._pytree import tree_map_only
 
 from coset.errors import InputError
 from coset.symmetry.discovery import (
     contractions,
-    diagonals,
-    distances,
     elementwise,
-    frequencies,
     movement,
     norms,
     ordering,
@@ -28,12 +26,10 @@ from coset.symmetry.discovery import (
     scattering,
 )
 from coset.symmetry.discovery.calls import Call, is_pointwise, tensors_in
-from coset.symmetry.discovery.constants import Constants
-from coset.symmetry.discovery.evaluation import WRITTEN
+from coset.symmetry.discovery.evaluation import WRITTEN, part_of
 from coset.symmetry.discovery.exporting import place_of
-from coset.symmetry.discovery.known_numbers import has_number, masked_fill, number_of, unmasked
+from coset.symmetry.discovery.known_numbers import Constants, has_number, masked_fill, number_of, unmasked
 from coset.symmetry.discovery.operands import watched
-from coset.symmetry.discovery.rejoining import rejoined
 from coset.symmetry.discovery.relations import Book, Value
 from coset.symmetry.discovery.routing import routed, settle, settle_orders
 from coset.symmetry.discovery.rules import RULES, passed, straight
@@ -42,8 +38,10 @@ from coset.symmetry.discovery.stacks import (
     Segments,
     Stack,
     as_tensor,
+    name_of_node,
     on_segments,
     on_stack,
+    rejoined,
     say_interleaved,
     segment_sizes,
     span_of,
@@ -117,11 +115,9 @@ def trace(program: torch.export.ExportedProgram, movable: Mapping[str, Tensor], 
             # What is written back has to be what the moved network would write: it moves with what it replaces.
             passed(tracing.book, value, tracing.parameters[str(spec.target)], straight(value))
         elif spec.kind in WRITTEN:
-            tracing.book.limit(value, reason=f"it is written into '{spec.target}', which is fixed")
-            tracing.book.neutral(value)
+            tracing.book.hold(value, reason=f"it is written into '{spec.target}', which is fixed", known=False)
         else:
-            tracing.book.pin(value, reason="an output of the model")
-            tracing.book.neutral(value)
+            tracing.book.hold(value, reason="an output of the model")
             if value.about is not None:
                 settle(tracing.book, value)
     tracing.book.own = set(tracing.standing())
@@ -135,12 +131,9 @@ def _tie(tracing: Tracing, tie: Tie, movable: Mapping[str, Tensor], fixed: Colle
     if movable[tie.one] is movable[tie.two] or not any(name in tracing.parameters for name in names):
         return  # the same object is exported under one name
     if any(name in fixed for name in names):
-        for name in names:
-            if name in tracing.parameters:
-                book.limit(
-                    tracing.parameters[name], reason=f"'{tie.one}' and '{tie.two}' share memory, and one is fixed"
-                )
-                book.neutral(tracing.parameters[name])
+        told = f"'{tie.one}' and '{tie.two}' share memory, and one is fixed"
+        for value in (tracing.parameters[name] for name in names if name in tracing.parameters):
+            book.hold(value, reason=told, known=False)
         return
     for name in names:
         if name not in tracing.parameters:
@@ -151,8 +144,7 @@ def _tie(tracing: Tracing, tie: Tie, movable: Mapping[str, Tensor], fixed: Colle
         passed(book, one, two, tie.order)
         return
     for value in (one, two):
-        book.limit(value, reason=f"'{tie.one}' and '{tie.two}' overlap in memory")
-        book.neutral(value)
+        book.hold(value, reason=f"'{tie.one}' and '{tie.two}' overlap in memory", known=False)
 
 
 def _in_order_of_use(
@@ -187,7 +179,7 @@ def _run(tracing: Tracing, module: torch.fx.GraphModule, arguments: Sequence[Any
             if node in tracing.watched and isinstance(env[node], Value) and not env[node].inert:
                 tracing.activations |= dict.fromkeys(tracing.watched[node], env[node])
         elif node.op == "output":
-            return _map(node.args[0], env)
+            return map_arg(node.args[0], env.__getitem__)
     return None
 
 
@@ -211,21 +203,9 @@ def _placeholder(
         tracing.parameters[str(target)] = value
         return value
     reason = "an input of the model" if kind == InputKind.USER_INPUT else "a constant"
-    value = book.value(shape, [fresh(n, reason, True) for n in shape], inert=True)
+    value = book.constant(shape, reason)
     value.data = kind == InputKind.USER_INPUT
     return value
-
-
-def _map(argument: Any, env: Mapping[Node, Any]) -> Any:
-    if isinstance(argument, Node):
-        return env[argument]
-    if isinstance(argument, list | tuple):
-        return (
-            [_map(item, env) for item in argument]
-            if isinstance(argument, list)
-            else tuple(_map(i, env) for i in argument)
-        )
-    return argument
 
 
 def _shapes(tracing: Tracing, node: Node) -> list[tuple[int, ...]]:
@@ -245,23 +225,22 @@ def _shapes(tracing: Tracing, node: Node) -> list[tuple[int, ...]]:
 
 def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
     book = tracing.book
-    args = _map(node.args, env)
+    args: Any
+    args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
     if node.target is operator.getitem:
         return args[0][args[1]]
-    if str(node.target) in _WRAPPERS:
-        at = next(i for i, argument in enumerate(args) if isinstance(argument, torch.fx.GraphModule))
-        return _run(tracing, args[at], args[at + 1 :])
-    if any(isinstance(argument, torch.fx.GraphModule) for argument in args):
+    if (part := part_of(args)) is not None:
+        if str(node.target) in _WRAPPERS:
+            return _run(tracing, *part)
         raise InputError(
             f"the model's control flow depends on its data at {book.where}, which no single graph can show"
         )
-    kwargs = {key: _map(value, env) for key, value in node.kwargs.items()}
     shapes = _shapes(tracing, node)
     target: Any = node.target
     if not shapes:
         return number_of(book, node, args)
-    name = target._schema.name.partition("::")[2] if hasattr(target, "_schema") else str(target)
-    if target._schema.is_mutable if hasattr(target, "_schema") else False:
+    name = name_of_node(node) or str(target)
+    if hasattr(target, "_schema") and target._schema.is_mutable:
         name = name.removesuffix("_")
     used = frozenset(int(str(user.args[1])) for user in node.users if user.target is operator.getitem and user.users)
     several = isinstance(node.meta["val"], list | tuple)
@@ -274,7 +253,8 @@ def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
         return on_stack(book, call, args[0])
     if args and isinstance(args[0], Stack):
         say_interleaved(book, call, args[0])
-    call.args = args = tree_map_only(Stack, lambda stack: as_tensor(book, stack), args)
+    if any(isinstance(env[other], Stack) for other in node.all_input_nodes):
+        call.args = args = tree_map_only(Stack, lambda stack: as_tensor(book, stack), args)
     if args and isinstance(args[0], Segments):
         span = span_of(node, _shapes(tracing, node.all_input_nodes[0])[0], tracing.constants.tensors)
         assert span is not None
@@ -376,8 +356,8 @@ def _elementwise(book: Book, call: Call) -> Value:
 
 # The modules that enter their rules into the table when they are imported.
 RULE_BOOKS = (
-    elementwise, contractions, products, diagonals, norms, distances, ordering, picking, scattering, positions,
-    movement, recurrences, frequencies,
+    elementwise, contractions, products, norms, ordering, picking, scattering, positions,
+    movement, recurrences,
 )  # fmt: skip
 
 # Rules that make no new numbers: what they make of zeros is zero.

@@ -58,7 +58,8 @@ class Intertwiner:
 
     def contains(self, matrix: Tensor) -> bool:
         """Whether a square matrix (n, n) belongs to the group; entries are taken as they are, without tolerance."""
-        _square(matrix)
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
+            raise InputError(f"expected a square matrix, found shape {tuple(matrix.shape)}")
         if not bool(torch.isfinite(matrix).all()):
             return False
         if self.diagonal == "general":
@@ -110,11 +111,6 @@ _DESCRIPTION: dict[Diagonal, str] = {
     "nonzero": "a monomial matrix P·D with D ≠ 0",
     "general": "an invertible matrix",
 }
-
-
-def _square(matrix: Tensor) -> None:
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
-        raise InputError(f"expected a square matrix, found shape {tuple(matrix.shape)}")
 
 
 Elementwise = Callable[[Tensor], Tensor]

@@ -155,35 +155,18 @@ def _clipped(module: nn.Hardtanh) -> tuple[Elementwise, Intertwiner]:
     return module.forward, Intertwiner(name, "sign" if odd else "one")
 
 
-def _fixed(name: str) -> Callable[[nn.Module], tuple[Elementwise, Intertwiner]]:
-    """A module whose settings change the function but not the group."""
-    return lambda module: (module.forward, _TABLE[name][1])
+# Modules whose settings change the function but not the group, which is that of their name in the table.
+_NAMED = (
+    nn.Identity, nn.ReLU, nn.ReLU6, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus, nn.Sigmoid, nn.LogSigmoid,
+    nn.Hardsigmoid, nn.Hardswish, nn.Tanh, nn.Tanhshrink, nn.Softshrink, nn.Hardshrink, nn.Softsign,
+)  # fmt: skip
 
-
-# Exact types: a subclass may compute anything, and is inferred from its values instead.
+# Those whose settings change the group.
 _MODULES: dict[type[nn.Module], Callable[[Any], tuple[Elementwise, Intertwiner]]] = {
-    nn.Identity: _fixed("identity"),
-    nn.ReLU: _fixed("relu"),
     nn.LeakyReLU: lambda module: _leaky(float(module.negative_slope)),
     nn.RReLU: lambda module: _leaky((module.lower + module.upper) / 2),
     nn.PReLU: _prelu,
-    nn.ReLU6: _fixed("relu6"),
-    nn.SELU: _fixed("selu"),
-    nn.CELU: _fixed("celu"),
-    nn.GELU: _fixed("gelu"),
-    nn.SiLU: _fixed("silu"),
-    nn.Mish: _fixed("mish"),
-    nn.Softplus: _fixed("softplus"),
-    nn.Sigmoid: _fixed("sigmoid"),
-    nn.Tanh: _fixed("tanh"),
-    nn.Hardsigmoid: _fixed("hardsigmoid"),
-    nn.Hardswish: _fixed("hardswish"),
     nn.Hardtanh: _clipped,
-    nn.Tanhshrink: _fixed("tanhshrink"),
-    nn.Softshrink: _fixed("softshrink"),
-    nn.Hardshrink: _fixed("hardshrink"),
-    nn.Softsign: _fixed("softsign"),
-    nn.LogSigmoid: _fixed("logsigmoid"),
 }
 
 
@@ -191,8 +174,10 @@ def _resolve(activation: str | nn.Module | Elementwise) -> tuple[Elementwise, In
     if isinstance(activation, str):
         return _named(activation)
     if isinstance(activation, nn.Module):
+        # Exact types: a subclass may compute anything. It, ELU(alpha=0) and user modules are judged by their values.
+        if type(activation) in _NAMED:
+            return activation.forward, _TABLE[type(activation).__name__.lower()][1]
         entry = _MODULES.get(type(activation))
-        # Everything else, ELU(alpha=0) and user modules included, is judged by its values.
         return entry(activation) if entry else (activation, None)
     if not callable(activation):
         raise InputError(f"expected an activation (name, nn.Module or function), found {type(activation).__name__}")
