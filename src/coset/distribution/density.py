@@ -72,6 +72,7 @@ def monomial(action: Action, mean: Mapping[str, Tensor], names: Sequence[str]) -
     A is the linear part of θ → g·θ around ``mean``: where a gain makes up for a variance (see ``Symmetry.act``) its
     factor depends on the mean. Found by letting the action move the numbers 1…D and ones.
     """
+    action.check_monomial()
     sizes = [mean[name].numel() for name in names]
     device = mean[names[0]].device
     numbers = torch.arange(1, 1 + sum(sizes), dtype=torch.float64, device=device).split_with_sizes(sizes)

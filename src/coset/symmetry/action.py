@@ -13,6 +13,7 @@ from coset.symmetry.axes import Charge
 from coset.symmetry.element import Element
 from coset.symmetry.gather import Pass, apply, is_plain
 from coset.symmetry.group import check, full_map
+from coset.symmetry.mixing import mixed
 from coset.symmetry.structure import Stretch
 
 if TYPE_CHECKING:
@@ -79,10 +80,11 @@ class Action:
             moved[name] = seen[tie]
         for name, correction in corrections.items():
             moved[name] = moved[name] * correction.to(moved[name].dtype)
-        return moved | unsaved
+        return mixed(self.sym, self.g.matrices, moved) | unsaved
 
     def spread(self, deviations: Mapping[str, Tensor], means: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """|g|·s for standard deviations s around ``means``: signs and shifts do not touch a deviation."""
+        self.check_monomial()
         check_names(self.sym, deviations, partial=True)
         spread = {}
         for name, tensor in deviations.items():
@@ -94,6 +96,14 @@ class Action:
                 _, correction = self._shifted(name, tensor, parameter.shift, parameter.gain in means)
                 spread[parameter.gain] = spread[parameter.gain] * correction.to(spread[parameter.gain].dtype)
         return spread
+
+    def check_monomial(self) -> None:
+        """Raise if the element mixes units: most families of distributions are not closed under that."""
+        if self.g.matrices:
+            raise InputError(
+                f"the element mixes the units of '{next(iter(self.g.matrices))}', which takes independent weights to "
+                f"dependent ones; act with an element of sym.monomial, or on points or samples"
+            )
 
     def _moved(self, name: str, tensor: Tensor, *, magnitude: bool = False) -> Tensor:
         structure = self.sym.structures.get(name)

@@ -1,4 +1,4 @@
-"""Members of a symmetry group: permutations, positive scales and signs."""
+"""Members of a symmetry group: permutations, positive scales, signs, and matrices of classes that mix."""
 
 import os
 import reprlib
@@ -29,16 +29,18 @@ class Element:
 
     ``permutations``: class → p of shape (sizes of the classes around it; size); unit i of the new network is unit p[i]
     of the old one, in every block. ``scales``: family → positive d of its class's shape. ``signs``: family → ±1.
-    In matrix form A = P·D with (Px)_i = x[p_i], so that d is indexed by the old units, and a block's inner permutation
-    by the old block.
+    ``matrices``: class → invertible matrices (blocks…, n, n), one in every new block, that act after all else; classes
+    that are left out are not mixed. In matrix form A = P·D with (Px)_i = x[p_i], so that d is indexed by the old units,
+    and a block's inner permutation by the old block.
     """
 
     permutations: Mapping[str, Tensor] = field(default_factory=dict)
     scales: Mapping[str, Tensor] = field(default_factory=dict)
     signs: Mapping[str, Tensor] = field(default_factory=dict)
+    matrices: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for part in ("permutations", "scales", "signs"):
+        for part in ("permutations", "scales", "signs", "matrices"):
             object.__setattr__(self, part, Frozen(getattr(self, part)))
 
     def __eq__(self, other: object) -> bool:
@@ -52,12 +54,17 @@ class Element:
     __hash__ = None  # type: ignore[assignment]
 
     def _tensors(self) -> dict[str, Tensor]:
-        parts = {"permutation": self.permutations, "scale": self.scales, "sign": self.signs}
+        parts = {
+            "permutation": self.permutations,
+            "scale": self.scales,
+            "sign": self.signs,
+            "matrix": self.matrices,
+        }
         return {f"{part}/{name}": parts[part][name] for part in parts for name in sorted(parts[part])}
 
     def to(self, device: torch.device | str) -> "Element":
         """The same element with its tensors on ``device``."""
-        parts = (self.permutations, self.scales, self.signs)
+        parts = (self.permutations, self.scales, self.signs, self.matrices)
         return Element(*({name: tensor.to(device) for name, tensor in part.items()} for part in parts))
 
     def __repr__(self) -> str:
@@ -67,6 +74,7 @@ class Element:
         parts = [f"{name}: {count} of {self.permutations[name].numel()} moved" for name, count in moved.items()]
         parts += [f"{name}: scales {float(d.min()):.3g}…{float(d.max()):.3g}" for name, d in self.scales.items()]
         parts += [f"{name}: {int((s < 0).sum())} of {s.numel()} flipped" for name, s in self.signs.items()]
+        parts += [f"{name}: mixed by {tuple(m.shape)}" for name, m in self.matrices.items()]
         return f"Element({'; '.join(parts)})"
 
     def save(self, path: str | os.PathLike[str], sym: "Symmetry | None" = None) -> None:
@@ -98,13 +106,13 @@ class Element:
                 f"{source} is not an element of version 1 or {VERSION}: its metadata are "
                 f"{reprlib.repr(dict(sorted(metadata.items())))}"
             )
-        parts: dict[str, dict[str, Tensor]] = {"permutation": {}, "scale": {}, "sign": {}}
+        parts: dict[str, dict[str, Tensor]] = {"permutation": {}, "scale": {}, "sign": {}, "matrix": {}}
         for name, tensor in tensors.items():
             part, _, key = name.partition("/")
             if part not in parts:
-                raise InputError(f"{source} holds {name!r}; expected names like permutation/…, scale/… or sign/…")
+                raise InputError(f"{source} holds {name!r}; expected names that begin with {', '.join(parts)}, then /")
             parts[part][key] = tensor
-        loaded = Element(parts["permutation"], parts["scale"], parts["sign"])
+        loaded = Element(parts["permutation"], parts["scale"], parts["sign"], parts["matrix"])
         try:
             check_values(loaded)
             if sym is not None:

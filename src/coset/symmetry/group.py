@@ -1,5 +1,6 @@
 """The group law: elements, products, inverses, subgroups, and what counts as a member."""
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -9,6 +10,8 @@ from torch import Tensor
 
 from coset.errors import InputError
 from coset.symmetry.element import Element, check_values, unit_map
+from coset.symmetry.incidence import appearances
+from coset.symmetry.mixing import check_matrices, conjugated, random_matrices
 from coset.symmetry.structure import ancestors, with_followers
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ def element(
     permutations: Mapping[str, Tensor] | None = None,
     scales: Mapping[str, Tensor] | None = None,
     signs: Mapping[str, Tensor] | None = None,
+    matrices: Mapping[str, Tensor] | None = None,
 ) -> Element:
     """An element from its parts, checked; what is left out is neutral."""
 
@@ -30,6 +34,7 @@ def element(
         {name: _in_order(sym, name) for name in sym.permuting} | dict(permutations or {}),
         {key: ones(key, torch.float64) for key in sym.scaling} | dict(scales or {}),
         {key: ones(key, torch.int8) for key in sym.flipping} | dict(signs or {}),
+        dict(matrices or {}),
     )
     check(sym, result)
     return result
@@ -41,7 +46,7 @@ def _in_order(sym: "Symmetry", name: str) -> Tensor:
 
 
 def random(sym: "Symmetry", generator: torch.Generator, spread: float) -> Element:
-    """Uniform permutations and signs; scales exp(spread·N(0, 1))."""
+    """Uniform permutations and signs; scales exp(spread·N(0, 1)); matrices as ``random_matrices`` says."""
     if not isinstance(generator, torch.Generator):
         raise InputError(f"random needs a torch.Generator, found {type(generator).__name__}")
     device = generator.device
@@ -58,7 +63,11 @@ def random(sym: "Symmetry", generator: torch.Generator, spread: float) -> Elemen
     permutations = {name: uniform(sym.shape(name)).argsort(-1) for name in sorted(sym.permuting)}
     scales = {key: torch.exp(spread * normal(key)) for key in sorted(sym.scaling)}
     signs = {key: torch.where(normal(key) < 0, -1, 1).to(torch.int8) for key in sorted(sym.flipping)}
-    return Element(permutations, scales, signs)
+    matrices = {
+        name: random_matrices(sym.continuous[name].kind, (*sym.shape(name), sym.shape(name)[-1]), generator, spread)
+        for name in sorted(sym.continuous)
+    }
+    return Element(permutations, scales, signs, matrices)
 
 
 def full_map(sym: "Symmetry", g: Element, name: str) -> Tensor:
@@ -71,6 +80,32 @@ def _block_map(sym: "Symmetry", g: Element, name: str) -> Tensor:
     """Where the blocks around a class come from; a single block for a class that is not nested."""
     parent = sym.classes[name].parent
     return full_map(sym, g, parent) if parent is not None else torch.zeros(1, dtype=torch.long)
+
+
+def _carried(sym: "Symmetry", g: Element, matrices: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """p·M·p⁻¹ for the permutations, scales and signs p of g."""
+    return {
+        name: conjugated(sym, full_map(sym, g, name), _factors(sym, g, name), name, matrix)
+        for name, matrix in matrices.items()
+    }
+
+
+def _factors(sym: "Symmetry", g: Element, name: str) -> Tensor:
+    """By what g multiplies the units of a class that mixes, at its old units: as where it is written without gains."""
+    mixing = sym.continuous[name]
+    total = torch.ones(math.prod(sym.shape(name)), dtype=torch.float64)
+    for parameter, places in mixing.places.items():
+        items = [item for _, item in appearances(sym, parameter) if item.name == name]
+        for item, place in zip(items, places, strict=True):
+            if place.way and not place.gains:
+                for key, power in item.scales.items():
+                    if key in g.scales:
+                        total = total * g.scales[key].reshape(-1).double().cpu() ** (power * place.way)
+                for key in item.signs:
+                    if key in g.signs:
+                        total = total * g.signs[key].reshape(-1).double().cpu()
+                return total
+    return total
 
 
 def compose(sym: "Symmetry", g: Element, h: Element) -> Element:
@@ -88,10 +123,12 @@ def compose(sym: "Symmetry", g: Element, h: Element) -> Element:
         undo = full_map(sym, h, sym.families[key].owner).argsort().to(mine.device)
         return mine.reshape(-1)[undo].reshape(mine.shape) * theirs
 
+    matrices = _carried(sym, g, h.matrices)
     return Element(
         permutations,
         {key: product(key, g.scales[key], h.scales[key]) for key in sym.scaling},
         {key: product(key, g.signs[key], h.signs[key]) for key in sym.flipping},
+        {**matrices, **{name: m @ matrices[name] if name in matrices else m for name, m in g.matrices.items()}},
     )
 
 
@@ -107,17 +144,28 @@ def inverse(sym: "Symmetry", g: Element) -> Element:
     def carried(key: str, values: Tensor) -> Tensor:
         return values.reshape(-1)[full_map(sym, g, sym.families[key].owner).to(values.device)].reshape(values.shape)
 
-    return Element(
+    undone = Element(
         permutations,
         {key: 1 / carried(key, g.scales[key]) for key in sym.scaling},
         {key: carried(key, g.signs[key]) for key in sym.flipping},
     )
+    inverted = {name: torch.linalg.inv(matrix) for name, matrix in g.matrices.items()}
+    return replace(undone, matrices=_carried(sym, undone, inverted))
 
 
 def restrict(
-    sym: "Symmetry", names: Collection[str] | None, *, permutations: bool, scales: bool, signs: bool
+    sym: "Symmetry",
+    names: Collection[str] | None,
+    *,
+    permutations: bool,
+    scales: bool,
+    signs: bool,
+    continuous: bool,
 ) -> "Symmetry":
-    """The subgroup that moves only some classes, and of these only some parts."""
+    """The subgroup that moves only some classes, and of these only some parts.
+
+    Matrices permute, scale and flip: where one of these is left out, they are.
+    """
     if isinstance(names, str):
         raise InputError(f"restrict takes a collection of class names, found the string '{names}'; use ['{names}']")
     wanted = set(sym.classes if names is None else names)
@@ -133,7 +181,9 @@ def restrict(
         if item.owner in wanted
     }
     free = {key: item for key, item in families.items() if item.scales or item.signs}
-    return replace(sym, classes=classes, families=free)
+    kept = wanted if permutations and scales and signs and continuous else set[str]()
+    mixing = {name: item for name, item in sym.continuous.items() if name in kept}
+    return replace(sym, classes=classes, families=free, continuous=mixing)
 
 
 def check_shapes(sym: "Symmetry", g: Element) -> None:
@@ -160,6 +210,9 @@ def check_shapes(sym: "Symmetry", g: Element) -> None:
 
 
 def check(sym: "Symmetry", g: Element) -> None:
-    """Raise unless ``g`` is a member: shapes, permutations that are permutations, positive scales, signs ±1."""
+    """Raise unless ``g`` is a member: shapes, permutations that are permutations, positive scales, signs ±1, matrices
+    of their kinds.
+    """
     check_shapes(sym, g)
     check_values(g)
+    check_matrices(sym, g)

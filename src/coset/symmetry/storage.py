@@ -14,6 +14,7 @@ from coset.symmetry._grammar import parse_axis, render_axis
 from coset.symmetry.axes import Fixed, Node
 from coset.symmetry.graph import Graph
 from coset.symmetry.layers import Activation, Contraction, Layer
+from coset.symmetry.mixing import KINDS, Mixed, Mixing
 from coset.symmetry.parameters import Family, Parameter
 from coset.symmetry.structure import UnitClass
 
@@ -54,9 +55,30 @@ def to_json(sym: "Symmetry") -> str:
     }
     told = {"unverified": sym.unverified, "unsaved": sym.unsaved}
     parts |= {name: json.dumps(list(lines), ensure_ascii=False) for name, lines in told.items() if lines}
+    if sym.continuous:
+        parts["continuous"] = block({name: _mixing_row(item) for name, item in sym.continuous.items()})
     if sym.graph.layers or sym.graph.activations:
         parts["graph"] = json.dumps(_graph_row(sym.graph), ensure_ascii=False)
     return "{" + ",\n ".join(f'"{name}": {text}' for name, text in parts.items()) + "}\n"
+
+
+def _mixing_row(mixing: Mixing) -> dict[str, Any]:
+    places = {name: [[place.way, *place.gains] for place in items] for name, items in mixing.places.items()}
+    return {"kind": mixing.kind, "places": places}
+
+
+def _mixing(row: Any, where: str) -> Mixing:
+    kind, places = _field(row, "kind", str, where), _field(row, "places", dict, where)
+    try:
+        found = {
+            str(name): tuple(Mixed(int(way), tuple(map(str, gains))) for way, *gains in items)
+            for name, items in places.items()
+        }
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{where} is damaged: its places cannot be read ({type(error).__name__})") from error
+    if kind not in KINDS or any(place.way not in (-1, 0, 1) for items in found.values() for place in items):
+        raise InputError(f"{where} is damaged: it is of kind {kind!r}, or entries are multiplied in no known way")
+    return Mixing(kind, found)
 
 
 def _graph_row(graph: Graph) -> dict[str, Any]:
@@ -138,6 +160,10 @@ def parts_from_json(text: str, where: str) -> dict[str, Any]:
         "parameters": {name: _parameter(row, inside, f"{where}: {name}") for name, row in rows["parameters"].items()},
         **{part: tuple(_field(data, part, list, where)) for part in ("notes", "pinned")},
         **{part: tuple(_optional(data, part, list, where, ())) for part in ("unverified", "unsaved")},
+        "continuous": {
+            name: _mixing(row, f"{where}: what mixes {name}")
+            for name, row in _optional(data, "continuous", dict, where, {}).items()
+        },
         "graph": replace(_graph(data["graph"], where), nodes=classes) if "graph" in data else Graph(),
     }
 
@@ -202,7 +228,7 @@ def load(path: str | os.PathLike[str], read: Callable[[str, str], T]) -> T:
 
 def require_fingerprint(found: object, sym: "Symmetry", what: str) -> None:
     """Raise unless ``what`` was made for ``sym``, as its file says; a file that says nothing (None) passes."""
-    if found is not None and found != sym.fingerprint:
+    if found is not None and found not in (sym.fingerprint, sym.monomial.fingerprint):
         raise InputError(
             f"{what} belongs to the symmetry with fingerprint {reprlib.repr(found)}, expected {sym.fingerprint[:12]}…"
         )

@@ -25,6 +25,7 @@ from coset.symmetry.axes import Node, size_of, turns_of, units_of
 from coset.symmetry.element import Element
 from coset.symmetry.graph import Graph
 from coset.symmetry.intertwiners._intertwiner import Diagonal, Intertwiner
+from coset.symmetry.mixing import Mixing
 from coset.symmetry.parameters import Family, Parameter
 from coset.symmetry.structure import Structure, UnitClass, build_structure, shape_of
 
@@ -40,7 +41,7 @@ class Symmetry:
     is known beyond the group; ``pinned``: operations through which nothing was assumed to pass; ``unverified``:
     classes, or blocks of them, whose moves no output noticed, so that verification says nothing of them. ``unsaved``:
     buffers that are no part of a state dict and pass through an action unchanged. ``graph``: the network as discovery
-    saw it; empty where a symmetry was declared.
+    saw it; empty where a symmetry was declared. ``continuous``: class → Mixing, for classes that matrices may mix.
     """
 
     classes: Mapping[str, UnitClass]
@@ -51,9 +52,10 @@ class Symmetry:
     unverified: tuple[str, ...] = field(default=())
     unsaved: tuple[str, ...] = field(default=())
     graph: Graph = field(default_factory=Graph)
+    continuous: Mapping[str, Mixing] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for part in ("classes", "families", "parameters"):
+        for part in ("classes", "families", "parameters", "continuous"):
             object.__setattr__(self, part, Frozen(getattr(self, part)))
         _validate(self)
 
@@ -93,12 +95,15 @@ class Symmetry:
         permutations: Mapping[str, Tensor] | None = None,
         scales: Mapping[str, Tensor] | None = None,
         signs: Mapping[str, Tensor] | None = None,
+        matrices: Mapping[str, Tensor] | None = None,
     ) -> Element:
         """An element from its parts, checked; what is left out is neutral."""
-        return group.element(self, permutations, scales, signs)
+        return group.element(self, permutations, scales, signs, matrices)
 
     def random(self, generator: torch.Generator, *, spread: float = 0.5) -> Element:
-        """Uniform permutations and signs, log-normal scales exp(spread·N(0, 1)); restrict first to leave parts out."""
+        """Uniform permutations and signs, log-normal scales exp(spread·N(0, 1)), matrices of Haar's measure on O(n) and
+        O·diag(exp(spread·N(0, 1)))·O on GL(n); restrict first to leave parts out.
+        """
         return group.random(self, generator, spread)
 
     def compose(self, g: Element, h: Element) -> Element:
@@ -132,9 +137,18 @@ class Symmetry:
         permutations: bool = True,
         scales: bool = True,
         signs: bool = True,
+        continuous: bool = True,
     ) -> "Symmetry":
-        """The subgroup that moves only the classes in ``names`` (default: all), and of these only the parts wanted."""
-        return group.restrict(self, names, permutations=permutations, scales=scales, signs=signs)
+        """The subgroup that moves only the classes in ``names`` (default: all), and of these only the parts wanted.
+
+        Matrices permute, scale and flip: where one of these is left out, they are.
+        """
+        return group.restrict(self, names, permutations=permutations, scales=scales, signs=signs, continuous=continuous)
+
+    @cached_property
+    def monomial(self) -> "Symmetry":
+        """Permutations, scales and signs alone."""
+        return self.restrict(continuous=False) if self.continuous else self
 
     # Its size -------------------------------------------------------------------------------------------------------
 
@@ -185,6 +199,15 @@ class Symmetry:
     def scale_dimension(self) -> int:
         """The dimension of the continuous part: the independent directions of the free positive scales."""
         return scale_rank(self)
+
+    @property
+    def continuous_dimension(self) -> int:
+        """The dimension of the connected group: of scales, and of matrices beyond those that scale single units."""
+        own = 0
+        for name, mixing in self.continuous.items():
+            *outer, n = self.shape(name)
+            own += math.prod(outer) * (mixing.dimension(n) - (n if mixing.kind == "general" else 0))
+        return self.scale_dimension + own
 
     def annotated(self, **remarks: Any) -> "Symmetry":
         """The same symmetry with other ``notes``, ``pinned``, ``unverified``, ``unsaved`` or ``graph``.

@@ -15,10 +15,11 @@ from coset.symmetry.discovery.evaluation import evaluate
 from coset.symmetry.discovery.examples import called_with, longer_examples
 from coset.symmetry.discovery.exporting import export, sources_forgotten
 from coset.symmetry.discovery.influence import Standing, to_be_felt
+from coset.symmetry.discovery.linearity import linear_classes
 from coset.symmetry.discovery.remarks import not_read, read_one_by_one, reported, smaller
-from coset.symmetry.discovery.terms import leave_unread
+from coset.symmetry.discovery.terms import Atom, leave_unread
 from coset.symmetry.discovery.tracing import Tracing, trace
-from coset.symmetry.discovery.verification import generic_influence
+from coset.symmetry.discovery.verification import generic_influence, verified_mixing
 from coset.symmetry.discovery.verification import verify as verified
 from coset.symmetry.incidence import block_count
 from coset.symmetry.preserving import remember
@@ -70,7 +71,7 @@ def discover(
     program, keywords, remark = export(model, inputs, keywords)
     tracing = trace(program, movable, fixed)
     leaves = tree_leaves((inputs, keywords))
-    sym, expected = _read(tracing, movable, program, leaves) if valued else (assemble(tracing, movable)[0], None)
+    sym, atoms, expected = _read(tracing, movable, program, leaves) if valued else (*assemble(tracing, movable), None)
     buffers = tuple(name for name, _ in model.named_buffers(remove_duplicate=False) if name not in movable)
     notes = (*remark, *sym.notes, *read_one_by_one(tracing), *smaller(tracing))
     homes = {
@@ -104,13 +105,18 @@ def discover(
         raise InputError(f"{unseen} classes cannot be verified on these inputs: {'; '.join(lines[:4])}")
     sym = _with_handed_on(sym.annotated(unverified=lines), model, inputs, keywords)
     remember(sym, model)
+    if mixing := verified_mixing(sym, linear_classes(tracing, atoms), program, movable, leaves):
+        sym = replace(sym, continuous=mixing)
+        remember(sym, model)
     return sym
 
 
 def _read(
     tracing: Tracing, movable: Mapping[str, Tensor], program: torch.export.ExportedProgram, inputs: Sequence[Any]
-) -> tuple[Symmetry, set[Standing]]:
-    """The symmetry without classes of which the outputs depend on no entry; and on which classes they can depend."""
+) -> tuple[Symmetry, dict[str, Atom], set[Standing]]:
+    """The symmetry without classes of which the outputs depend on no entry, with the atom of each class; and on which
+    classes they can depend.
+    """
     sym, atoms = assemble(tracing, movable)
     felt_by = generic_influence(sym, program, movable, inputs)
     read = {part.name for part, value in felt_by.items() if value > 0}
@@ -118,12 +124,13 @@ def _read(
     read |= {name for name, item in sym.classes.items() if item.follows in read}
     unread = [name for name in sym.classes if name not in read and name in atoms]
     if not unread:
-        return sym, to_be_felt(felt_by)
+        return sym, atoms, to_be_felt(felt_by)
     remarks = not_read(sym, unread)
     for name in unread:
         leave_unread(atoms[name])
-    sym, _ = assemble(tracing, movable)
-    return sym.annotated(notes=(*remarks, *sym.notes)), to_be_felt(generic_influence(sym, program, movable, inputs))
+    sym, atoms = assemble(tracing, movable)
+    felt_by = generic_influence(sym, program, movable, inputs)
+    return sym.annotated(notes=(*remarks, *sym.notes)), atoms, to_be_felt(felt_by)
 
 
 def _with_handed_on(sym: Symmetry, model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Symmetry:

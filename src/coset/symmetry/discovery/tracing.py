@@ -54,12 +54,22 @@ from coset.symmetry.discovery.terms import Atom, atoms, fresh, resolve
 from coset.symmetry.discovery.ties import Tie, ties
 
 
+@dataclass(frozen=True)
+class Step:
+    """One operation: its name, what it was given and what it gave; tensors as their Values."""
+
+    name: str
+    args: Any
+    kwargs: Mapping[str, Any]
+    result: Any
+
+
 @dataclass
 class Tracing:
     """What came out: the book, the Value of every parameter and moving buffer that is used, and what was pinned.
 
     ``watched``: the nodes that modules give or contractions read, with their names; ``activations``: name → its Value.
-    ``contractions``: their names, and how many tensors they read.
+    ``contractions``: their names, and how many tensors they read. ``steps``: all operations, in order.
     """
 
     book: Book
@@ -70,6 +80,7 @@ class Tracing:
     watched: Mapping[Node, Sequence[str]] = field(default_factory=dict)
     activations: dict[str, Value] = field(default_factory=dict)
     contractions: Sequence[tuple[str, int]] = ()
+    steps: list[Step] = field(default_factory=list)
 
     def standing(self) -> dict[Atom, None]:
         """The atoms of all parameters."""
@@ -176,6 +187,9 @@ def _run(tracing: Tracing, module: torch.fx.GraphModule, arguments: Sequence[Any
         elif node.op == "call_function":
             tracing.constants.learn(node)
             env[node] = _call(tracing, node, env)
+            if hasattr(node.target, "_schema"):
+                args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
+                tracing.steps.append(Step(name_of_node(node), args, kwargs, env[node]))
             if node in tracing.watched and isinstance(env[node], Value) and not env[node].inert:
                 tracing.activations |= dict.fromkeys(tracing.watched[node], env[node])
         elif node.op == "output":

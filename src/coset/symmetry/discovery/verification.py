@@ -1,6 +1,7 @@
 """Numerical proof: the function of a moved network, in float64, against that of the original."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from coset.symmetry.discovery.operands import watched
 from coset.symmetry.element import Element
 from coset.symmetry.group import full_map
 from coset.symmetry.incidence import standing
+from coset.symmetry.mixing import Mixing
 from coset.symmetry.parameters import Parameter
 from coset.symmetry.symmetry import Symmetry
 
@@ -71,6 +73,37 @@ def verify(
         except (RuntimeError, IndexError):
             continue  # numbers that stand for indices, say
     return missing - _noticed_alone(sym, program, params, inputs, missing, generator) if further else missing
+
+
+def verified_mixing(
+    sym: Symmetry,
+    mixing: Mapping[str, Mixing],
+    program: torch.export.ExportedProgram,
+    params: Mapping[str, Tensor],
+    inputs: Sequence[Any],
+    *,
+    seed: int = 0,
+) -> dict[str, Mixing]:
+    """The classes that random matrices mix without a change of the outputs; all at once, or else one by one."""
+    if not mixing:
+        return {}
+    generator = torch.Generator().manual_seed(seed)
+    theta = general_position(params, sym, generator)
+    x = other_inputs(program, theta, inputs, evaluate(program, theta, inputs), generator)
+    before = evaluate(program, theta, x)
+
+    def keeps(part: Mapping[str, Mixing]) -> bool:
+        candidate = replace(sym, continuous=part)
+        g = candidate.element(matrices=candidate.random(generator).matrices)
+        try:
+            change = difference(before, evaluate(program, candidate.act(g, theta), x))
+        except (InputError, ValueError):
+            return False
+        return change <= max(TOLERANCE, 30 * _rounding(program, theta, x, generator) if change > TOLERANCE else 0.0)
+
+    if keeps(mixing):
+        return dict(mixing)
+    return {name: item for name, item in mixing.items() if keeps({name: item})}
 
 
 def generic_influence(

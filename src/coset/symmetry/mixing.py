@@ -1,0 +1,191 @@
+"""Classes that may be mixed by matrices and not only permuted: only linear maps and norms see them.
+
+The units h of such a class become A·h in every block (Godfrey et al. 2022: the intertwiner group of the identity is
+GL(n)). Writers are multiplied by A, readers by A⁻¹ from the right, which along their axis is A⁻ᵀ; behind a gain γ the
+class stands in the frame B = diag(γ)·A·diag(γ)⁻¹, and γ stays.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from coset._values import Frozen
+from coset.errors import InputError
+from coset.symmetry.incidence import appearances
+from coset.symmetry.structure import Appearance, Stretch, Structure
+
+if TYPE_CHECKING:
+    from coset.symmetry.element import Element
+    from coset.symmetry.symmetry import Symmetry
+
+KINDS = ("general", "orthogonal", "centred")
+"""GL(n); O(n), where norms see the class; O(n − 1), the rotations that leave 1 where it is, where means do, too."""
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """One appearance of a class on a parameter: ``way`` is 1 for A, −1 for A⁻ᵀ, 0 where entries stay (gains).
+
+    ``gains``: the parameters γ in whose frame it stands.
+    """
+
+    way: int
+    gains: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """A ``kind`` of matrices, one in every block of a class, and how parameters are multiplied by them.
+
+    ``places``: parameter → its appearances of the class, in order.
+    """
+
+    kind: str
+    places: Mapping[str, tuple[Mixed, ...]]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "places", Frozen(self.places))
+
+    def dimension(self, n: int) -> int:
+        """The dimension of the group of these matrices of n rows."""
+        return {"general": n * n, "orthogonal": n * (n - 1) // 2, "centred": (n - 1) * (n - 2) // 2}[self.kind]
+
+
+def random_matrices(kind: str, shape: tuple[int, ...], generator: torch.Generator, spread: float) -> Tensor:
+    """Matrices of ``shape`` (blocks…, n, n): Haar on O(n) and O(n − 1); O·diag(exp(spread·N(0, 1)))·O on GL(n)."""
+    n = shape[-1]
+
+    def normal(*sizes: int) -> Tensor:
+        return torch.randn(*shape[:-2], *sizes, generator=generator, dtype=torch.float64, device=generator.device)
+
+    def haar(size: int) -> Tensor:
+        q, r = torch.linalg.qr(normal(size, size))
+        signed: Tensor = q * r.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
+        return signed
+
+    if kind == "orthogonal":
+        return haar(n)
+    if kind == "centred":
+        basis = centred_basis(n).to(generator.device)
+        return basis @ haar(n - 1) @ basis.T + torch.full((n, n), 1 / n, dtype=torch.float64, device=generator.device)
+    return haar(n) * torch.exp(spread * normal(n))[..., None, :] @ haar(n)
+
+
+def centred_basis(n: int) -> Tensor:
+    """An orthonormal basis of the vectors that sum to 0, (n, n − 1): the Helmert contrasts."""
+    rows = torch.arange(1, n, dtype=torch.float64)
+    basis = torch.tril(torch.ones(n - 1, n, dtype=torch.float64))
+    basis[torch.arange(n - 1), torch.arange(1, n)] = -rows
+    return (basis / (rows * (rows + 1)).sqrt()[:, None]).T
+
+
+def check_matrices(sym: "Symmetry", g: "Element") -> None:
+    """Raise unless matrices are those of classes that mix, of the right shapes and kinds; absent ones are 1."""
+    for name, matrix in g.matrices.items():
+        if name not in sym.continuous:
+            known = ", ".join(sym.continuous) or "none"
+            raise InputError(f"the matrix of '{name}' is not free in this symmetry; classes that mix: {known}")
+        wanted = (*sym.shape(name), sym.shape(name)[-1])
+        if tuple(matrix.shape) != wanted or not matrix.is_floating_point():
+            raise InputError(f"the matrix of '{name}' has shape {tuple(matrix.shape)}; expected {wanted}, real")
+        kind = sym.continuous[name].kind
+        wide = matrix.detach().double()
+        one = torch.eye(wanted[-1], dtype=torch.float64, device=matrix.device)
+        # Products and inverses of such matrices in single precision are still members.
+        bound = 1e-4 if matrix.dtype != torch.float64 else 1e-8
+        if kind != "general" and not bool(((wide.mT @ wide - one).abs() < bound * wanted[-1]).all()):
+            raise InputError(f"the matrix of '{name}' is not orthogonal")
+        if kind == "centred" and not bool(((wide.sum(-1) - 1).abs() < bound * wanted[-1]).all()):
+            raise InputError(f"the matrix of '{name}' does not leave the mean of the units where it is")
+        if not bool(torch.isfinite(wide).all()) or bool((torch.linalg.svdvals(wide)[..., -1] <= 0).any()):
+            raise InputError(f"the matrix of '{name}' is singular or not finite")
+
+
+def mixed(sym: "Symmetry", matrices: Mapping[str, Tensor], params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Parameters multiplied by the matrices of every class; tensors that were one stay one."""
+    result = dict(params)
+    for name, matrix in matrices.items():
+        done: dict[tuple[object, ...], Tensor] = {}
+        for parameter, places in sym.continuous[name].places.items():
+            if parameter not in result:
+                continue
+            key = (id(result[parameter]), places, id(sym.structures[parameter]))
+            if key not in done:
+                done[key] = _through(sym, name, parameter, places, matrix, result)
+            result[parameter] = done[key]
+    return result
+
+
+def _through(
+    sym: "Symmetry",
+    name: str,
+    parameter: str,
+    places: tuple[Mixed, ...],
+    matrix: Tensor,
+    params: Mapping[str, Tensor],
+) -> Tensor:
+    tensor = params[parameter]
+    found = [(stretch, item) for stretch, item in appearances(sym, parameter) if item.name == name]
+    blocks = matrix.reshape(-1, *matrix.shape[-2:]).to(tensor.device)
+    for (stretch, item), place in zip(found, places, strict=True):
+        if place.way:
+            own = blocks if place.way > 0 else torch.linalg.inv(blocks).mT
+            for gain in place.gains:
+                along = _gain(sym, name, gain, params).to(own)
+                # B = γAγ⁻¹ and B⁻ᵀ = γ⁻¹A⁻ᵀγ
+                left, right = (along, 1 / along) if place.way > 0 else (1 / along, along)
+                own = left[..., :, None] * own * right[..., None, :]
+            lead = tensor.ndim - len(sym.parameters[parameter].shape)
+            tensor = _multiplied(tensor, lead, sym.structures[parameter], stretch, item, own)
+    return tensor
+
+
+def _gain(sym: "Symmetry", name: str, gain: str, params: Mapping[str, Tensor]) -> Tensor:
+    """The values of a gain at the units of a class, (blocks, n)."""
+    if gain not in params:
+        raise InputError(f"'{gain}' is not among the parameters given; the units of '{name}' are mixed in its frame")
+    tensor = params[gain].detach()
+    if tuple(tensor.shape) != sym.parameters[gain].shape:
+        raise InputError(f"'{gain}' has shape {tuple(tensor.shape)}: matrices act on single networks, not on stacks")
+    if bool((tensor == 0).any()):
+        raise InputError(f"'{gain}' has entries that are 0: the units of '{name}' cannot be mixed behind it")
+    (item,) = (item for _, item in appearances(sym, gain) if item.name == name)
+    flat, n = tensor.reshape(-1), sym.shape(name)[-1]
+    values = flat.new_empty(math.prod(sym.shape(name)))
+    values[item.unit.to(flat.device)] = flat
+    return values.reshape(-1, n)
+
+
+def _multiplied(
+    tensor: Tensor, lead: int, structure: Structure, stretch: Stretch, item: Appearance, blocks: Tensor
+) -> Tensor:
+    """The tensor with the units of each block replaced by their combinations; ``blocks``: (B, n, n).
+
+    ``lead``: how many axes of samples stand in front.
+    """
+    whole = tensor.reshape(*tensor.shape[:lead], *structure.sizes)
+    dims = tuple(lead + dim for dim in stretch.dims)
+    front = tuple(range(len(dims)))
+    moved = whole.movedim(dims, front)
+    rows = moved.reshape(stretch.size, -1)
+    order = item.unit.argsort(stable=True)
+    order = order[item.unit[order] >= 0].to(rows.device)
+    old = rows[order].reshape(blocks.shape[0], blocks.shape[1], -1)
+    new = blocks.to(rows.dtype) @ old
+    result = rows.index_copy(0, order, new.reshape(len(order), -1))
+    return result.reshape(moved.shape).movedim(front, dims).reshape(tensor.shape)
+
+
+def conjugated(sym: "Symmetry", source: Tensor, factor: Tensor, name: str, matrix: Tensor) -> Tensor:
+    """G·M·G⁻¹ for the monomial G of a class: new unit i is old unit source[i], times factor[source[i]]; both (N,)."""
+    n = sym.shape(name)[-1]
+    old = matrix.reshape(-1, n, n)
+    source, factor = source.to(matrix.device), factor.to(matrix)
+    units = source.reshape(-1, n)
+    picked = old[units[:, 0] // n][torch.arange(len(units))[:, None, None], units[:, :, None] % n, units[:, None] % n]
+    d = factor[units]
+    return (d[:, :, None] * picked / d[:, None]).reshape(matrix.shape)
