@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from coset.symmetry.discovery.relations import Value
 from coset.symmetry.discovery.stacks import Segments, Stack
-from coset.symmetry.discovery.terms import Atom, atoms, resolve
+from coset.symmetry.discovery.terms import Atom, Plus, atoms, resolve
 from coset.symmetry.discovery.tracing import Step, Tracing
 from coset.symmetry.mixing import KINDS, Mixed, Mixing
 
@@ -49,8 +49,8 @@ Frames = dict[Atom, list[_Frame]]
 
 
 def linear_classes(tracing: Tracing, classes: Mapping[str, Atom]) -> dict[str, Mixing]:
-    """The classes that may be mixed, and how."""
-    reader = _Reader(tracing, {atom: name for name, atom in classes.items() if atom.size > 1})
+    """The classes that may be mixed, and how; what tells units apart (an output that they are) does not let them mix."""
+    reader = _Reader(tracing, {atom: name for name, atom in classes.items() if atom.pinned is None and atom.size > 1})
     for step in tracing.steps:
         reader.read(step)
     found = {}
@@ -170,21 +170,21 @@ class _Reader:
         given = list(_values(step.args, step.kwargs))
         results = list(_values(step.result))
         name = step.name.removesuffix("_")
-        if not any(self._counted(value) for value in (*given, *results)):
+        if name in _ASKING or not any(self._counted(value) for value in (*given, *results)):
             return
         for value in given:
             if id(value) in self.squares and name not in _REDUCTIONS:
                 self._lose(*self.squares[id(value)])
+        if name in _REARRANGING and all(id(value) in self.frames for value in results):
+            return  # a part that was taken out of several is what it was
         rule = _RULES.get(name)
-        if rule is None or not all(isinstance(item, Value) for item in tree_leaves(step.result) if item is not None):
-            self._lose(*(atom for value in (*given, *results) for atom in self._counted(value)))
-            return
-        if not rule(self, step, given, results):
+        if rule is None or not rule(self, step, given, results):
             self._lose(*(atom for value in (*given, *results) for atom in self._counted(value)))
 
     def rearranged(self, step: Step, given: Sequence[Value], results: Sequence[Value]) -> bool:
         """The same entries in other places: parts in order have the frames of the whole, and the other way round."""
         before: Frames = {}
+        given = given[:1] if step.name == "expand_as" else given
         for value in given:
             for atom, frames in self._of(value).items():
                 before.setdefault(atom, []).extend(frames)
@@ -218,6 +218,31 @@ class _Reader:
             self._give(value, own)
         return True
 
+    def sliced(self, step: Step, given: Sequence[Value], results: Sequence[Value]) -> bool:
+        """Some of the segments of a concatenation; or a part of a dimension without classes."""
+        x, (result,) = given[0], results
+        dim = step.args[1] % x.ndim if len(step.args) > 1 else 0
+        term = resolve(x.dims[dim])
+        if self._counted(x) == self._counted(result) or not isinstance(term, Plus):
+            return self.rearranged(step, given, results)
+        start = step.args[2] if len(step.args) > 2 and step.args[2] is not None else 0
+        start += x.shape[dim] * (start < 0)
+        frames = self._others(x, range(dim, x.ndim))
+        known, at = self._at(x, dim), 0
+        taken: dict[Atom, int] = {}
+        for segment in term.segments:
+            for atom in atoms(segment):
+                if atom in self.names:
+                    number = taken.get(atom, 0)
+                    taken[atom] = number + 1
+                    if start <= at < start + result.shape[dim]:
+                        frames.setdefault(atom, []).extend(known.get(atom, [])[number : number + 1])
+            at += segment.size
+        for atom, items in self._others(x, range(dim + 1)).items():
+            frames.setdefault(atom, []).extend(items)
+        self._give(result, frames)
+        return True
+
     def added(self, step: Step, given: Sequence[Value], results: Sequence[Value]) -> bool:
         if len(given) == 1:
             # A number beside it is a constant along all units.
@@ -238,7 +263,7 @@ class _Reader:
         frames: Frames = {}
         inverse = step.name.endswith("div")
         for atom in self._counted(results[0]):
-            here = [value for value in (one, two) if atom in self._counted(value) and not self._is_flat(value, atom)]
+            here = [value for value in (one, two) if self._varies(value, atom, results[0])]
             if len(here) == 1 and not (inverse and here[0] is two):
                 frames[atom] = self._of(here[0]).get(atom, [])
             elif len(here) == 2 and not inverse:
@@ -258,8 +283,12 @@ class _Reader:
         self.anchors.setdefault(atom, frame.place)
         return _Frame(frame.place, (*frame.gains, self.gains[id(gain)]))
 
-    def _is_flat(self, value: Value, atom: Atom) -> bool:
-        return atom in self.flat.get(id(value), ())
+    def _varies(self, value: Value, atom: Atom, result: Value) -> bool:
+        """Whether entries of a factor differ along the units of a class, as it stands in the product."""
+        if atom in self.flat.get(id(value), ()):
+            return False
+        dims = [dim - result.ndim for dim in range(result.ndim) if atom in self._along(result, dim)]
+        return any(-dim <= value.ndim and value.shape[dim] > 1 for dim in dims)
 
     def _is_gain(self, value: Value, atom: Atom) -> bool:
         """Whether a tensor is a parameter along the units of a class and nothing else, and moves with no matrix yet."""
@@ -447,6 +476,9 @@ def _values(*parts: Any) -> Iterator[Value]:
             yield from item.parts
 
 
+_ASKING = frozenset({"_assert_tensor_metadata", "sym_size", "sym_stride", "sym_numel"})
+"""Operations that look at no entry."""
+
 _REDUCTIONS = frozenset({"sum", "mean"})
 
 _REARRANGING = frozenset(
@@ -460,6 +492,7 @@ _Rule = Callable[[_Reader, Step, Sequence[Value], Sequence[Value]], bool]
 
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(_REARRANGING, _Reader.rearranged),
+    **dict.fromkeys(("slice", "narrow"), _Reader.sliced),
     **dict.fromkeys(("add", "sub"), _Reader.added),
     **dict.fromkeys(("mul", "div"), _Reader.multiplied),
     **dict.fromkeys(("pow", "square"), _Reader.squared),
