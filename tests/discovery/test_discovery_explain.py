@@ -43,36 +43,37 @@ def test_a_wrong_rule_is_named_with_its_operations(monkeypatch):
         coset.discover(model, torch.randn(2, 3))
 
 
-def test_general_linear_maps_are_told_and_true():
+def test_general_linear_maps_are_found_and_true():
     """Two linear maps in a row: W₁ → A W₁, b₁ → A b₁, W₂ → W₂ A⁻¹ for any invertible A."""
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double()
     sym = coset.discover(model, torch.randn(2, 3, dtype=torch.float64))
-    assert sym.notes == (
-        "the units of 'u0' are only written and read by linear maps: all of GL(4) acts on them, of which permutations, "
-        "scales and signs are used",
-    )
+    assert {name: item.kind for name, item in sym.continuous.items()} == {"u0": "general"}
     a = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     theta = dict(model.state_dict())
     moved = {**theta, "0.weight": a @ theta["0.weight"], "0.bias": a @ theta["0.bias"]}
     moved["1.weight"] = theta["1.weight"] @ torch.linalg.inv(a)
+    found = sym.act(sym.element(matrices={"u0": a}), theta)
+    for name, tensor in moved.items():
+        torch.testing.assert_close(found[name], tensor)
     x = torch.randn(5, 3, dtype=torch.float64)
     torch.testing.assert_close(torch.func.functional_call(model, moved, (x,)), model(x))
 
 
 def test_heads_have_two_general_linear_groups_each():
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
-    notes = coset.discover(layer, torch.randn(2, 5, 8)).notes
-    assert [note.partition(" are only")[0] for note in notes] == [
-        "the units of 'self_attn.inside' in every unit of 'self_attn.blocks'",
-        "the units of 'self_attn.inside.2' in every unit of 'self_attn.blocks'",
-    ]
-    assert all("GL(4)" in note for note in notes)
+    sym = coset.discover(layer, torch.randn(2, 5, 8))
+    assert {name: (item.kind, sym.shape(name)) for name, item in sym.continuous.items()} == {
+        "self_attn.inside": ("general", (2, 4)),
+        "self_attn.inside.2": ("general", (2, 4)),
+    }
 
 
-def test_what_is_not_linear_is_not_told_as_general_linear():
-    for activation in (nn.ReLU(), nn.BatchNorm1d(4), nn.LayerNorm(4)):
+def test_what_is_not_linear_is_not_mixed_by_all_matrices():
+    for activation, kind in ((nn.ReLU(), None), (nn.BatchNorm1d(4), None), (nn.LayerNorm(4), "centred")):
         model = nn.Sequential(nn.Linear(3, 4, bias=False), activation, nn.Linear(4, 2)).eval()
-        assert coset.discover(model, torch.randn(2, 3)).notes == ()
+        sym = coset.discover(model, torch.randn(2, 3))
+        assert [item.kind for item in sym.continuous.values()] == ([kind] if kind else [])
+        assert sym.notes == ()
 
 
 def test_shifts_before_a_batch_norm_are_told():

@@ -26,13 +26,20 @@ def render(sym: "Symmetry") -> str:
         f"finite part: log|G| = {sym.log_order:,.1f} (about 10^{digits:,.0f} elements); "
         f"free positive scales: {sym.scale_dimension:,}",
     ]
+    if sym.continuous:
+        lines[-1] += f"; with matrices a group of dimension {sym.continuous_dimension:,}"
     if not sym.classes:
         return "\n".join([*lines, "no class of interchangeable units: the group is trivial", *sym.notes])
-    header = ("class", "size", "permutations", "scales", "signs", "carried by")
-    lines += ["", text_table(header, [_row(sym, name) for name in sym.classes])]
+    header = ["class", "size", "permutations", "scales", "signs", "carried by"]
+    rows = [list(_row(sym, name)) for name in sym.classes]
+    if sym.continuous:
+        header.insert(5, "mixed by")
+        for name, row in zip(sym.classes, rows, strict=True):
+            row.insert(5, sym.continuous[name].named(sym.classes[name].size) if name in sym.continuous else "–")
+    lines += ["", text_table(header, rows)]
     if sym.families:
-        rows = [_family_row(sym, key) for key in list(sym.families)[:_FAMILIES_SHOWN]]
-        lines += ["", text_table(("scales of", "free", "carried with powers of scale (and ± of sign) by"), rows)]
+        shown = [_family_row(sym, key) for key in list(sym.families)[:_FAMILIES_SHOWN]]
+        lines += ["", text_table(("scales of", "free", "carried with powers of scale (and ± of sign) by"), shown)]
         if len(sym.families) > _FAMILIES_SHOWN:
             lines.append(
                 f"and {len(sym.families) - _FAMILIES_SHOWN} more; explain(name) tells what a parameter carries"

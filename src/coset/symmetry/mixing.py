@@ -50,6 +50,10 @@ class Mixing:
     def __post_init__(self) -> None:
         object.__setattr__(self, "places", Frozen(self.places))
 
+    def named(self, n: int) -> str:
+        """The name of the group of these matrices of n rows."""
+        return {"general": f"GL({n})", "orthogonal": f"O({n})", "centred": f"O({n - 1})"}[self.kind]
+
     def dimension(self, n: int) -> int:
         """The dimension of the group of these matrices of n rows."""
         return {"general": n * n, "orthogonal": n * (n - 1) // 2, "centred": (n - 1) * (n - 2) // 2}[self.kind]

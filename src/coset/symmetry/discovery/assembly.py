@@ -12,7 +12,7 @@ from coset.symmetry.discovery.crossing import doubled, followed_places, misplace
 from coset.symmetry.discovery.families import Gauge, gauges
 from coset.symmetry.discovery.nesting import Nest, companions, inside_out, nest, outside_in
 from coset.symmetry.discovery.relations import Value
-from coset.symmetry.discovery.remarks import remarks
+from coset.symmetry.discovery.remarks import shifts
 from coset.symmetry.discovery.terms import Atom, Plus, Term, Times, Woven, atoms, parts_of, resolve
 from coset.symmetry.discovery.ties import ties
 from coset.symmetry.discovery.tracing import Tracing
@@ -84,7 +84,6 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> tuple[Symmetry,
     seen = _seen(tracing, names, carried, nested, charges, free, classes)
     graph = Graph(contractions=contractions, nodes=classes).with_tensors(seen)
     sym = Symmetry(classes, families, parameters, graph=graph)
-    by_class = {names.classes[atom]: places for atom, places in passed.items() if atom in names.classes}
     shared = tuple(
         f"the units of '{names.classes[atom]}' lie in blocks of '{parent or names.classes[other]}' and of "
         f"'{names.classes[other]}' at once: they permute and scale alike in all of the latter"
@@ -92,7 +91,7 @@ def assemble(tracing: Tracing, movable: Mapping[str, Tensor]) -> tuple[Symmetry,
         if atom in names.classes and other in names.classes
         for parent in (sym.classes[names.classes[atom]].parent,)
     )
-    notes = (*remarks(sym, by_class, movable), *shared)
+    notes = (*shifts(sym, movable), *shared)
     return sym.annotated(notes=notes), {name: atom for atom, name in names.classes.items()}
 
 

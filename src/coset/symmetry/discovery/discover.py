@@ -82,7 +82,9 @@ def discover(
     layers, ends = connected(program.graph, called_modules(program.graph), homes)
     graph = replace(sym.graph, layers=layers, ends=ends)
     sym = sym.annotated(pinned=reported(tracing), notes=notes, unsaved=buffers, graph=graph)
+    mixing = linear_classes(tracing, atoms)
     if not verify:
+        sym = replace(sym, continuous=mixing)
         return _with_handed_on(sym, model, inputs, keywords) if valued else sym
     astray: set[str] = set()
     missing = verified(sym, program, movable, leaves, expected=expected, astray=astray)
@@ -105,7 +107,7 @@ def discover(
         raise InputError(f"{unseen} classes cannot be verified on these inputs: {'; '.join(lines[:4])}")
     sym = _with_handed_on(sym.annotated(unverified=lines), model, inputs, keywords)
     remember(sym, model)
-    if mixing := verified_mixing(sym, linear_classes(tracing, atoms), program, movable, leaves):
+    if mixing := verified_mixing(sym, mixing, program, movable, leaves):
         sym = replace(sym, continuous=mixing)
         remember(sym, model)
     return sym

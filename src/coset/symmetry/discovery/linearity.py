@@ -49,7 +49,7 @@ Frames = dict[Atom, list[_Frame]]
 
 
 def linear_classes(tracing: Tracing, classes: Mapping[str, Atom]) -> dict[str, Mixing]:
-    """The classes that may be mixed, and how; what tells units apart (an output that they are) does not let them mix."""
+    """The classes that may be mixed, and how: none of those whose units something tells apart."""
     reader = _Reader(tracing, {atom: name for name, atom in classes.items() if atom.pinned is None and atom.size > 1})
     for step in tracing.steps:
         reader.read(step)
@@ -451,7 +451,9 @@ class _Reader:
         anchor = self.anchors.get(atom)
         if atom in self.lost or (anchor is not None and atom in self.both_ways):
             return None
-        against = anchor is not None and anchor.root()[1]
+        first = (frame.place for value in self.tracing.parameters.values() for frame in self._of(value).get(atom, []))
+        # Without gains, either way is right: what writes the units, which stands first, is multiplied by A.
+        against = (anchor or next(first, _Place())).root()[1]
         places: dict[str, tuple[Mixed, ...]] = {}
         roots: set[int] = set()
         for name, value in self.tracing.parameters.items():

@@ -10,75 +10,9 @@ from coset.symmetry.discovery.tracing import Tracing
 from coset.symmetry.incidence import positions_of
 from coset.symmetry.symmetry import Symmetry
 
-# Operations through which any invertible map of the units passes from those who write them to those who read them.
-_LINEAR = frozenset(
-    [
-        "linear",
-        "matmul",
-        "mm",
-        "bmm",
-        "addmm",
-        "baddbmm",
-        "einsum",
-        "conv1d",
-        "conv2d",
-        "conv3d",
-        "add",
-        "sub",
-        "embedding",
-        "scaled_dot_product_attention",
-        "view",
-        "reshape",
-        "flatten",
-        "unflatten",
-        "_unsafe_view",
-        "permute",
-        "transpose",
-        "t",
-        "contiguous",
-        "clone",
-        "dropout",
-        "to",
-        "_to_copy",
-        "chunk",
-        "split",
-        "split_with_sizes",
-        "unbind",
-        "select",
-        "slice",
-        "cat",
-        "expand",
-        "unsqueeze",
-        "squeeze",
-        "repeat_interleave",
-    ]
-)
 
-
-def remarks(sym: Symmetry, passed: Mapping[str, Mapping[str, None]], movable: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """Continuous symmetries beyond the group: general linear maps of units, shifts of biases before a batch norm.
-
-    ``passed``: for each class the operations it goes through.
-    """
-    return (*_general_linear(sym, passed), *_shifts(sym, movable))
-
-
-def _general_linear(sym: Symmetry, passed: Mapping[str, Mapping[str, None]]) -> list[str]:
-    found = []
-    for name, item in sym.classes.items():
-        family = sym.families.get(name)
-        operations = {place.partition(" ")[0] for place in passed.get(name, {})}
-        if family is None or not (family.scales and family.signs and item.permutes) or not operations <= _LINEAR:
-            continue
-        where = f" in every unit of '{item.parent}'" if item.parent else ""
-        found.append(
-            f"the units of '{name}'{where} are only written and read by linear maps: all of GL({item.size}) acts on "
-            f"them, of which permutations, scales and signs are used"
-        )
-    return found
-
-
-def _shifts(sym: Symmetry, movable: Mapping[str, Tensor]) -> list[str]:
+def shifts(sym: Symmetry, movable: Mapping[str, Tensor]) -> list[str]:
+    """Symmetries beyond the group: shifts of biases before a batch norm."""
     carried: dict[str, dict[str, int]] = {key: {} for key in sym.families}
     for name, parameter in sym.parameters.items():
         for unit in (unit for axis in parameter.axes for unit in units_of(axis)):
