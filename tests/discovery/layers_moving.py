@@ -30,7 +30,7 @@ def assert_layers_move(model, sym, x):
     first: dict[int, str] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         theta[name] = theta[first.setdefault(id(tensor), name)]
-    g = sym.random(generator)
+    g = sym.monomial.random(generator)
     before, after = (outputs_of_modules(model, params, x) for params in (theta, sym.act(g, theta)))
     known = [name for name in before if any(key.partition("#")[0] == name for key in sym.graph.activations)]
     sizes = {name: item.size for name, item in sym.classes.items()}

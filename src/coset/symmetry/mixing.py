@@ -164,24 +164,41 @@ def _gain(sym: "Symmetry", name: str, gain: str, params: Mapping[str, Tensor]) -
     return values.reshape(-1, n)
 
 
-def _multiplied(
-    tensor: Tensor, lead: int, structure: Structure, stretch: Stretch, item: Appearance, blocks: Tensor
-) -> Tensor:
-    """The tensor with the units of each block replaced by their combinations; ``blocks``: (B, n, n).
+def units_of_parameter(sym: "Symmetry", name: str, parameter: str, tensor: Tensor) -> list[tuple[Mixed, Tensor]]:
+    """How each appearance of a class on a parameter is mixed, and its entries there: (blocks, n, all else)."""
+    shape, places = sym.shape(name), sym.continuous[name].places[parameter]
+    found = [(stretch, item) for stretch, item in appearances(sym, parameter) if item.name == name]
+    result = []
+    for (stretch, item), place in zip(found, places, strict=True):
+        rows, order, _ = _rows(tensor, 0, sym.structures[parameter], stretch, item)
+        result.append((place, rows[order].reshape(math.prod(shape[:-1]), shape[-1], -1)))
+    return result
+
+
+def _rows(
+    tensor: Tensor, lead: int, structure: Structure, stretch: Stretch, item: Appearance
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Positions along a stretch in rows; the rows of a class, unit by unit; and the tensor with these axes in front.
 
     ``lead``: how many axes of samples stand in front.
     """
     whole = tensor.reshape(*tensor.shape[:lead], *structure.sizes)
-    dims = tuple(lead + dim for dim in stretch.dims)
-    front = tuple(range(len(dims)))
-    moved = whole.movedim(dims, front)
-    rows = moved.reshape(stretch.size, -1)
+    moved = whole.movedim(tuple(lead + dim for dim in stretch.dims), tuple(range(len(stretch.dims))))
     order = item.unit.argsort(stable=True)
-    order = order[item.unit[order] >= 0].to(rows.device)
+    order = order[item.unit[order] >= 0].to(tensor.device)
+    return moved.reshape(stretch.size, -1), order, moved
+
+
+def _multiplied(
+    tensor: Tensor, lead: int, structure: Structure, stretch: Stretch, item: Appearance, blocks: Tensor
+) -> Tensor:
+    """The tensor with the units of each block replaced by their combinations; ``blocks``: (B, n, n)."""
+    rows, order, moved = _rows(tensor, lead, structure, stretch, item)
     old = rows[order].reshape(blocks.shape[0], blocks.shape[1], -1)
     new = blocks.to(rows.dtype) @ old
-    result = rows.index_copy(0, order, new.reshape(len(order), -1))
-    return result.reshape(moved.shape).movedim(front, dims).reshape(tensor.shape)
+    result = rows.index_copy(0, order, new.reshape(len(order), -1)).reshape(moved.shape)
+    back = tuple(lead + dim for dim in stretch.dims)
+    return result.movedim(tuple(range(len(stretch.dims))), back).reshape(tensor.shape)
 
 
 def conjugated(sym: "Symmetry", source: Tensor, factor: Tensor, name: str, matrix: Tensor) -> Tensor:

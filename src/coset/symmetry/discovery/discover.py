@@ -82,7 +82,7 @@ def discover(
     layers, ends = connected(program.graph, called_modules(program.graph), homes)
     graph = replace(sym.graph, layers=layers, ends=ends)
     sym = sym.annotated(pinned=reported(tracing), notes=notes, unsaved=buffers, graph=graph)
-    mixing = linear_classes(tracing, atoms)
+    mixing = linear_classes(tracing, atoms, movable)
     if not verify:
         sym = replace(sym, continuous=mixing)
         return _with_handed_on(sym, model, inputs, keywords) if valued else sym

@@ -6,9 +6,10 @@ a class gets a frame: A on what is written, A⁻ᵀ on what it is contracted wit
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from coset.symmetry.discovery.relations import Value
@@ -48,8 +49,11 @@ Frames = dict[Atom, list[_Frame]]
 """For each class on a tensor, its frames, one for every appearance along the dimensions in order."""
 
 
-def linear_classes(tracing: Tracing, classes: Mapping[str, Atom]) -> dict[str, Mixing]:
-    """The classes that may be mixed, and how: none of those whose units something tells apart."""
+def linear_classes(tracing: Tracing, classes: Mapping[str, Atom], movable: Mapping[str, Tensor]) -> dict[str, Mixing]:
+    """The classes that may be mixed, and how: none of those whose units something tells apart.
+
+    ``movable``: all parameters; one tensor under several names is read under one of them.
+    """
     reader = _Reader(tracing, {atom: name for name, atom in classes.items() if atom.pinned is None and atom.size > 1})
     for step in tracing.steps:
         reader.read(step)
@@ -57,7 +61,9 @@ def linear_classes(tracing: Tracing, classes: Mapping[str, Atom]) -> dict[str, M
     for atom, name in reader.names.items():
         mixing = reader.mixing(atom)
         if mixing is not None:
-            found[name] = mixing
+            same = {id(movable[key]): places for key, places in mixing.places.items()}
+            places = {key: same[id(tensor)] for key, tensor in movable.items() if id(tensor) in same}
+            found[name] = replace(mixing, places=places)
     return found
 
 

@@ -77,6 +77,9 @@ def _is_floating(item: object) -> bool:
 
 def _source(node: Node) -> Node:
     """The node whose values these are."""
-    while node.op == "call_function" and _name(node) in _SAME and isinstance(node.args[0], Node):
-        node = node.args[0]
+    while node.op == "call_function" and _name(node) in _SAME:
+        before = node.args[0]
+        if not isinstance(before, Node) or not _is_floating(before):
+            break
+        node = before
     return node
