@@ -8,7 +8,7 @@ from typing import Any, Generic
 
 import torch
 
-from coset._checks import check_count, check_seed
+from coset._checks import check_choice, check_count, check_seed
 from coset._magnitudes import unscaled
 from coset._show.progress import Ticker, progress
 from coset._values import Frozen
@@ -90,8 +90,7 @@ def align_many(
     most so many times through all networks.
     """
     networks = list(networks)
-    if method not in STRATEGIES:
-        raise InputError(f"method is {method!r}; expected one of {', '.join(STRATEGIES)}")
+    check_choice("method", method, STRATEGIES)
     if len(networks) < 2:
         raise InputError(f"{len(networks)} networks are given; expected two or more to align")
     check_count("rounds", rounds)

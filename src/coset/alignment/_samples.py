@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from coset._checks import check_count, check_seed
+from coset._checks import check_choice, check_count, check_seed
 from coset._magnitudes import unscaled
 from coset._show.progress import Ticker, progress
 from coset._values import Frozen
@@ -25,7 +25,6 @@ from coset.callbacks import check_callback
 from coset.distribution import Samples, act_each, normalize_scales
 from coset.distribution.contract import require
 from coset.distribution.rescaling import common_exponent, rescaled
-from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
 
 Params = Mapping[str, Tensor]
@@ -89,8 +88,7 @@ def align_samples(
     ``callback`` is told of every pass through the draws and may stop after it.
     """
     require(samples, Samples, "samples", "Samples")
-    if gauge not in GAUGES:
-        raise InputError(f"gauge is {gauge!r}; expected one of {', '.join(GAUGES)}")
+    check_choice("gauge", gauge, GAUGES)
     check_count("rounds", rounds, 0)
     check_seed(seed)
     check_callback(callback)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coset._checks import is_number
+from coset._checks import check_choice, is_number
 from coset._magnitudes import exponent, scaled, unscaled
 from coset.alignment._result import Network, T, points
 from coset.distribution import Delta, Gaussian, LowRank, MeanField
@@ -45,8 +45,7 @@ def average(
     buffers: Collection[str] = (),
 ) -> T:
     """The average of the ``kind`` named in ``AVERAGES``; ``buffers`` are not trained and averaged linearly."""
-    if not isinstance(kind, str) or kind not in AVERAGES:
-        raise InputError(f"average is {kind!r}; expected one of {', '.join(AVERAGES)}")
+    check_choice("average", kind, AVERAGES)
     _check(networks)
     shares = normalized_weights(weights, len(networks))
     ties = tied_names(*(points(network) for network in networks))

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coset._checks import check_choice
 from coset.cli.examples import Choice, load_examples
 from coset.cli.networks import Networks, Source, method_options, moved_units, read_networks
-from coset.cli.options import check_choice
 from coset.errors import InputError
 
 if TYPE_CHECKING:

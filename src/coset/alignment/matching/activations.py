@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from coset._batches import BATCH_SIZE, Inputs, count_batches, input_batches
+from coset._checks import check_choice
 from coset._show.progress import Ticker, progress
 from coset.alignment._agreement import agreement
 from coset.alignment._result import Alignment, Callback, Step, T, carried, points
@@ -72,8 +73,7 @@ def match_activations(
     matching on the weights.
     """
     check_pair(sym, reference, other)
-    if statistic not in STATISTICS:
-        raise InputError(f"statistic is {statistic!r}; expected one of {', '.join(STATISTICS)}")
+    check_choice("statistic", statistic, STATISTICS)
     if not any(sym.classes[name].size > 1 for name in sym.permuting):
         raise InputError("no units of this symmetry permute; there is nothing to match")
     networks = (points(reference), points(other))

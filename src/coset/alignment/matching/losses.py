@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from coset._checks import check_choice
 from coset._magnitudes import exponent, scaled
 from coset._values import memory_of
 from coset.errors import InputError
@@ -63,9 +64,7 @@ def objective_of(objective: str | Loss, setting: Setting) -> Objective:
     if callable(objective):
         given = objective
         return Objective("given", lambda a, b, batch, generator: given(a, b, batch), given, needs_data=False)
-    if objective not in OBJECTIVES:
-        raise InputError(f"objective is {objective!r}; expected one of {', '.join(OBJECTIVES)}, or a function")
-    return OBJECTIVES[objective](setting)
+    return OBJECTIVES[check_choice("objective", objective, OBJECTIVES, otherwise=", or a function")](setting)
 
 
 # Between parameters -------------------------------------------------------------------------------------------------
@@ -159,9 +158,7 @@ def _task(name: str, setting: Setting) -> Callable[[Params, Batch | None], Tenso
 
 def _named(criterion: str) -> Criterion:
     """A loss of ``coset.train`` as a mean over a batch."""
-    if criterion not in LOSSES:
-        raise InputError(f"criterion is {criterion!r}; expected one of {', '.join(LOSSES)}, or a function")
-    loss = LOSSES[criterion]
+    loss = LOSSES[check_choice("criterion", criterion, LOSSES, otherwise=", or a function")]
     return lambda outputs, targets: loss.mean(outputs, loss.fit_targets(targets, outputs, "targets"), 0.0)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coset._checks import check_choice
 from coset._magnitudes import equivariant
 from coset.alignment._result import Weights, deviations, points
 from coset.distribution import Delta, MeanField
@@ -71,8 +72,7 @@ def build_terms(
 
     In no narrower type than float32, and all in float64 where products in float32 would over- or underflow.
     """
-    if divergence not in DIVERGENCES:
-        raise InputError(f"divergence is {divergence!r}; expected one of {', '.join(DIVERGENCES)}")
+    check_choice("divergence", divergence, DIVERGENCES)
     m0, m1 = points(reference), points(other)
     s0, s1 = deviations(reference), deviations(other)
     names = matched_names(sym, [m0, m1], buffers, deviations=[s0, s1])

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 
-from coset._checks import check_count
+from coset._checks import check_choice, check_count
 from coset._magnitudes import unscaled
 from coset._show.progress import progress
 from coset.alignment._agreement import agreement
@@ -20,7 +20,6 @@ from coset.alignment.matching.relaxation import relax as relax_all
 from coset.alignment.matching.scale_fit import fit_scales
 from coset.alignment.matching.scores import Scoring
 from coset.distribution import normalize_scales
-from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
 
 GAUGES = ("given", "normalized")
@@ -56,8 +55,7 @@ def match_weights(
     infinite then. A Gaussian or LowRank is matched by its means and marginal
     deviations, and its covariance carried along.
     """
-    if gauge not in GAUGES:
-        raise InputError(f"gauge is {gauge!r}; expected one of {', '.join(GAUGES)}")
+    check_choice("gauge", gauge, GAUGES)
     check_count("restarts", restarts, 0)
     if start is not None:
         check_start(sym, start)

@@ -8,6 +8,7 @@ from typing import Any, Generic, cast
 from torch import Tensor, nn
 
 from coset._batches import Inputs
+from coset._checks import check_choice
 from coset.alignment import averages
 from coset.alignment._align import METHODS
 from coset.alignment._align import align as align_pair
@@ -91,12 +92,8 @@ def merge(
         found = "one network" if isinstance(networks, Mapping) else f"{len(networks)} networks"
         raise InputError(f"networks holds {found}; expected two or more to merge")
     shares = averages.normalized_weights(weights, len(networks))
-    if not isinstance(average, str) or average not in averages.AVERAGES:
-        raise InputError(f"average is {average!r}; expected one of {', '.join(averages.AVERAGES)}")
-    if not isinstance(renormalize, str):
-        raise InputError(
-            f"renormalize is {renormalize!r}; expected one of {', '.join(renormalization.RENORMALIZATIONS)}"
-        )
+    check_choice("average", average, averages.AVERAGES)
+    check_choice("renormalize", renormalize, renormalization.RENORMALIZATIONS)
     known = renormalization.options_of(renormalize)
     shared = {"data": data, "seed": seed, "show": show}
     extra: dict[str, Any] = {name: value for name, value in shared.items() if name in known}
@@ -152,8 +149,7 @@ def _notes(method: str, done: Renormalized) -> list[str]:
 
 def _alignment_options(align: bool, method: str, count: int, options: Mapping[str, Any]) -> Collection[str]:
     """The names of the options that the alignment takes; raises unless it knows those that are given."""
-    if not isinstance(method, str) or method not in METHODS:
-        raise InputError(f"method is {method!r}; expected one of {', '.join(METHODS)}")
+    check_choice("method", method, METHODS)
     if not align:
         if options:
             raise InputError(f"options has '{min(options)}', but with align=False there is no alignment to take it")

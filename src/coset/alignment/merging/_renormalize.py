@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from coset._checks import check_choice
 from coset.alignment._result import Network, points
 from coset.alignment.averages import normalized_weights
 from coset.alignment.inputs import check_networks
@@ -79,8 +80,7 @@ def renormalize(
 
 def checked_method(method: str, model: nn.Module | None, options: Mapping[str, Any]) -> Callable[..., Renormalized]:
     """The method of a name in ``RENORMALIZATIONS``, if it has what it needs and knows the options."""
-    if method not in RENORMALIZATIONS:
-        raise InputError(f"renormalize is {method!r}; expected one of {', '.join(RENORMALIZATIONS)}")
+    check_choice("renormalize", method, RENORMALIZATIONS)
     known = options_of(method)
     if unknown := sorted(set(options) - set(known)):
         raise InputError(f"renormalize={method!r} has no option '{unknown[0]}'; it has {', '.join(known) or 'none'}")
