@@ -8,11 +8,11 @@ from torch import Tensor
 
 from coset import callbacks
 from coset._values import Frozen
-from coset.distribution import Delta, Gaussian, LowRank, MeanField
+from coset.distribution import Distribution, MeanField
 from coset.symmetry import Element, Symmetry
 
-Weights = Mapping[str, Tensor] | Delta | MeanField | Gaussian | LowRank
-"""A point of weight space, as a dict or a ``Delta``, or a posterior."""
+Weights = Mapping[str, Tensor] | Distribution
+"""A point of weight space, as a dict or a ``Delta``, or a posterior: of any kind that is ``centred``."""
 
 Network = Weights
 """What ``Weights`` were called in 0.1; a ``coset.running.Network`` is a function."""
@@ -78,14 +78,17 @@ def points(network: Weights) -> Mapping[str, Tensor]:
     return network if isinstance(network, Mapping) else network.mean
 
 
-def marginals(network: Weights) -> Mapping[str, Tensor] | Delta | MeanField:
+def marginals(network: Weights) -> Weights:
     """What is matched of a network: all of it, but of correlated Gaussians their means and marginal deviations."""
-    return network if isinstance(network, Mapping) else network.marginals
+    if isinstance(network, Mapping):
+        return network
+    known: Weights | None = getattr(network, "marginals", None)
+    return MeanField(network.mean, deviations(network)) if known is None else known
 
 
 def deviations(network: Weights) -> Mapping[str, Tensor]:
     """The marginal deviations of a posterior; of a point none."""
-    return {} if isinstance(network, Mapping) else network.std
+    return getattr(network, "std", {})
 
 
 def carried(sym: Symmetry, g: Element, network: T) -> T:

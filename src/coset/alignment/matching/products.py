@@ -9,7 +9,6 @@ from torch import Tensor
 from coset._checks import check_choice
 from coset._magnitudes import equivariant
 from coset.alignment._result import Weights, deviations, points
-from coset.distribution import Delta, MeanField
 from coset.distribution.rescaling import common_exponent, rescaled
 from coset.errors import InputError
 from coset.symmetry import Symmetry
@@ -89,9 +88,7 @@ def build_terms(
     raise InputError(wrong)
 
 
-def ordinary_pair(
-    left: Mapping[str, Tensor] | Delta | MeanField, right: Mapping[str, Tensor] | Delta | MeanField, divergence: str
-) -> tuple[Mapping[str, Tensor] | Delta | MeanField, Mapping[str, Tensor] | Delta | MeanField, int]:
+def ordinary_pair(left: Weights, right: Weights, divergence: str) -> tuple[Weights, Weights, int]:
     """Both networks multiplied by powers of two, which changes no permutation, and e: products are 2ᵉ times theirs.
 
     A KL has no unit: there both are multiplied by the same.

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, cast
+from typing import Any, Generic
 
 from torch import Tensor, nn
 
@@ -13,12 +13,11 @@ from coset.alignment import averages
 from coset.alignment._align import METHODS
 from coset.alignment._align import align as align_pair
 from coset.alignment._many import align_many
-from coset.alignment._result import Alignment, Callback, T, points
+from coset.alignment._result import Alignment, Callback, T, deviations, points
 from coset.alignment.inputs import check_networks, check_on
 from coset.alignment.merging import _renormalize as renormalization
 from coset.alignment.merging.measured import BEFORE_NORM, NOT_HIDDEN
 from coset.alignment.merging.renormalized import Renormalized
-from coset.distribution import Delta, MeanField
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.preserving import check_model_of
@@ -192,15 +191,10 @@ def _aligned(
 
 def _renewed(network: T, done: Renormalized) -> T:
     """The network with renormalised weights; deviations change by the same factors."""
-    result: Any = dict(done.params)
-    if isinstance(network, Delta):
-        result = Delta(result)
-    elif isinstance(network, MeanField):
-        std = {
-            name: (tensor.double() * done.factors[name].abs().to(tensor.device)).to(tensor.dtype)
-            if name in done.factors
-            else tensor
-            for name, tensor in network.std.items()
-        }
-        result = MeanField(result, std)
-    return cast(T, result)
+    std = {
+        name: (tensor.double() * done.factors[name].abs().to(tensor.device)).to(tensor.dtype)
+        if name in done.factors
+        else tensor
+        for name, tensor in deviations(network).items()
+    }
+    return averages.like(network, done.params, std)

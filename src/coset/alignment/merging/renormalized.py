@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from coset._values import Frozen
-from coset.alignment.merging.layer_statistics import BatchNorm, ChannelMoments, Layer
+from coset.alignment.merging.layer_statistics import BatchNorm, Layer
 from coset.errors import InputError
+from coset.running.moments import Moments
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +54,7 @@ class Correction:
         return result if self.shift is None else result + self.shift.reshape(shape).to(outputs)
 
 
-def correction(found: ChannelMoments, mean: Tensor | None, deviation: Tensor, dtype: torch.dtype) -> Correction:
+def correction(found: Moments, mean: Tensor | None, deviation: Tensor, dtype: torch.dtype) -> Correction:
     """The map that gives units of moments ``found`` the wanted deviation and, unless None, the wanted mean.
 
     Units that are constant, up to rounding in ``dtype``, stay as they are.
@@ -91,7 +92,7 @@ def folded(
 
 
 def refreshed(
-    params: Mapping[str, Tensor], statistics: Mapping[str, ChannelMoments], norms: Sequence[BatchNorm]
+    params: Mapping[str, Tensor], statistics: Mapping[str, Moments], norms: Sequence[BatchNorm]
 ) -> dict[str, Tensor]:
     """The running means and variances from measured moments; the variance is that of training, over n − 1."""
     result = dict(params)
