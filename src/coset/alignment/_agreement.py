@@ -11,7 +11,7 @@ from coset.symmetry import Symmetry
 
 def agreement(sym: Symmetry, reference: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, float]:
     """For every class that moves, cos(θ, θ') over the trained parameters that carry it; 0 where one vanishes."""
-    counted = {name for name in sym.structures if _counts(sym, name, other)}
+    counted = {name for name in sym.structures if is_trained(sym, name, other)}
     products: dict[tuple[str, int, int], tuple[float, float, float]] = {}
     result = {}
     for label, item in sym.classes.items():
@@ -28,7 +28,8 @@ def agreement(sym: Symmetry, reference: Mapping[str, Tensor], other: Mapping[str
     return result
 
 
-def _counts(sym: Symmetry, name: str, params: Mapping[str, Tensor]) -> bool:
+def is_trained(sym: Symmetry, name: str, params: Mapping[str, Tensor]) -> bool:
+    """Whether a tensor is a weight of floating numbers, and no buffer."""
     return not sym.parameters[name].buffer and params[name].is_floating_point()
 
 

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic
 
 import torch
@@ -13,13 +12,13 @@ from coset._magnitudes import unscaled
 from coset._show.progress import Ticker, progress
 from coset._values import Frozen
 from coset.alignment._agreement import agreement
-from coset.alignment._result import Callback, Step, T, carried, marginals, points
+from coset.alignment._result import Callback, T, Teller, carried, marginals, points
 from coset.alignment.averages import mean
 from coset.alignment.inputs import check_networks
 from coset.alignment.matching.ascent import Clock, ascend
 from coset.alignment.matching.class_places import ClassLayout, layout_of
 from coset.alignment.matching.products import build_terms
-from coset.alignment.matching.relaxation import relax
+from coset.alignment.matching.relaxation import ascend_twice
 from coset.alignment.matching.scores import Scoring
 from coset.callbacks import check_callback
 from coset.distribution.rescaling import common_exponent, rescaled
@@ -120,7 +119,7 @@ def align_many(
         tuple(unscaled(value, 2 * by) for value in session.history),
         {name: sum(row[name] for row in agreements) / len(networks) for name in agreements[0]},
         session.clock.seconds,
-        session.stopped,
+        session.tell.stopped,
     )
 
 
@@ -141,13 +140,11 @@ class _Session(Generic[T]):
         self.networks = networks
         self.thorough = thorough
         self.generator = torch.Generator().manual_seed(seed)
-        self.callback = callback
+        self.tell = Teller(callback, unit)
         self.unit = unit
         self.elements = [finite.identity() for _ in networks]
         self.moved = list(networks)
         self.clock = Clock()
-        self.steps = 0
-        self.stopped = False
         self.objective = sum(self._agreement(i) for i in range(len(networks))) / 2
         self.history = [self.objective]
 
@@ -155,7 +152,7 @@ class _Session(Generic[T]):
         """First every network joins those before it, then all are matched again until none moves."""
         for i in range(1, len(self.networks)):
             self._rematch(i, self.moved[:i], thorough=True)
-            if self.stopped:
+            if self.tell.stopped:
                 return
         bar.advance(note=f"objective {unscaled(self.objective, self.unit):.6g}")
         for _ in range(rounds):
@@ -163,7 +160,7 @@ class _Session(Generic[T]):
             for i in torch.randperm(len(self.networks), generator=self.generator).tolist():
                 others = [network for j, network in enumerate(self.moved) if j != i]
                 improved |= self._rematch(i, others, self.thorough)
-                if self.stopped:
+                if self.tell.stopped:
                     return
             bar.advance(note=f"objective {unscaled(self.objective, self.unit):.6g}")
             if not improved:
@@ -176,14 +173,13 @@ class _Session(Generic[T]):
     def _rematch(self, i: int, others: Sequence[T], thorough: bool) -> bool:
         """Match network i to the mean of ``others``; keep it if the objective of all pairs rises."""
         scoring = Scoring(self.layout, build_terms(self.finite, mean(others), self.networks[i]))
-        tell = partial(self._report, i)
-        climb = ascend(scoring, self.elements[i], self.generator, report=tell, clock=self.clock)
-        if thorough and not self.stopped:
-            relaxed = relax(scoring, report=tell, clock=self.clock)
-            if not self.stopped:
-                scoring.changed(list(self.finite.classes))
-                other = ascend(scoring, relaxed.element, self.generator, report=tell, clock=self.clock)
-                climb = other if other.objective > climb.objective else climb
+
+        def tell(_objective: float, what: str) -> bool:
+            """A step within the matching of network i; the objective of all pairs as it stood."""
+            return self.tell(self.objective, f"network {i}: {what}")
+
+        search = ascend_twice if thorough else ascend
+        climb = search(scoring, self.elements[i], self.generator, report=tell, clock=self.clock)
         if climb.element == self.elements[i]:
             return False
         since = time.perf_counter()
@@ -197,14 +193,6 @@ class _Session(Generic[T]):
         self.objective += gain
         self.history.append(self.objective)
         return True
-
-    def _report(self, i: int, _objective: float, what: str) -> bool:
-        """Tell the callback of a step within the matching of network i; the objective of all pairs as it stood."""
-        self.steps += 1
-        told = Step(self.steps, unscaled(self.objective, self.unit), f"network {i}: {what}")
-        if self.callback is not None and self.callback(told):
-            self.stopped = True
-        return self.stopped
 
     def _agreement(self, i: int) -> float:
         """Σ_{j≠i} ⟨g_i·θ_i | g_j·θ_j⟩."""

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar, cast
 from torch import Tensor
 
 from coset import callbacks
+from coset._magnitudes import unscaled
 from coset._values import Frozen
 from coset.distribution import Distribution, MeanField
 from coset.symmetry import Element, Symmetry
@@ -31,6 +32,23 @@ class Step:
 
 Callback = callbacks.Callback[Step]
 """Called after every step; returning True stops the alignment there, with the best element so far."""
+
+
+@dataclass
+class Teller:
+    """Tells a callback of one step after the other; objectives are in units of 2 to ``unit``."""
+
+    callback: Callback | None
+    unit: int = 0
+    steps: int = 0
+    stopped: bool = False
+
+    def __call__(self, objective: float, what: str) -> bool:
+        """Tell of a step; whether the callback has asked to stop."""
+        self.steps += 1
+        if self.callback is not None and self.callback(Step(self.steps, unscaled(objective, self.unit), what)):
+            self.stopped = True
+        return self.stopped
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,12 +13,12 @@ from coset._magnitudes import unscaled
 from coset._show.progress import Ticker, progress
 from coset._values import Frozen
 from coset.alignment._agreement import agreement
-from coset.alignment._result import Callback, Step
+from coset.alignment._result import Callback, Teller
 from coset.alignment.inputs import check_network
 from coset.alignment.matching.ascent import Clock, ascend
 from coset.alignment.matching.class_places import layout_of
 from coset.alignment.matching.products import build_terms, matched_names
-from coset.alignment.matching.relaxation import relax as relax_all
+from coset.alignment.matching.relaxation import ascend_twice
 from coset.alignment.matching.scores import Scoring
 from coset.alignment.matching.weights import GAUGES
 from coset.callbacks import check_callback
@@ -102,7 +102,7 @@ def align_samples(
     clock.add("preparation", since)
     session = _Session(sym.restrict(scales=False), [rescaled(draw, by) for draw in draws], seed, clock, unit=2 * by)
     with progress(f"aligning {len(samples)} draws", (1 + rounds) * len(samples), show=show) as bar:
-        session.run(samples.draws - 1, relax, rounds, callback, bar)
+        session.run(samples.draws - 1, relax, rounds, Teller(callback, 2 * by), bar)
     since = time.perf_counter()
     home = session.finite.inverse(session.elements[samples.draws - 1])
     elements = []
@@ -146,14 +146,13 @@ class _Session:
         self.settled = len(draws) == 1
         self.stopped = False
 
-    def run(self, last: int, relax: bool, rounds: int, callback: Callback | None, bar: Ticker) -> None:
+    def run(self, last: int, relax: bool, rounds: int, tell: Teller, bar: Ticker) -> None:
         """Let all join, then match them again until none moves; ``last``: the draw to begin with."""
         if self.settled:
             return
         self._join([*range(last, -1, -1), *range(len(self.draws) - 1, last, -1)], relax, bar)
         for number in range(rounds + 1):
-            if callback is not None and callback(self._step(number)):
-                self.stopped = True
+            self.stopped = tell(self._objective(), f"round {number}")
             if self.stopped or number == rounds:
                 return
             moved = sum(self._rematch(i) for i in self._ticking(bar))
@@ -193,13 +192,8 @@ class _Session:
 
     def _matched(self, i: int, anchor: Params, start: Element, relax: bool) -> Element:
         scoring = Scoring(self.layout, build_terms(self.finite, anchor, self.draws[i]))
-        climb = ascend(scoring, start, self.generator, clock=self.clock)
-        if relax:
-            relaxed = relax_all(scoring, clock=self.clock)
-            scoring.changed(list(self.finite.classes))
-            other = ascend(scoring, relaxed.element, self.generator, clock=self.clock)
-            climb = other if other.objective > climb.objective else climb
-        return climb.element
+        search = ascend_twice if relax else ascend
+        return search(scoring, start, self.generator, clock=self.clock).element
 
     def _place(self, i: int, g: Element) -> None:
         self.elements[i], self.moved[i] = g, self.finite.act(g, self.draws[i])
@@ -208,9 +202,6 @@ class _Session:
         """‖m‖² over the trained parameters that move, tied ones once."""
         squares = (float(self.total[name].square().sum()) for name in self.matched)
         return sum(squares) / len(self.draws) ** 2
-
-    def _step(self, number: int) -> Step:
-        return Step(number + 1, unscaled(self._objective(), self.unit), f"round {number}")
 
     def _note(self) -> None:
         value = self._objective()

@@ -50,9 +50,10 @@ def average(
     check_choice("average", kind, AVERAGES)
     _check(networks)
     shares = normalized_weights(weights, len(networks))
-    ties = tied_names(*(points(network) for network in networks))
-    coefficients = AVERAGES[kind](networks, shares, ties, buffers)
-    mine = _combined([points(network) for network in networks], shares, coefficients, ties, buffers)
+    parts = [points(network) for network in networks]
+    ties = tied_names(*parts)
+    trained = [n for n, tensor in parts[0].items() if ties[n] == n and n not in buffers and _averaged(tensor)]
+    mine = _combined(parts, shares, AVERAGES[kind](parts, trained, shares), ties, buffers)
     spreads = [deviations(network) for network in networks]
     return like(networks[0], mine, _combined(spreads, shares, shares, tied_names(*spreads), ()))
 
@@ -141,19 +142,8 @@ def _combined(
     return result
 
 
-def _linear(
-    networks: Sequence[Network], shares: Sequence[float], ties: Mapping[str, str], buffers: Collection[str]
-) -> Sequence[float]:
-    """The mean: every network with its share."""
-    return shares
-
-
-def _spherical(
-    networks: Sequence[Network], shares: Sequence[float], ties: Mapping[str, str], buffers: Collection[str]
-) -> Sequence[float]:
+def _spherical(parts: Sequence[Mapping[str, Tensor]], names: Sequence[str], shares: Sequence[float]) -> Sequence[float]:
     """The coefficients of the Karcher mean of the directions, times the mean length."""
-    parts = [points(network) for network in networks]
-    names = [n for n, tensor in parts[0].items() if ties[n] == n and n not in buffers and _averaged(tensor)]
     by = [exponent(*(part[name] for name in names)) if names else 0 for part in parts]
     gram = _inner_products(parts, names, by)
     own = gram.diagonal().sqrt()
@@ -184,7 +174,7 @@ def _inner_products(parts: Sequence[Mapping[str, Tensor]], names: Sequence[str],
     return total
 
 
-Coefficients = Callable[[Sequence[Network], Sequence[float], Mapping[str, str], Collection[str]], Sequence[float]]
+Coefficients = Callable[[Sequence[Mapping[str, Tensor]], Sequence[str], Sequence[float]], Sequence[float]]
 
-AVERAGES: dict[str, Coefficients] = {"mean": _linear, "spherical": _spherical}
-"""Name → the coefficients with which the networks' trained weights are summed."""
+AVERAGES: dict[str, Coefficients] = {"mean": lambda parts, names, shares: shares, "spherical": _spherical}
+"""Name → the coefficients with which the networks' weights of the given names are summed; the shares have sum 1."""

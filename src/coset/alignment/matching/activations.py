@@ -12,12 +12,19 @@ from coset._batches import BATCH_SIZE, Inputs, count_batches, input_batches
 from coset._checks import check_choice
 from coset._show.progress import Ticker, progress
 from coset.alignment._agreement import agreement
-from coset.alignment._result import Alignment, Callback, Step, T, carried, points
+from coset.alignment._result import Alignment, Callback, T, Teller, carried, points
 from coset.alignment.inputs import check_pair
 from coset.alignment.matching.feature_assignment import Scores, assign, objective
-from coset.alignment.matching.feature_calls import Watch, run
 from coset.alignment.matching.feature_hidden_signs import settle_signs
-from coset.alignment.matching.feature_places import FeaturePlacement, Key, find_features, units_by_samples, unseen
+from coset.alignment.matching.feature_places import (
+    FeaturePlacement,
+    Key,
+    Watch,
+    find_features,
+    run,
+    units_by_samples,
+    unseen,
+)
 from coset.alignment.matching.weights import ascend_classes
 from coset.errors import InputError
 from coset.running import whole_weights
@@ -85,7 +92,7 @@ def match_activations(
         places = find_features(sym, model, first)
         bar.advance(note="classes found")
         found = time.perf_counter()
-        session = _Session(sym, model, networks, places, statistic, callback)
+        session = _Session(sym, model, networks, places, statistic, Teller(callback))
         session.watch(chain([first], rest), bar)
     watched = time.perf_counter()
     scores = session.scores()
@@ -104,7 +111,7 @@ def match_activations(
     return Alignment(
         sym, "activations", g, aligned, history[-1], tuple(history),
         agreement(sym, networks[0], points(aligned)), agreement(sym, *networks),
-        seconds, session.stopped, notes,
+        seconds, session.tell.stopped, notes,
     )  # fmt: skip
 
 
@@ -117,10 +124,8 @@ class _Session:
     networks: tuple[Params, Params]
     places: Mapping[str, tuple[FeaturePlacement, ...]]
     statistic: str
-    callback: Callback | None
+    tell: Teller
     gathered: dict[tuple[object, ...], PairMoments] = field(default_factory=dict)
-    steps: int = 0
-    stopped: bool = False
     stopped_at_class: bool = False
 
     def watch(self, batches: Iterator[Tensor], bar: Ticker) -> None:
@@ -135,10 +140,9 @@ class _Session:
                 key = self._key(place)
                 self.gathered[key] = merged_pairs(self.gathered[key], found) if key in self.gathered else found
             bar.advance(note=f"batch {number + 1}")
-            if self.callback is not None:
+            if self.tell.callback is not None:
                 here = objective(self.sym, self.scores(), self.sym.identity())
-                self.stopped = self._asked_to_stop(here, f"batch {number + 1}")
-                if self.stopped:
+                if self.tell(here, f"batch {number + 1}"):
                     return
 
     def _features(self, params: Params, batch: Tensor) -> dict[FeaturePlacement, Tensor]:
@@ -184,17 +188,13 @@ class _Session:
     def matched(self, scores: Scores, history: list[float]) -> Element:
         """The best element, class by class; its objective after each class is added to ``history``."""
         g = self.sym.identity()
-        asks = self.callback is not None and not self.stopped
+        asks = not self.tell.stopped
         for name, g in assign(self.sym, scores):
             history.append(objective(self.sym, scores, g))
-            if asks and self._asked_to_stop(history[-1], f"class {name}"):
-                self.stopped = self.stopped_at_class = True
+            if asks and self.tell(history[-1], f"class {name}"):
+                self.stopped_at_class = True
                 break
         return g
-
-    def _asked_to_stop(self, value: float, what: str) -> bool:
-        self.steps += 1
-        return self.callback is not None and bool(self.callback(Step(self.steps, value, what)))
 
 
 def _constant(scores: Scores) -> tuple[str, ...]:
