@@ -11,7 +11,7 @@ from coset._checks import check_choice, check_count, check_seed
 from coset._magnitudes import unscaled
 from coset._show.progress import Ticker, progress
 from coset._values import Frozen
-from coset.alignment._agreement import agreement
+from coset.alignment._agreement import mean_agreement
 from coset.alignment._result import Callback, T, Teller, carried, marginals, points
 from coset.alignment.averages import mean
 from coset.alignment.inputs import check_networks
@@ -103,13 +103,11 @@ def align_many(
     session = _Session(sym.restrict(scales=False), matched, STRATEGIES[method], seed, callback, unit=2 * by)
     with progress(f"aligning {len(networks)} networks", 1 + rounds, show=show) as bar:
         session.run(rounds, bar)
-    home = sym.inverse(session.full(0, sym))
-    elements = tuple(
-        sym.identity() if i == 0 else sym.compose(home, session.full(i, sym)) for i in range(len(networks))
-    )
+    first, *others = (sym.element(g.permutations, signs=g.signs) for g in session.elements)
+    home = sym.inverse(first)
+    elements = (sym.identity(), *(sym.compose(home, g) for g in others))
     aligned = tuple(carried(sym, g, network) for g, network in zip(elements, networks, strict=True))
-    middle = mean([points(network) for network in aligned])
-    agreements = [agreement(sym, middle, points(network)) for network in aligned]
+    placed = [points(network) for network in aligned]
     return ManyAlignment(
         sym,
         method,
@@ -117,7 +115,7 @@ def align_many(
         aligned,
         unscaled(session.objective, 2 * by),
         tuple(unscaled(value, 2 * by) for value in session.history),
-        {name: sum(row[name] for row in agreements) / len(networks) for name in agreements[0]},
+        mean_agreement(sym, mean(placed), placed),
         session.clock.seconds,
         session.tell.stopped,
     )
@@ -165,10 +163,6 @@ class _Session(Generic[T]):
             bar.advance(note=f"objective {unscaled(self.objective, self.unit):.6g}")
             if not improved:
                 return
-
-    def full(self, i: int, sym: Symmetry) -> Element:
-        """The element of network i in the whole group."""
-        return sym.element(self.elements[i].permutations, signs=self.elements[i].signs)
 
     def _rematch(self, i: int, others: Sequence[T], thorough: bool) -> bool:
         """Match network i to the mean of ``others``; keep it if the objective of all pairs rises."""

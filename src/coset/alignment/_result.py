@@ -12,7 +12,10 @@ from coset._values import Frozen
 from coset.distribution import Distribution, MeanField
 from coset.symmetry import Element, Symmetry
 
-Weights = Mapping[str, Tensor] | Distribution
+Params = Mapping[str, Tensor]
+"""The tensors of a network, with names as in ``state_dict()``."""
+
+Weights = Params | Distribution
 """A point of weight space, as a dict or a ``Delta``, or a posterior: of any kind that is ``centred``."""
 
 Network = Weights

@@ -12,8 +12,8 @@ from coset._checks import check_choice, check_count, check_seed
 from coset._magnitudes import unscaled
 from coset._show.progress import Ticker, progress
 from coset._values import Frozen
-from coset.alignment._agreement import agreement
-from coset.alignment._result import Callback, Teller
+from coset.alignment._agreement import mean_agreement
+from coset.alignment._result import Callback, Params, Teller
 from coset.alignment.inputs import check_network
 from coset.alignment.matching.ascent import Clock, ascend
 from coset.alignment.matching.class_places import layout_of
@@ -26,8 +26,6 @@ from coset.distribution import Samples, act_each, normalize_scales
 from coset.distribution.contract import require
 from coset.distribution.rescaling import common_exponent, rescaled
 from coset.symmetry import Element, Symmetry
-
-Params = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +109,7 @@ def align_samples(
         whole = sym.element(g.permutations, signs=g.signs)
         elements.append(sym.compose(whole, sym.inverse(undo)) if free else whole)
     aligned = act_each(sym, elements, samples)
-    agreements = [agreement(sym, aligned.mean, draw) for draw in aligned]
+    agreements = mean_agreement(sym, aligned.mean, aligned)
     clock.add("action", since)
     return SamplesAlignment(
         symmetry=sym,
@@ -120,7 +118,7 @@ def align_samples(
         aligned=aligned,
         objective=unscaled(session.history[-1], 2 * by),
         history=tuple(unscaled(value, 2 * by) for value in session.history),
-        agreement={name: sum(row[name] for row in agreements) / len(agreements) for name in agreements[0]},
+        agreement=agreements,
         seconds=clock.seconds,
         settled=session.settled,
         stopped=session.stopped,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coset._checks import check_choice, is_number
 from coset._magnitudes import exponent, scaled, unscaled
-from coset.alignment._result import Network, T, deviations, points
+from coset.alignment._result import Network, Params, T, deviations, points
 from coset.alignment.inputs import check_same_names, is_correlated, is_posterior
 from coset.distribution import Delta, Distribution, MeanField, Normal
 from coset.distribution.contract import rule_for
@@ -58,7 +58,7 @@ def average(
     return like(networks[0], mine, _combined(spreads, shares, shares, tied_names(*spreads), ()))
 
 
-def like(network: T, mean: Mapping[str, Tensor], std: Mapping[str, Tensor]) -> T:
+def like(network: T, mean: Params, std: Params) -> T:
     """A network of the same kind with other means and deviations, see ``MADE``."""
     if isinstance(network, Mapping):
         return cast(T, dict(mean))
@@ -68,7 +68,7 @@ def like(network: T, mean: Mapping[str, Tensor], std: Mapping[str, Tensor]) -> T
     return cast(T, make(mean, std))
 
 
-MADE: dict[type, Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], Distribution]] = {
+MADE: dict[type, Callable[[Params, Params], Distribution]] = {
     Delta: lambda mean, std: Delta(mean),
     Normal: MeanField,
 }
@@ -120,7 +120,7 @@ def _averaged(tensor: Tensor) -> bool:
 
 
 def _combined(
-    parts: Sequence[Mapping[str, Tensor]],
+    parts: Sequence[Params],
     shares: Sequence[float],
     coefficients: Sequence[float],
     ties: Mapping[str, str],
@@ -142,7 +142,7 @@ def _combined(
     return result
 
 
-def _spherical(parts: Sequence[Mapping[str, Tensor]], names: Sequence[str], shares: Sequence[float]) -> Sequence[float]:
+def _spherical(parts: Sequence[Params], names: Sequence[str], shares: Sequence[float]) -> Sequence[float]:
     """The coefficients of the Karcher mean of the directions, times the mean length."""
     by = [exponent(*(part[name] for name in names)) if names else 0 for part in parts]
     gram = _inner_products(parts, names, by)
@@ -163,7 +163,7 @@ def _spherical(parts: Sequence[Mapping[str, Tensor]], names: Sequence[str], shar
     return (mean_coefficients(cosines, share) / lengths * (share @ lengths)).tolist()
 
 
-def _inner_products(parts: Sequence[Mapping[str, Tensor]], names: Sequence[str], by: Sequence[int]) -> Tensor:
+def _inner_products(parts: Sequence[Params], names: Sequence[str], by: Sequence[int]) -> Tensor:
     """⟨θᵢ, θⱼ⟩·2^(−eᵢ−eⱼ) over the weights of these names, (N, N) in float64."""
     total = torch.zeros(len(parts), len(parts), dtype=torch.float64)
     for name in names:
@@ -174,7 +174,7 @@ def _inner_products(parts: Sequence[Mapping[str, Tensor]], names: Sequence[str],
     return total
 
 
-Coefficients = Callable[[Sequence[Mapping[str, Tensor]], Sequence[str], Sequence[float]], Sequence[float]]
+Coefficients = Callable[[Sequence[Params], Sequence[str], Sequence[float]], Sequence[float]]
 
 AVERAGES: dict[str, Coefficients] = {"mean": lambda parts, names, shares: shares, "spherical": _spherical}
 """Name → the coefficients with which the networks' weights of the given names are summed; the shares have sum 1."""

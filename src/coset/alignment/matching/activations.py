@@ -12,8 +12,9 @@ from coset._batches import BATCH_SIZE, Inputs, count_batches, input_batches
 from coset._checks import check_choice
 from coset._show.progress import Ticker, progress
 from coset.alignment._agreement import agreement
-from coset.alignment._result import Alignment, Callback, T, Teller, carried, points
+from coset.alignment._result import Alignment, Callback, Params, T, Teller, carried, points
 from coset.alignment.inputs import check_pair
+from coset.alignment.matching.ascent import Clock
 from coset.alignment.matching.feature_assignment import Scores, assign, objective
 from coset.alignment.matching.feature_hidden_signs import settle_signs
 from coset.alignment.matching.feature_places import (
@@ -47,9 +48,6 @@ def correlation(of: PairMoments) -> Tensor:
 
 STATISTICS: dict[str, Callable[[PairMoments], Tensor]] = {"correlation": correlation, "covariance": covariance}
 """How alike unit i of one network and unit j of another are, from their moments."""
-
-
-Params = Mapping[str, Tensor]
 
 
 def match_activations(
@@ -86,32 +84,31 @@ def match_activations(
     networks = (points(reference), points(other))
     batches = input_batches(data, batch_size)
     first = _checked(next(batches), 0)
-    begun = time.perf_counter()
+    clock, since = Clock(), time.perf_counter()
     rest = (_checked(batch, number) for number, batch in enumerate(batches, start=1))
     with progress("matching activations", total=1 + (count_batches(data, batch_size) or 0), show=show) as bar:
         places = find_features(sym, model, first)
         bar.advance(note="classes found")
-        found = time.perf_counter()
+        since = clock.add("sites", since)
         session = _Session(sym, model, networks, places, statistic, Teller(callback))
         session.watch(chain([first], rest), bar)
-    watched = time.perf_counter()
+    since = clock.add("features", since)
     scores = session.scores()
     still = _constant(scores)
     scores = {name: parts for name, parts in scores.items() if name not in still}
     history = [objective(sym, scores, sym.identity())]
     g = session.matched(scores, history)
-    matched = time.perf_counter()
-    seconds = {"sites": found - begun, "features": watched - found, "assignment": matched - watched}
+    since = clock.add("assignment", since)
     notes: tuple[str, ...] = ()
     if not session.stopped_at_class:
         g, notes = _on_weights(sym, networks, g, {name: places[name] for name in places if name not in still}, seed)
         notes = (*(f"the units of '{name}' do not vary on these data" for name in still), *notes)
-        seconds["weights"] = time.perf_counter() - matched
+        clock.add("weights", since)
     aligned = carried(sym, g, other)
     return Alignment(
         sym, "activations", g, aligned, history[-1], tuple(history),
         agreement(sym, networks[0], points(aligned)), agreement(sym, *networks),
-        seconds, session.tell.stopped, notes,
+        clock.seconds, session.tell.stopped, notes,
     )  # fmt: skip
 
 

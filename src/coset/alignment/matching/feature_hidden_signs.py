@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coset.alignment._agreement import is_trained
+from coset.alignment._result import Params
 from coset.distribution.rescaling import common_exponent, rescaled
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.action import Action
@@ -36,7 +37,7 @@ class _Flip:
     beside: Mapping[str, frozenset[str]]
 
 
-def settle_signs(sym: Symmetry, reference: Mapping[str, Tensor], other: Mapping[str, Tensor], shown: Shown) -> Element:
+def settle_signs(sym: Symmetry, reference: Params, other: Params, shown: Shown) -> Element:
     """Signs h, none of which features notice, with ⟨reference, h·other⟩ as large as flips of single signs make it.
 
     Over trained weights; flips that do not raise it are not made, so the identity stays where nothing is gained.
@@ -104,9 +105,7 @@ def solve(matrix: Bits, values: Bits) -> Bits | None:
     return solution
 
 
-def _steps(
-    sym: Symmetry, flip: _Flip, reference: Mapping[str, Tensor], other: Mapping[str, Tensor]
-) -> Iterator[Element]:
+def _steps(sym: Symmetry, flip: _Flip, reference: Params, other: Params) -> Iterator[Element]:
     """Elements worth trying: all units at once that gain, each as if it were alone, and the one that gains most."""
     owner = sym.families[flip.key].owner
     count = math.prod(sym.shape(owner))
@@ -150,5 +149,5 @@ def _odd_sums(sym: Symmetry, name: str, owner: str, keys: Collection[str], produ
     return total
 
 
-def _product(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+def _product(a: Params, b: Params) -> float:
     return sum(float((a[name] * tensor).sum()) for name, tensor in b.items())

@@ -14,13 +14,13 @@ from torch.overrides import TorchFunctionMode
 from coset._checks import check_choice
 from coset._magnitudes import exponent, scaled
 from coset._values import memory_of
+from coset.alignment._result import Params
 from coset.errors import InputError, refusing
 from coset.running import outputs_with, under_owners
 from coset.symmetry import Symmetry
 from coset.train.loss import LOSSES
 from coset.train.metrics import evaluation_mode
 
-Params = Mapping[str, Tensor]
 Batch = tuple[Tensor, Tensor]
 
 Loss = Callable[[Params, Params, Batch | None], Tensor]

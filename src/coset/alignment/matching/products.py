@@ -1,6 +1,6 @@
 """What is matched: inner products ⟨left | g·right⟩ over parameters, for points and for posteriors."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from coset._checks import check_choice
 from coset._magnitudes import equivariant
-from coset.alignment._result import Weights, deviations, points
+from coset.alignment._result import Params, Weights, deviations, points
 from coset.distribution.rescaling import common_exponent, rescaled
 from coset.errors import InputError
 from coset.symmetry import Symmetry
@@ -122,9 +122,9 @@ def _norm(tensor: Tensor) -> Tensor:
 
 def matched_names(
     sym: Symmetry,
-    networks: Sequence[Mapping[str, Tensor]],
+    networks: Sequence[Params],
     buffers: bool,
-    deviations: Sequence[Mapping[str, Tensor]] = (),
+    deviations: Sequence[Params] = (),
 ) -> list[str]:
     """The floating parameters that move; tied weights count once.
 

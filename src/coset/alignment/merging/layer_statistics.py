@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from coset._magnitudes import squares_hold
 from coset._values import Frozen, memory_of
+from coset.alignment._result import Params
 from coset.alignment.matching.losses import arguments_of
 from coset.distribution.ties import ties
 from coset.errors import InputError, refusing
@@ -136,7 +137,7 @@ class LayerWatch(TorchFunctionMode):
         self.on_layer = on_layer
         self.on_norm = on_norm
 
-    def know(self, weights: Mapping[str, Tensor]) -> None:
+    def know(self, weights: Params) -> None:
         """From now on the model runs with these weights."""
         self.names = {memory_of(tensor): name for name, tensor in reversed(list(weights.items()))}
 
@@ -231,7 +232,7 @@ class _Reader(LayerWatch):
         return weight if alive is not None and alive() is value else None
 
 
-def read_anatomy(model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Anatomy:
+def read_anatomy(model: nn.Module, params: Params, inputs: Tensor) -> Anatomy:
     """Run the model once, in the mode it is in, and say which layers it has."""
     reader = _Reader()
     run(model, params, inputs, reader)
@@ -257,7 +258,7 @@ def read_anatomy(model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor)
     return Anatomy(tuple(layers), tuple(reader.norms.values()), unusable)
 
 
-def run(model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor, watch: LayerWatch) -> None:
+def run(model: nn.Module, params: Params, inputs: Tensor, watch: LayerWatch) -> None:
     """Run a model with other parameters and without gradients, watched; what it writes to buffers is lost."""
     weights = whole_weights(model, params, partial=True)
     weights |= {name: weights[name].clone() for name, _ in model.named_buffers()}
@@ -267,7 +268,7 @@ def run(model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor, watch: L
         torch.func.functional_call(model, weights, (suited(inputs, weights),))
 
 
-def _tied(model: nn.Module, params: Mapping[str, Tensor]) -> dict[str, str]:
+def _tied(model: nn.Module, params: Params) -> dict[str, str]:
     """Name → another name of the same tensor, in the parameters or in the model."""
     tied: dict[str, str] = {}
     for source in (params, dict(model.named_parameters(remove_duplicate=False))):

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from coset._batches import BATCH_SIZE, Inputs, count_batches, input_batches
 from coset._checks import check_count
 from coset._show.progress import progress
-from coset.alignment.merging.passes import Known, Params, Task, corrections, first_pass, next_pass, target, weighted
+from coset.alignment._result import Params
+from coset.alignment.merging.passes import Known, Task, corrections, first_pass, next_pass, target, weighted
 from coset.alignment.merging.renormalized import Renormalized, folded, refreshed
 from coset.errors import InputError
 from coset.train.metrics import evaluation_mode

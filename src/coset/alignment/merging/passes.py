@@ -10,14 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coset._show.progress import Ticker
+from coset.alignment._result import Params
 from coset.alignment.merging.layer_statistics import Anatomy, Layer, LayerWatch, moments, read_anatomy, run
 from coset.alignment.merging.renormalized import Correction, correction, refreshed
 from coset.errors import InputError
 from coset.running.moments import Moments, merged
 from coset.symmetry import Symmetry
 from coset.symmetry.axes import units_of
-
-Params = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
