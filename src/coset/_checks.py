@@ -50,10 +50,10 @@ def check_positive(name: str, value: object, *, zero: bool = False) -> float:
     return value
 
 
-def check_choice(name: str, value: object, choices: Iterable[str], *, quoted: bool = False) -> str:
-    """``value``, which must be one of ``choices``; the refusal lists them, ``quoted`` or bare."""
+def check_choice(name: str, value: object, choices: Iterable[str], *, quoted: bool = False, otherwise: str = "") -> str:
+    """``value``, which must be one of ``choices``; the refusal lists them, ``quoted`` or not, then ``otherwise``."""
     known = tuple(choices)
     if not isinstance(value, str) or value not in known:
         listed = ", ".join(repr(choice) if quoted else choice for choice in known)
-        raise InputError(f"{name} is {value!r}; expected one of {listed}")
+        raise InputError(f"{name} is {value!r}; expected one of {listed}{otherwise}")
     return value

@@ -18,7 +18,7 @@ def one_line(message: object, length: int | None = None) -> str:
 
 @contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """For bytes that nobody vouches for: whatever they make fail is an InputError, ``what`` and the reason."""
+    """For bytes and models that nobody vouches for: what they make fail is an InputError, ``what`` and the reason."""
     try:
         yield
     except InputError:

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from architectures import CASES, evaluate, made, randomized
 from coset.alignment.matching.activations import STATISTICS, match_activations
 from coset.alignment.matching.feature_assignment import assign, objective
-from coset.alignment.matching.feature_hidden_signs import settle_signs
-from coset.alignment.matching.feature_signs import solve
+from coset.alignment.matching.feature_hidden_signs import settle_signs, solve
 from coset.errors import InputError
 from coset.models import MLP, build
 from coset.running import moments as running_moments

@@ -1,14 +1,16 @@
 """What every method of alignment must do: each row of ``CASES`` goes through the whole suite."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 from architectures import randomized
-from coset.alignment import METHODS, Step, align, align_many, align_samples
-from coset.distribution import Delta, Gaussian, LowRank, MeanField, Samples
+from coset.alignment import METHODS, Step, align, align_many, align_samples, mean, merge
+from coset.alignment.averages import MADE
+from coset.distribution import Delta, Gaussian, LowRank, MeanField, Normal, Samples
 from coset.errors import InputError
 from coset.models import MLP
 from coset.symmetry import discover
@@ -37,6 +39,39 @@ CASES = {
         DESCENT | {"objective": "midpoint", "scales": True, "learning_rate": 0.02},
     ),
 }
+
+
+@dataclass(frozen=True, eq=False)
+class Logarithmic(Normal):
+    """A kind from outside: independent Gaussians that hold the logarithms of their deviations."""
+
+    independent: ClassVar[bool] = True
+
+    centre: Mapping[str, torch.Tensor]
+    logs: Mapping[str, torch.Tensor]
+
+    @property
+    def mean(self):
+        return self.centre
+
+    @property
+    def std(self):
+        return {key: tensor.exp() for key, tensor in self.logs.items()}
+
+    @classmethod
+    def of(cls, mean, std):
+        return cls(mean, {key: tensor.log() for key, tensor in std.items()})
+
+    def sample(self, n, generator):
+        return MeanField(self.mean, self.std).sample(n, generator)
+
+    def entropy(self):
+        return MeanField(self.mean, self.std).entropy()
+
+    def transformed(self, action, *, partial):
+        return self.of(action(self.mean, partial=partial), action.spread(self.std, self.mean))
+
+
 every_case = pytest.mark.parametrize("name", CASES)
 
 
@@ -93,6 +128,7 @@ def test_what_was_planted_is_found_and_carried(name, at):
         MeanField(at.a, std),
         Gaussian(at.a, spread.square().diag(), tuple(std)),
         LowRank(at.a, std, rank),
+        Logarithmic.of(at.a, std),
     )
     for q in posteriors:
         result = at.run(name, q, at.sym.act(at.g, q))
@@ -181,3 +217,31 @@ def test_alignments_of_many_take_the_same_callbacks(at):
         assert len(told) == 1
         with pytest.raises(InputError, match="callback is a int; expected a function"):
             run(at.sym, given, callback=3)
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_a_posterior_from_outside_is_averaged_and_merged(at, registered, monkeypatch):
+    """As a ``MeanField`` of the same means and deviations; where the kind says how it is made, as one of its own."""
+    if registered:
+        monkeypatch.setitem(MADE, Logarithmic, Logarithmic.of)
+    kind = Logarithmic if registered else MeanField
+    trained = [key for key, _ in at.model.named_parameters()]
+    plain = [
+        MeanField(params, {key: params[key].abs() + 0.1 for key in trained}) for params in (at.a, at.b, at.planted)
+    ]
+    outside = [Logarithmic.of(q.mean, q.std) for q in plain]
+    repaired = {"renormalize": "repair", "model": at.model, "data": at.data[0]}
+    for run in (
+        mean,
+        lambda qs: align_many(at.sym, qs).mean,
+        lambda qs: merge(at.sym, qs[:2]).network,
+        lambda qs: merge(at.sym, qs, **repaired).network,
+    ):
+        expected, found = run(plain), run(outside)
+        assert type(found) is kind
+        for key in at.a:
+            torch.testing.assert_close(found.mean[key], expected.mean[key], rtol=1e-9, atol=1e-12)
+        for key in trained:
+            torch.testing.assert_close(found.std[key], expected.std[key], rtol=1e-9, atol=1e-12)
+    with pytest.raises(InputError, match="networks 0 and 1 are a point and a posterior; expected one kind"):
+        mean([at.a, outside[0]])

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from architectures import CASES, made, randomized
 from coset.alignment.matching.activations import match_activations
-from coset.alignment.matching.feature_calls import Watch, run
-from coset.alignment.matching.feature_places import find_features, units_by_samples
-from coset.alignment.matching.feature_signs import signs_at
+from coset.alignment.matching.feature_places import Watch, find_features, run, units_by_samples
+from coset.alignment.matching.step import signs_at
 from coset.errors import InputError
 from coset.running import whole_weights
 from coset.symmetry import Symmetry

@@ -16,6 +16,7 @@ from coset.alignment.merging._renormalize import RENORMALIZATIONS, renormalize
 from coset.alignment.merging.layer_statistics import moments
 from coset.errors import InputError
 from coset.models import MLP
+from coset.running.moments import merged as pooled
 from coset.symmetry import Symmetry, discover
 
 
@@ -226,7 +227,7 @@ def test_half_types_are_kept_and_measured_in_single_precision():
 
 def test_moments_of_parts_add_up():
     y = 1e3 + torch.randn(50, 3, 4, generator=generator(0), dtype=torch.float64)
-    both = moments(y[:13], 1) + moments(y[13:], -2)
+    both = pooled(moments(y[:13], 1), moments(y[13:], -2))
     assert both.count == 200
     torch.testing.assert_close(both.mean, y.mean((0, 2)), rtol=1e-14, atol=0)
     torch.testing.assert_close(both.deviation, y.std((0, 2), correction=0), rtol=1e-12, atol=0)

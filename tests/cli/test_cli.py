@@ -51,7 +51,7 @@ def test_waiting_threads_are_passive_before_torch_is_imported():
             ["study", "show", "group-orders"],
             "coset study run group-orders --preset quick --seed 0 --out coset-study",
         ),
-        (["data", "fetch", "nothing"], "coset: dataset is 'nothing', expected one of digits"),
+        (["data", "fetch", "nothing"], "coset: dataset is 'nothing'; expected one of digits"),
         (["study", "run", "group-orders", "--device", "meta"], "coset: the device 'meta' cannot be used"),
         (
             ["study", "run", "group-orders", "--seed", "-1"],

@@ -219,7 +219,7 @@ def test_methods_that_look_at_data_get_it_in_the_shape_and_type_of_the_model(her
     ("more", "message"),
     [
         ([], "the method looking runs the networks on inputs: say on which with --data"),
-        (["--data", "nothing"], "dataset is 'nothing', expected one of digits"),
+        (["--data", "nothing"], "dataset is 'nothing'; expected one of digits"),
         (["--data", "breast-cancer"], "--data breast-cancer has inputs of shape (30,); the model takes (64,)"),
         (["--data", "mnist"], "--data mnist has inputs of shape (1, 28, 28); the model takes (64,)"),
         (["--data", "digits", "--split", "middle"], "--split is 'middle', expected train or test"),

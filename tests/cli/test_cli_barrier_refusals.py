@@ -63,13 +63,13 @@ command = functools.partial(refusals.command, "barrier")
             command("--no-align", "--renormalize", "refresh", a="draws", b="draws"),
             "--renormalize refresh is for networks and mean-field posteriors",
         ),
-        (command("--path", "great"), "--path is 'great', expected one of geodesic, mixture"),
+        (command("--path", "great"), "--path is 'great'; expected one of geodesic, mixture"),
         (
             command("--path", "mixture", "--renormalize", "refresh"),
             "--renormalize refresh is for averages of A and B; --path mixture has none",
         ),
-        (command("--renormalize", "pray"), "--renormalize is 'pray', expected one of none, refresh"),
-        (command("--method", "magic"), "--method is 'magic', expected one of"),
+        (command("--renormalize", "pray"), "--renormalize is 'pray'; expected one of none, refresh"),
+        (command("--method", "magic"), "--method is 'magic'; expected one of"),
         (command("--setting", "magic=1"), "the method weights has no setting 'magic'"),
         (
             command("--no-align", "--scales"),

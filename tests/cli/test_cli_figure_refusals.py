@@ -29,7 +29,7 @@ def files(tmp_path):
         ({"b": "zip-half.pt"}, [], "zip-half.pt is damaged or not a PyTorch file"),
         ({"b": "wide.pt"}, [], "wide.pt does not fit the model mlp: 'layers.0.weight' is (5, 64) where (4, 64)"),
         ({}, ["--option", "norm=batch"], "a.pt does not fit the model mlp: it lacks "),
-        ({"data": "numbers"}, [], "dataset is 'numbers', expected one of"),
+        ({"data": "numbers"}, [], "dataset is 'numbers'; expected one of"),
         ({"data": "breast-cancer"}, [], "--data breast-cancer has inputs of shape (30,); the model takes (64,)"),
         ({}, ["--mean", "0.5"], "--mean and --std belong together; one of them is missing"),
         ({}, ["--seed", -1], "seed is -1, expected an integer from 0 to 2^63 - 1"),

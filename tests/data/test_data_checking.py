@@ -133,5 +133,5 @@ def test_checksum_keeps_files_apart(tmp_path):
 
 
 def test_unknown_name_is_refused():
-    with pytest.raises(InputError, match="dataset is 'imagenet', expected one of"):
+    with pytest.raises(InputError, match="dataset is 'imagenet'; expected one of"):
         check("imagenet")

@@ -182,7 +182,7 @@ def test_embedded_datasets_need_no_fetch(tmp_path):
 
 
 def test_unknown_name_is_refused(tmp_path):
-    with pytest.raises(InputError, match="dataset is 'imagenet', expected one of"):
+    with pytest.raises(InputError, match="dataset is 'imagenet'; expected one of"):
         fetch("imagenet", root=tmp_path)
 
 

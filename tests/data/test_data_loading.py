@@ -198,7 +198,7 @@ def test_cache_follows_the_platform(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("minst", {}, "dataset is 'minst', expected one of digits, breast-cancer, mnist"),
+        ("minst", {}, "dataset is 'minst'; expected one of digits, breast-cancer, mnist"),
         ("digits", {"dtype": torch.int64}, "dtype is torch.int64, expected a floating point type"),
         ("digits", {"device": "abacus"}, "device is 'abacus', expected one that torch can use here: "),
         ("digits", {"dtype": "float32"}, "dtype is 'float32', expected a floating point type"),

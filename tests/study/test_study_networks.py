@@ -203,10 +203,10 @@ def test_data_without_a_test_part_have_no_test_metrics(context: Context, data_fo
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": "nets.py:make"}, "model is 'nets.py:make', expected one of mlp, "),
+        ({"model": "nets.py:make"}, "model is 'nets.py:make'; expected one of mlp, "),
         ({"options": {"depht": 3}}, "model 'mlp': got an unexpected keyword argument 'depht'"),
         ({"options": {"activation": torch.nn.ReLU}}, r"config\['options'\]\['activation'\] is a type"),
-        ({"data": "digit"}, "dataset is 'digit', expected one of"),
+        ({"data": "digit"}, "dataset is 'digit'; expected one of"),
         ({"recipe": RECIPE.to_dict()}, "recipe is a dict, expected a coset.train.Recipe"),
         ({"seed": -1}, "seed"),
     ],

@@ -78,7 +78,7 @@ def test_modes_come_back_even_after_an_error() -> None:
 
 def test_refusals() -> None:
     model = network()
-    with pytest.raises(InputError, match="loss is 'hinge', expected one of cross-entropy"):
+    with pytest.raises(InputError, match="loss is 'hinge'; expected one of cross-entropy"):
         evaluate(model, X, LABELS, loss="hinge")
     with pytest.raises(InputError, match="batch_size is 0"):
         evaluate(model, X, LABELS, batch_size=0)

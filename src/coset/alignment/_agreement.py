@@ -1,17 +1,18 @@
 """How well two networks agree, class by class."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 from coset._magnitudes import exponent, scaled
+from coset.alignment._result import Params
 from coset.symmetry import Symmetry
 
 
-def agreement(sym: Symmetry, reference: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, float]:
+def agreement(sym: Symmetry, reference: Params, other: Params) -> dict[str, float]:
     """For every class that moves, cos(θ, θ') over the trained parameters that carry it; 0 where one vanishes."""
-    counted = {name for name in sym.structures if _counts(sym, name, other)}
+    counted = {name for name in sym.structures if is_trained(sym, name, other)}
     products: dict[tuple[str, int, int], tuple[float, float, float]] = {}
     result = {}
     for label, item in sym.classes.items():
@@ -28,7 +29,14 @@ def agreement(sym: Symmetry, reference: Mapping[str, Tensor], other: Mapping[str
     return result
 
 
-def _counts(sym: Symmetry, name: str, params: Mapping[str, Tensor]) -> bool:
+def mean_agreement(sym: Symmetry, middle: Params, networks: Iterable[Params]) -> dict[str, float]:
+    """For every class that moves, the mean over ``networks`` of its cosine with the one in the middle."""
+    rows = [agreement(sym, middle, network) for network in networks]
+    return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
+
+
+def is_trained(sym: Symmetry, name: str, params: Params) -> bool:
+    """Whether a tensor is a weight of floating numbers, and no buffer."""
     return not sym.parameters[name].buffer and params[name].is_floating_point()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from coset._checks import check_seed
+from coset._checks import check_choice, check_seed
 from coset.alignment._result import Alignment, T
 from coset.alignment.inputs import check_on, check_pair
 from coset.alignment.matching.activations import match_activations
@@ -32,8 +32,7 @@ def align(sym: Symmetry, reference: T, other: T, method: str = "weights", **opti
     ``method``: a name in ``METHODS``; ``options`` are those of the method, see there. All take ``seed``, ``callback``
     (called after every step; True stops) and ``show`` (a progress bar; by default where somebody watches).
     """
-    if not isinstance(method, str) or method not in METHODS:
-        raise InputError(f"method is {method!r}; expected one of {', '.join(METHODS)}")
+    check_choice("method", method, METHODS)
     chosen = METHODS[method]
     parts = inspect.signature(chosen).parameters
     known = [name for name, part in parts.items() if part.kind is part.KEYWORD_ONLY]

@@ -3,23 +3,22 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic
 
 import torch
 
-from coset._checks import check_count, check_seed
+from coset._checks import check_choice, check_count, check_seed
 from coset._magnitudes import unscaled
 from coset._show.progress import Ticker, progress
 from coset._values import Frozen
-from coset.alignment._agreement import agreement
-from coset.alignment._result import Callback, Step, T, carried, marginals, points
+from coset.alignment._agreement import mean_agreement
+from coset.alignment._result import Callback, T, Teller, carried, marginals, points
 from coset.alignment.averages import mean
 from coset.alignment.inputs import check_networks
 from coset.alignment.matching.ascent import Clock, ascend
 from coset.alignment.matching.class_places import ClassLayout, layout_of
 from coset.alignment.matching.products import build_terms
-from coset.alignment.matching.relaxation import relax
+from coset.alignment.matching.relaxation import ascend_twice
 from coset.alignment.matching.scores import Scoring
 from coset.callbacks import check_callback
 from coset.distribution.rescaling import common_exponent, rescaled
@@ -90,8 +89,7 @@ def align_many(
     most so many times through all networks.
     """
     networks = list(networks)
-    if method not in STRATEGIES:
-        raise InputError(f"method is {method!r}; expected one of {', '.join(STRATEGIES)}")
+    check_choice("method", method, STRATEGIES)
     if len(networks) < 2:
         raise InputError(f"{len(networks)} networks are given; expected two or more to align")
     check_count("rounds", rounds)
@@ -105,13 +103,11 @@ def align_many(
     session = _Session(sym.restrict(scales=False), matched, STRATEGIES[method], seed, callback, unit=2 * by)
     with progress(f"aligning {len(networks)} networks", 1 + rounds, show=show) as bar:
         session.run(rounds, bar)
-    home = sym.inverse(session.full(0, sym))
-    elements = tuple(
-        sym.identity() if i == 0 else sym.compose(home, session.full(i, sym)) for i in range(len(networks))
-    )
+    first, *others = (sym.element(g.permutations, signs=g.signs) for g in session.elements)
+    home = sym.inverse(first)
+    elements = (sym.identity(), *(sym.compose(home, g) for g in others))
     aligned = tuple(carried(sym, g, network) for g, network in zip(elements, networks, strict=True))
-    middle = mean([points(network) for network in aligned])
-    agreements = [agreement(sym, middle, points(network)) for network in aligned]
+    placed = [points(network) for network in aligned]
     return ManyAlignment(
         sym,
         method,
@@ -119,9 +115,9 @@ def align_many(
         aligned,
         unscaled(session.objective, 2 * by),
         tuple(unscaled(value, 2 * by) for value in session.history),
-        {name: sum(row[name] for row in agreements) / len(networks) for name in agreements[0]},
+        mean_agreement(sym, mean(placed), placed),
         session.clock.seconds,
-        session.stopped,
+        session.tell.stopped,
     )
 
 
@@ -142,13 +138,11 @@ class _Session(Generic[T]):
         self.networks = networks
         self.thorough = thorough
         self.generator = torch.Generator().manual_seed(seed)
-        self.callback = callback
+        self.tell = Teller(callback, unit)
         self.unit = unit
         self.elements = [finite.identity() for _ in networks]
         self.moved = list(networks)
         self.clock = Clock()
-        self.steps = 0
-        self.stopped = False
         self.objective = sum(self._agreement(i) for i in range(len(networks))) / 2
         self.history = [self.objective]
 
@@ -156,7 +150,7 @@ class _Session(Generic[T]):
         """First every network joins those before it, then all are matched again until none moves."""
         for i in range(1, len(self.networks)):
             self._rematch(i, self.moved[:i], thorough=True)
-            if self.stopped:
+            if self.tell.stopped:
                 return
         bar.advance(note=f"objective {unscaled(self.objective, self.unit):.6g}")
         for _ in range(rounds):
@@ -164,27 +158,22 @@ class _Session(Generic[T]):
             for i in torch.randperm(len(self.networks), generator=self.generator).tolist():
                 others = [network for j, network in enumerate(self.moved) if j != i]
                 improved |= self._rematch(i, others, self.thorough)
-                if self.stopped:
+                if self.tell.stopped:
                     return
             bar.advance(note=f"objective {unscaled(self.objective, self.unit):.6g}")
             if not improved:
                 return
 
-    def full(self, i: int, sym: Symmetry) -> Element:
-        """The element of network i in the whole group."""
-        return sym.element(self.elements[i].permutations, signs=self.elements[i].signs)
-
     def _rematch(self, i: int, others: Sequence[T], thorough: bool) -> bool:
         """Match network i to the mean of ``others``; keep it if the objective of all pairs rises."""
         scoring = Scoring(self.layout, build_terms(self.finite, mean(others), self.networks[i]))
-        tell = partial(self._report, i)
-        climb = ascend(scoring, self.elements[i], self.generator, report=tell, clock=self.clock)
-        if thorough and not self.stopped:
-            relaxed = relax(scoring, report=tell, clock=self.clock)
-            if not self.stopped:
-                scoring.changed(list(self.finite.classes))
-                other = ascend(scoring, relaxed.element, self.generator, report=tell, clock=self.clock)
-                climb = other if other.objective > climb.objective else climb
+
+        def tell(_objective: float, what: str) -> bool:
+            """A step within the matching of network i; the objective of all pairs as it stood."""
+            return self.tell(self.objective, f"network {i}: {what}")
+
+        search = ascend_twice if thorough else ascend
+        climb = search(scoring, self.elements[i], self.generator, report=tell, clock=self.clock)
         if climb.element == self.elements[i]:
             return False
         since = time.perf_counter()
@@ -198,14 +187,6 @@ class _Session(Generic[T]):
         self.objective += gain
         self.history.append(self.objective)
         return True
-
-    def _report(self, i: int, _objective: float, what: str) -> bool:
-        """Tell the callback of a step within the matching of network i; the objective of all pairs as it stood."""
-        self.steps += 1
-        told = Step(self.steps, unscaled(self.objective, self.unit), f"network {i}: {what}")
-        if self.callback is not None and self.callback(told):
-            self.stopped = True
-        return self.stopped
 
     def _agreement(self, i: int) -> float:
         """Σ_{j≠i} ⟨g_i·θ_i | g_j·θ_j⟩."""

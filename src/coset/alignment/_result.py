@@ -7,12 +7,16 @@ from typing import Any, Generic, TypeVar, cast
 from torch import Tensor
 
 from coset import callbacks
+from coset._magnitudes import unscaled
 from coset._values import Frozen
-from coset.distribution import Delta, Gaussian, LowRank, MeanField
+from coset.distribution import Distribution, MeanField
 from coset.symmetry import Element, Symmetry
 
-Weights = Mapping[str, Tensor] | Delta | MeanField | Gaussian | LowRank
-"""A point of weight space, as a dict or a ``Delta``, or a posterior."""
+Params = Mapping[str, Tensor]
+"""The tensors of a network, with names as in ``state_dict()``."""
+
+Weights = Params | Distribution
+"""A point of weight space, as a dict or a ``Delta``, or a posterior: of any kind that is ``centred``."""
 
 Network = Weights
 """What ``Weights`` were called in 0.1; a ``coset.running.Network`` is a function."""
@@ -31,6 +35,23 @@ class Step:
 
 Callback = callbacks.Callback[Step]
 """Called after every step; returning True stops the alignment there, with the best element so far."""
+
+
+@dataclass
+class Teller:
+    """Tells a callback of one step after the other; objectives are in units of 2 to ``unit``."""
+
+    callback: Callback | None
+    unit: int = 0
+    steps: int = 0
+    stopped: bool = False
+
+    def __call__(self, objective: float, what: str) -> bool:
+        """Tell of a step; whether the callback has asked to stop."""
+        self.steps += 1
+        if self.callback is not None and self.callback(Step(self.steps, unscaled(objective, self.unit), what)):
+            self.stopped = True
+        return self.stopped
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,14 +99,17 @@ def points(network: Weights) -> Mapping[str, Tensor]:
     return network if isinstance(network, Mapping) else network.mean
 
 
-def marginals(network: Weights) -> Mapping[str, Tensor] | Delta | MeanField:
+def marginals(network: Weights) -> Weights:
     """What is matched of a network: all of it, but of correlated Gaussians their means and marginal deviations."""
-    return network if isinstance(network, Mapping) else network.marginals
+    if isinstance(network, Mapping):
+        return network
+    known: Weights | None = getattr(network, "marginals", None)
+    return MeanField(network.mean, deviations(network)) if known is None else known
 
 
 def deviations(network: Weights) -> Mapping[str, Tensor]:
     """The marginal deviations of a posterior; of a point none."""
-    return {} if isinstance(network, Mapping) else network.std
+    return getattr(network, "std", {})
 
 
 def carried(sym: Symmetry, g: Element, network: T) -> T:

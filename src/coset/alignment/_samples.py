@@ -8,27 +8,24 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from coset._checks import check_count, check_seed
+from coset._checks import check_choice, check_count, check_seed
 from coset._magnitudes import unscaled
 from coset._show.progress import Ticker, progress
 from coset._values import Frozen
-from coset.alignment._agreement import agreement
-from coset.alignment._result import Callback, Step
+from coset.alignment._agreement import mean_agreement
+from coset.alignment._result import Callback, Params, Teller
 from coset.alignment.inputs import check_network
 from coset.alignment.matching.ascent import Clock, ascend
 from coset.alignment.matching.class_places import layout_of
 from coset.alignment.matching.products import build_terms, matched_names
-from coset.alignment.matching.relaxation import relax as relax_all
+from coset.alignment.matching.relaxation import ascend_twice
 from coset.alignment.matching.scores import Scoring
 from coset.alignment.matching.weights import GAUGES
 from coset.callbacks import check_callback
 from coset.distribution import Samples, act_each, normalize_scales
 from coset.distribution.contract import require
 from coset.distribution.rescaling import common_exponent, rescaled
-from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
-
-Params = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +86,7 @@ def align_samples(
     ``callback`` is told of every pass through the draws and may stop after it.
     """
     require(samples, Samples, "samples", "Samples")
-    if gauge not in GAUGES:
-        raise InputError(f"gauge is {gauge!r}; expected one of {', '.join(GAUGES)}")
+    check_choice("gauge", gauge, GAUGES)
     check_count("rounds", rounds, 0)
     check_seed(seed)
     check_callback(callback)
@@ -104,7 +100,7 @@ def align_samples(
     clock.add("preparation", since)
     session = _Session(sym.restrict(scales=False), [rescaled(draw, by) for draw in draws], seed, clock, unit=2 * by)
     with progress(f"aligning {len(samples)} draws", (1 + rounds) * len(samples), show=show) as bar:
-        session.run(samples.draws - 1, relax, rounds, callback, bar)
+        session.run(samples.draws - 1, relax, rounds, Teller(callback, 2 * by), bar)
     since = time.perf_counter()
     home = session.finite.inverse(session.elements[samples.draws - 1])
     elements = []
@@ -113,7 +109,7 @@ def align_samples(
         whole = sym.element(g.permutations, signs=g.signs)
         elements.append(sym.compose(whole, sym.inverse(undo)) if free else whole)
     aligned = act_each(sym, elements, samples)
-    agreements = [agreement(sym, aligned.mean, draw) for draw in aligned]
+    agreements = mean_agreement(sym, aligned.mean, aligned)
     clock.add("action", since)
     return SamplesAlignment(
         symmetry=sym,
@@ -122,7 +118,7 @@ def align_samples(
         aligned=aligned,
         objective=unscaled(session.history[-1], 2 * by),
         history=tuple(unscaled(value, 2 * by) for value in session.history),
-        agreement={name: sum(row[name] for row in agreements) / len(agreements) for name in agreements[0]},
+        agreement=agreements,
         seconds=clock.seconds,
         settled=session.settled,
         stopped=session.stopped,
@@ -148,14 +144,13 @@ class _Session:
         self.settled = len(draws) == 1
         self.stopped = False
 
-    def run(self, last: int, relax: bool, rounds: int, callback: Callback | None, bar: Ticker) -> None:
+    def run(self, last: int, relax: bool, rounds: int, tell: Teller, bar: Ticker) -> None:
         """Let all join, then match them again until none moves; ``last``: the draw to begin with."""
         if self.settled:
             return
         self._join([*range(last, -1, -1), *range(len(self.draws) - 1, last, -1)], relax, bar)
         for number in range(rounds + 1):
-            if callback is not None and callback(self._step(number)):
-                self.stopped = True
+            self.stopped = tell(self._objective(), f"round {number}")
             if self.stopped or number == rounds:
                 return
             moved = sum(self._rematch(i) for i in self._ticking(bar))
@@ -195,13 +190,8 @@ class _Session:
 
     def _matched(self, i: int, anchor: Params, start: Element, relax: bool) -> Element:
         scoring = Scoring(self.layout, build_terms(self.finite, anchor, self.draws[i]))
-        climb = ascend(scoring, start, self.generator, clock=self.clock)
-        if relax:
-            relaxed = relax_all(scoring, clock=self.clock)
-            scoring.changed(list(self.finite.classes))
-            other = ascend(scoring, relaxed.element, self.generator, clock=self.clock)
-            climb = other if other.objective > climb.objective else climb
-        return climb.element
+        search = ascend_twice if relax else ascend
+        return search(scoring, start, self.generator, clock=self.clock).element
 
     def _place(self, i: int, g: Element) -> None:
         self.elements[i], self.moved[i] = g, self.finite.act(g, self.draws[i])
@@ -210,9 +200,6 @@ class _Session:
         """‖m‖² over the trained parameters that move, tied ones once."""
         squares = (float(self.total[name].square().sum()) for name in self.matched)
         return sum(squares) / len(self.draws) ** 2
-
-    def _step(self, number: int) -> Step:
-        return Step(number + 1, unscaled(self._objective(), self.unit), f"round {number}")
 
     def _note(self) -> None:
         value = self._objective()

@@ -2,22 +2,24 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from coset._checks import is_number
+from coset._checks import check_choice, is_number
 from coset._magnitudes import exponent, scaled, unscaled
-from coset.alignment._result import Network, T, points
-from coset.distribution import Delta, Gaussian, LowRank, MeanField
+from coset.alignment._result import Network, Params, T, deviations, points
+from coset.alignment.inputs import check_same_names, is_correlated, is_posterior
+from coset.distribution import Delta, Distribution, MeanField, Normal
+from coset.distribution.contract import rule_for
 from coset.distribution.ties import ties as tied_names
 from coset.errors import InputError
 from coset.geometry.spheres import are_opposite_by_cosine, mean_coefficients
 
 
 def mean(networks: Sequence[T], weights: Sequence[float] | None = None) -> T:
-    """Σ wᵢ θᵢ / Σ wᵢ, of the type of the first network; by default all weights are equal.
+    """Σ wᵢ θᵢ / Σ wᵢ, of the type of the first network (see ``MADE``); by default all weights are equal.
 
     Of posteriors the means and the deviations are averaged: the Wasserstein barycentre of Gaussians with diagonal
     covariances. Tensors that are not of numbers with a point (counted batches) are the first network's. Sums are taken
@@ -45,21 +47,32 @@ def average(
     buffers: Collection[str] = (),
 ) -> T:
     """The average of the ``kind`` named in ``AVERAGES``; ``buffers`` are not trained and averaged linearly."""
-    if not isinstance(kind, str) or kind not in AVERAGES:
-        raise InputError(f"average is {kind!r}; expected one of {', '.join(AVERAGES)}")
+    check_choice("average", kind, AVERAGES)
     _check(networks)
     shares = normalized_weights(weights, len(networks))
-    ties = tied_names(*(points(network) for network in networks))
-    coefficients = AVERAGES[kind](networks, shares, ties, buffers)
-    mine = _combined([points(network) for network in networks], shares, coefficients, ties, buffers)
-    first = networks[0]
-    result: Any = mine
-    if isinstance(first, Delta):
-        result = Delta(mine)
-    elif isinstance(first, MeanField):
-        deviations = [network.std for network in networks if isinstance(network, MeanField)]
-        result = MeanField(mine, _combined(deviations, shares, shares, tied_names(*deviations), ()))
-    return result  # type: ignore[no-any-return]
+    parts = [points(network) for network in networks]
+    ties = tied_names(*parts)
+    trained = [n for n, tensor in parts[0].items() if ties[n] == n and n not in buffers and _averaged(tensor)]
+    mine = _combined(parts, shares, AVERAGES[kind](parts, trained, shares), ties, buffers)
+    spreads = [deviations(network) for network in networks]
+    return like(networks[0], mine, _combined(spreads, shares, shares, tied_names(*spreads), ()))
+
+
+def like(network: T, mean: Params, std: Params) -> T:
+    """A network of the same kind with other means and deviations, see ``MADE``."""
+    if isinstance(network, Mapping):
+        return cast(T, dict(mean))
+    make = rule_for(MADE, network)
+    if make is None:
+        raise InputError(f"a {type(network).__name__} cannot be made of means and deviations; expected a kind in MADE")
+    return cast(T, make(mean, std))
+
+
+MADE: dict[type, Callable[[Params, Params], Distribution]] = {
+    Delta: lambda mean, std: Delta(mean),
+    Normal: MeanField,
+}
+"""Kind → a distribution of that kind with given means and deviations; one from outside may add its own."""
 
 
 def normalized_weights(weights: Sequence[float] | None, count: int) -> list[float]:
@@ -81,28 +94,21 @@ def normalized_weights(weights: Sequence[float] | None, count: int) -> list[floa
 def _check(networks: Sequence[Network]) -> None:
     if not networks:
         raise InputError("networks is empty; expected at least one network")
-    first = points(networks[0])
     for number, network in enumerate(networks):
-        if isinstance(network, Gaussian | LowRank):
+        if is_correlated(network):
             raise InputError(
                 f"network {number} is a {type(network).__name__}: the average of correlated ones has no closed form; "
                 f"expected its marginals"
             )
-        if isinstance(network, MeanField) != isinstance(networks[0], MeanField):
+        if is_posterior(network) != is_posterior(networks[0]):
             raise InputError(f"networks 0 and {number} are a point and a posterior; expected one kind")
-        parts = [(first, points(network), "")]
-        if isinstance(network, MeanField) and isinstance(networks[0], MeanField):
-            parts.append((networks[0].std, network.std, " a deviation of"))
-        for mine, theirs, what in parts:
-            if odd := sorted(mine.keys() ^ theirs.keys()):
-                has, lacks = (0, number) if odd[0] in mine else (number, 0)
-                raise InputError(f"network {has} has{what} '{odd[0]}' and network {lacks} has not")
-            for name, tensor in mine.items():
-                if tensor.shape != theirs[name].shape:
-                    raise InputError(
-                        f"'{name}' has shape {tuple(tensor.shape)} in network 0 and {tuple(theirs[name].shape)} in "
-                        f"network {number}; expected equal shapes"
-                    )
+        check_same_names(networks[0], network, "network 0", f"network {number}")
+        for name, tensor in points(networks[0]).items():
+            if tensor.shape != (shape := points(network)[name].shape):
+                raise InputError(
+                    f"'{name}' has shape {tuple(tensor.shape)} in network 0 and {tuple(shape)} in network {number}; "
+                    f"expected equal shapes"
+                )
 
 
 def _wide(tensor: Tensor, device: torch.device) -> Tensor:
@@ -114,7 +120,7 @@ def _averaged(tensor: Tensor) -> bool:
 
 
 def _combined(
-    parts: Sequence[Mapping[str, Tensor]],
+    parts: Sequence[Params],
     shares: Sequence[float],
     coefficients: Sequence[float],
     ties: Mapping[str, str],
@@ -136,19 +142,8 @@ def _combined(
     return result
 
 
-def _linear(
-    networks: Sequence[Network], shares: Sequence[float], ties: Mapping[str, str], buffers: Collection[str]
-) -> Sequence[float]:
-    """The mean: every network with its share."""
-    return shares
-
-
-def _spherical(
-    networks: Sequence[Network], shares: Sequence[float], ties: Mapping[str, str], buffers: Collection[str]
-) -> Sequence[float]:
+def _spherical(parts: Sequence[Params], names: Sequence[str], shares: Sequence[float]) -> Sequence[float]:
     """The coefficients of the Karcher mean of the directions, times the mean length."""
-    parts = [points(network) for network in networks]
-    names = [n for n, tensor in parts[0].items() if ties[n] == n and n not in buffers and _averaged(tensor)]
     by = [exponent(*(part[name] for name in names)) if names else 0 for part in parts]
     gram = _inner_products(parts, names, by)
     own = gram.diagonal().sqrt()
@@ -168,7 +163,7 @@ def _spherical(
     return (mean_coefficients(cosines, share) / lengths * (share @ lengths)).tolist()
 
 
-def _inner_products(parts: Sequence[Mapping[str, Tensor]], names: Sequence[str], by: Sequence[int]) -> Tensor:
+def _inner_products(parts: Sequence[Params], names: Sequence[str], by: Sequence[int]) -> Tensor:
     """⟨θᵢ, θⱼ⟩·2^(−eᵢ−eⱼ) over the weights of these names, (N, N) in float64."""
     total = torch.zeros(len(parts), len(parts), dtype=torch.float64)
     for name in names:
@@ -179,7 +174,7 @@ def _inner_products(parts: Sequence[Mapping[str, Tensor]], names: Sequence[str],
     return total
 
 
-Coefficients = Callable[[Sequence[Network], Sequence[float], Mapping[str, str], Collection[str]], Sequence[float]]
+Coefficients = Callable[[Sequence[Params], Sequence[str], Sequence[float]], Sequence[float]]
 
-AVERAGES: dict[str, Coefficients] = {"mean": _linear, "spherical": _spherical}
-"""Name → the coefficients with which the networks' trained weights are summed."""
+AVERAGES: dict[str, Coefficients] = {"mean": lambda parts, names, shares: shares, "spherical": _spherical}
+"""Name → the coefficients with which the networks' weights of the given names are summed; the shares have sum 1."""

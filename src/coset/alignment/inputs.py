@@ -8,18 +8,31 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from coset._batches import input_batches
-from coset.alignment._result import Network, points
-from coset.distribution import Delta, Gaussian, LowRank, MeanField
+from coset.alignment._result import Network, deviations, points
+from coset.distribution import Distribution, Normal
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry, check_preserves
 from coset.symmetry.preserving import is_proven
 
-_POSTERIORS = (MeanField, Gaussian, LowRank)
+
+def is_network(value: object) -> bool:
+    """Whether ``value`` can be aligned: a dict of weights, or a distribution whose mean is a network."""
+    return isinstance(value, Mapping) or (isinstance(value, Distribution) and value.centred)
+
+
+def is_posterior(network: Network) -> bool:
+    """Whether a network is more than a point."""
+    return isinstance(network, Normal) or bool(deviations(network))
+
+
+def is_correlated(network: Network) -> bool:
+    """Whether a posterior is more than its means and deviations: an average of such ones has no closed form."""
+    return is_posterior(network) and not (isinstance(network, Normal) and network.independent)
 
 
 def check_network(sym: Symmetry, network: Network, what: str) -> None:
     """Raise unless ``network`` has every parameter of ``sym``, each of its shape and finite."""
-    if not isinstance(network, Mapping | Delta | MeanField | Gaussian | LowRank):
+    if not is_network(network):
         raise InputError(
             f"{what} is a {type(network).__name__}; expected a dict of parameters, a Delta, a MeanField, a "
             f"Gaussian or a LowRank"
@@ -81,26 +94,24 @@ def check_networks(
 ) -> None:
     """Raise unless all are networks of ``sym`` with the same names and the same deviations.
 
-    ``correlated``: a Gaussian or LowRank may be among them; what averages networks has no closed form for them.
+    ``correlated``: such posteriors may be among them; what averages networks has no closed form for them.
     """
     labels = names or [f"network {number}" for number in range(len(networks))]
     for network, label in zip(networks, labels, strict=True):
         check_network(sym, network, label)
-        if isinstance(network, Gaussian | LowRank) and not correlated:
+        if is_correlated(network) and not correlated:
             raise InputError(
                 f"{label} is a {type(network).__name__}, which is not averaged here; expected a MeanField: "
                 f"its marginals"
             )
     first = networks[0]
     for network, label in zip(networks[1:], labels[1:], strict=True):
-        if isinstance(network, _POSTERIORS) != isinstance(first, _POSTERIORS):
+        if is_posterior(network) != is_posterior(first):
+            kinds = ["posterior" if is_posterior(one) else "point" for one in (first, network)]
             raise InputError(
-                f"{labels[0]} is a {_kind(first)} and {label} a {_kind(network)}; expected both points or both "
-                f"posteriors"
+                f"{labels[0]} is a {kinds[0]} and {label} a {kinds[1]}; expected both points or both posteriors"
             )
-        _same_names(points(first), points(network), labels[0], label, "")
-        if isinstance(first, _POSTERIORS) and isinstance(network, _POSTERIORS):
-            _same_names(first.std, network.std, labels[0], label, " a deviation of")
+        check_same_names(first, network, labels[0], label)
 
 
 def check_start(sym: Symmetry, start: object) -> None:
@@ -110,14 +121,12 @@ def check_start(sym: Symmetry, start: object) -> None:
     sym.check(start)
 
 
-def _same_names(a: Mapping[str, Tensor], b: Mapping[str, Tensor], first: str, second: str, what: str) -> None:
-    if odd := sorted(a.keys() ^ b.keys()):
-        has, lacks = (first, second) if odd[0] in a else (second, first)
-        raise InputError(f"{has} has{what} '{odd[0]}' and {lacks} has not")
-
-
-def _kind(network: Network) -> str:
-    return "point" if not isinstance(network, _POSTERIORS) else "posterior"
+def check_same_names(a: Network, b: Network, first: str, second: str) -> None:
+    """Raise unless two networks, called ``first`` and ``second``, have the same names and the same deviations."""
+    for mine, theirs, what in ((points(a), points(b), ""), (deviations(a), deviations(b), " a deviation of")):
+        if odd := sorted(mine.keys() ^ theirs.keys()):
+            has, lacks = (first, second) if odd[0] in mine else (second, first)
+            raise InputError(f"{has} has{what} '{odd[0]}' and {lacks} has not")
 
 
 def _some(names: Mapping[str, object]) -> str:

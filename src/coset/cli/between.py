@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coset._checks import check_choice
 from coset.cli.examples import Choice, load_examples
 from coset.cli.networks import Networks, Source, method_options, moved_units, read_networks
-from coset.cli.options import check_choice
 from coset.errors import InputError
 
 if TYPE_CHECKING:
@@ -89,12 +89,12 @@ def read_ends(files: tuple[Path, Path], source: Source, choice: Choice, likeliho
 
 def _check_joinable(a: Any, b: Any, asked: Asked) -> None:
     """Raise unless two networks can be joined, and aligned and averaged where that is asked for."""
-    from coset.distribution import Gaussian, LowRank, MeanField
+    from coset.alignment.inputs import is_correlated, is_network
     from coset.landscape import PATHS
 
-    if asked.aligned and not isinstance(a, Mapping | MeanField | Gaussian | LowRank):
+    if asked.aligned and not is_network(a):
         raise InputError(f"a {type(a).__name__} cannot be aligned; measure it as it is with --no-align")
-    if asked.renormalize != "none" and not isinstance(a, Mapping | MeanField):
+    if asked.renormalize != "none" and (not is_network(a) or is_correlated(a)):
         raise InputError(f"--renormalize {asked.renormalize} is for networks and mean-field posteriors")
     PATHS[asked.path](a, b)
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 import coset.cli.options as given
+from coset._checks import check_choice
 from coset.cli.examples import Choice, choose, load_examples, numbers
 from coset.cli.networks import Networks, Source, method_options, moved_units, read_networks, written_by
 from coset.cli.printing import print_json, show_end, show_table
@@ -110,8 +111,8 @@ def _check_names(average: str, renormalize: str, choice: Choice | None, aligned_
     from coset.alignment.averages import AVERAGES
     from coset.alignment.merging import RENORMALIZATIONS, options_of
 
-    given.check_choice("--average", average, AVERAGES)
-    given.check_choice("--renormalize", renormalize, RENORMALIZATIONS)
+    check_choice("--average", average, AVERAGES)
+    check_choice("--renormalize", renormalize, RENORMALIZATIONS)
     measures = "data" in options_of(renormalize)
     if measures and choice is None:
         raise InputError(f"--renormalize {renormalize} measures units on inputs: say on which with --data")

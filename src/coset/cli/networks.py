@@ -11,8 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coset._checks import check_choice
 from coset.cli.examples import Choice
-from coset.cli.options import check_choice, parse_pairs
+from coset.cli.options import parse_pairs
 from coset.errors import InputError, one_line
 
 if TYPE_CHECKING:

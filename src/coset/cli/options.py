@@ -1,7 +1,7 @@
 """Options that several commands have, each described once."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -111,13 +111,6 @@ def check_counts(counts: Mapping[str, tuple[int, int]]) -> None:
     for option, (count, least) in counts.items():
         if not is_count(count, least):
             raise InputError(f"{option} is {count}; expected a whole number of at least {least}")
-
-
-def check_choice(option: str, value: str, known: Iterable[str]) -> None:
-    """Raise unless an option's value is one of the ``known`` names."""
-    names = list(known)
-    if value not in names:
-        raise InputError(f"{option} is '{value}', expected one of {', '.join(names)}")
 
 
 def parse_pairs(option: str, pairs: Sequence[str] | None) -> dict[str, Any]:

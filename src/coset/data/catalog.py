@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from coset._checks import check_choice
 from coset.data import _sources as sources
 from coset.data._content import Part
 from coset.data._dataset import Task
@@ -18,7 +19,6 @@ from coset.data._sources import Source
 from coset.data._tables import SPLITS, read_snelson, read_uci
 from coset.data.cifar import read_cifar10, read_cifar100, read_slice
 from coset.data.splitting import partition
-from coset.errors import InputError
 
 TEST_FRACTION = 0.2
 
@@ -101,9 +101,7 @@ class Entry:
 
 def lookup(name: str) -> Entry:
     """The entry called ``name``."""
-    if name not in CATALOG:
-        raise InputError(f"dataset is {name!r}, expected one of {', '.join(CATALOG)}")
-    return CATALOG[name]
+    return CATALOG[check_choice("dataset", name, CATALOG)]
 
 
 def _mnist(name: str, summary: str, classes: tuple[str, ...], address: str) -> Entry:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from coset._checks import check_count
+from coset._checks import check_choice, check_count
 from coset._show.tables import text_table
 from coset.errors import InputError
 
@@ -69,8 +69,7 @@ def reliability(probabilities: Tensor, y: Tensor, bins: int = BINS, scheme: str 
     """
     check_labels(probabilities, y)
     check_count("bins", bins)
-    if scheme not in SCHEMES:
-        raise InputError(f"scheme is {scheme!r}; expected one of {', '.join(SCHEMES)}")
+    check_choice("scheme", scheme, SCHEMES)
     # In its own type: 0.6 in single precision lies at the edge 3/5, and not above it.
     confidence, said = probabilities.max(1)
     # Rounding can lift a probability above 1.

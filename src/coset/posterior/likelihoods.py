@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from coset._checks import check_choice
 from coset.errors import InputError
 
 Task = Literal["classification", "regression"]
@@ -202,11 +203,7 @@ LIKELIHOODS: dict[str, Likelihood] = {
 def as_likelihood(likelihood: Likelihood | str) -> Likelihood:
     """The likelihood of that name, or the given one."""
     if isinstance(likelihood, str):
-        if likelihood not in LIKELIHOODS:
-            raise InputError(
-                f"likelihood is {likelihood!r}; expected one of {', '.join(LIKELIHOODS)}, or GaussianNoise(std)"
-            )
-        return LIKELIHOODS[likelihood]
+        return LIKELIHOODS[check_choice("likelihood", likelihood, LIKELIHOODS, otherwise=", or GaussianNoise(std)")]
     if not isinstance(likelihood, Likelihood) or isinstance(likelihood, type):
         raise InputError(
             f"likelihood is a {type(likelihood).__name__}; expected a name or a likelihood such as Categorical()"

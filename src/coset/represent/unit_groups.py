@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coset._checks import check_choice
 from coset.errors import InputError
 
 
@@ -166,11 +167,7 @@ def group_on(group: Group, channels: int, what: str) -> UnitGroup:
         if group.size != channels:
             raise InputError(f"group acts on {group.size} channels ({group}); {what} has {channels}")
         return group
-    if not isinstance(group, str) or group not in GROUPS:
-        raise InputError(
-            f"group is {group!r}; expected one of {', '.join(repr(name) for name in GROUPS)}, or a UnitGroup"
-        )
-    return GROUPS[group](channels)
+    return GROUPS[check_choice("group", group, GROUPS, quoted=True, otherwise=", or a UnitGroup")](channels)
 
 
 def random_element(group: UnitGroup, generator: torch.Generator, *, spread: float = 1.0) -> Tensor:

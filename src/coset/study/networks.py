@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from coset._checks import check_choice
 from coset.data import Dataset, Split
 from coset.errors import InputError
 from coset.models import MODELS, build
@@ -30,9 +31,8 @@ def network_config(
 
     Options that are left at their defaults are written out, so that it does not matter whether a study names them.
     """
-    if model not in MODELS:
-        # A user's own factory may change under its name, and two of them may share it.
-        raise InputError(f"model is {model!r}, expected one of {', '.join(MODELS)}")
+    # A user's own factory may change under its name, and two of them may share it.
+    check_choice("model", model, MODELS)
     if not isinstance(recipe, Recipe):
         raise InputError(f"recipe is a {type(recipe).__qualname__}, expected a coset.train.Recipe")
     return {

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
+from coset._checks import check_choice
 from coset._files.sealed import checksum
 from coset._values import Frozen
 from coset.distribution import Distribution
 from coset.distribution.files import pack, unpack
-from coset.errors import InputError
 from coset.models import build
 from coset.posterior import FITS, Fit, NoiseParameter, Trace
 from coset.store import Entry
@@ -62,8 +62,7 @@ def inferred(
     those of the method; likelihoods and priors among them count by their ``repr``, so they must be
     those of coset. Initial weights and inference follow from ``seed``.
     """
-    if method not in FITS:
-        raise InputError(f"method is {method!r}; expected one of {', '.join(FITS)}")
+    check_choice("method", method, FITS)
     dataset = context.data(data, **(data_options or {})) if isinstance(data, str) else data
     config = {
         "kind": "posterior",

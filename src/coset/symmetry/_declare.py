@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from coset._checks import check_choice
 from coset.errors import InputError
 from coset.symmetry._grammar import parse_axis
 from coset.symmetry.axes import Charge, Fixed, Node, size_of, units_of
@@ -229,8 +230,7 @@ def _families(
     families = {}
     for key, value in wanted.items():
         diagonal = value.diagonal if isinstance(value, Intertwiner) else value
-        if diagonal not in DIAGONALS:
-            raise InputError(f"scales['{key}'] is {diagonal!r}; expected one of {', '.join(DIAGONALS)}")
+        check_choice(f"scales['{key}']", diagonal, DIAGONALS)
         owner, _, name = key.partition(":")
         if owner not in classes:
             raise InputError(f"scales names the class '{owner}', which no axis carries; classes: {', '.join(classes)}")

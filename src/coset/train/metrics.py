@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from coset._checks import is_count
+from coset._checks import check_choice, is_count
 from coset.errors import InputError
 from coset.running import Network, with_weights
 from coset.train.check import check_pair, model_device, probe
@@ -69,8 +69,7 @@ def evaluate(
     weights batch by batch. ``loss``: "cross-entropy" (y integer labels), "mse" or "binary-cross-entropy" (y of the
     shape of the outputs).
     """
-    if loss not in LOSSES:
-        raise InputError(f"loss is {loss!r}, expected one of {', '.join(LOSSES)}")
+    check_choice("loss", loss, LOSSES)
     if not is_count(batch_size):
         raise InputError(f"batch_size is {batch_size!r}, expected a whole number of at least 1")
     check_pair(x, y, "x", "y")

@@ -9,14 +9,23 @@ import torch
 from torch import Tensor, nn
 
 from coset._batches import BATCH_SIZE, Inputs, count_batches, input_batches
+from coset._checks import check_choice
 from coset._show.progress import Ticker, progress
 from coset.alignment._agreement import agreement
-from coset.alignment._result import Alignment, Callback, Step, T, carried, points
+from coset.alignment._result import Alignment, Callback, Params, T, Teller, carried, points
 from coset.alignment.inputs import check_pair
+from coset.alignment.matching.ascent import Clock
 from coset.alignment.matching.feature_assignment import Scores, assign, objective
-from coset.alignment.matching.feature_calls import Watch, run
 from coset.alignment.matching.feature_hidden_signs import settle_signs
-from coset.alignment.matching.feature_places import FeaturePlacement, Key, find_features, units_by_samples, unseen
+from coset.alignment.matching.feature_places import (
+    FeaturePlacement,
+    Key,
+    Watch,
+    find_features,
+    run,
+    units_by_samples,
+    unseen,
+)
 from coset.alignment.matching.weights import ascend_classes
 from coset.errors import InputError
 from coset.running import whole_weights
@@ -39,9 +48,6 @@ def correlation(of: PairMoments) -> Tensor:
 
 STATISTICS: dict[str, Callable[[PairMoments], Tensor]] = {"correlation": correlation, "covariance": covariance}
 """How alike unit i of one network and unit j of another are, from their moments."""
-
-
-Params = Mapping[str, Tensor]
 
 
 def match_activations(
@@ -72,39 +78,37 @@ def match_activations(
     matching on the weights.
     """
     check_pair(sym, reference, other)
-    if statistic not in STATISTICS:
-        raise InputError(f"statistic is {statistic!r}; expected one of {', '.join(STATISTICS)}")
+    check_choice("statistic", statistic, STATISTICS)
     if not any(sym.classes[name].size > 1 for name in sym.permuting):
         raise InputError("no units of this symmetry permute; there is nothing to match")
     networks = (points(reference), points(other))
     batches = input_batches(data, batch_size)
     first = _checked(next(batches), 0)
-    begun = time.perf_counter()
+    clock, since = Clock(), time.perf_counter()
     rest = (_checked(batch, number) for number, batch in enumerate(batches, start=1))
     with progress("matching activations", total=1 + (count_batches(data, batch_size) or 0), show=show) as bar:
         places = find_features(sym, model, first)
         bar.advance(note="classes found")
-        found = time.perf_counter()
-        session = _Session(sym, model, networks, places, statistic, callback)
+        since = clock.add("sites", since)
+        session = _Session(sym, model, networks, places, statistic, Teller(callback))
         session.watch(chain([first], rest), bar)
-    watched = time.perf_counter()
+    since = clock.add("features", since)
     scores = session.scores()
     still = _constant(scores)
     scores = {name: parts for name, parts in scores.items() if name not in still}
     history = [objective(sym, scores, sym.identity())]
     g = session.matched(scores, history)
-    matched = time.perf_counter()
-    seconds = {"sites": found - begun, "features": watched - found, "assignment": matched - watched}
+    since = clock.add("assignment", since)
     notes: tuple[str, ...] = ()
     if not session.stopped_at_class:
         g, notes = _on_weights(sym, networks, g, {name: places[name] for name in places if name not in still}, seed)
         notes = (*(f"the units of '{name}' do not vary on these data" for name in still), *notes)
-        seconds["weights"] = time.perf_counter() - matched
+        clock.add("weights", since)
     aligned = carried(sym, g, other)
     return Alignment(
         sym, "activations", g, aligned, history[-1], tuple(history),
         agreement(sym, networks[0], points(aligned)), agreement(sym, *networks),
-        seconds, session.stopped, notes,
+        clock.seconds, session.tell.stopped, notes,
     )  # fmt: skip
 
 
@@ -117,10 +121,8 @@ class _Session:
     networks: tuple[Params, Params]
     places: Mapping[str, tuple[FeaturePlacement, ...]]
     statistic: str
-    callback: Callback | None
+    tell: Teller
     gathered: dict[tuple[object, ...], PairMoments] = field(default_factory=dict)
-    steps: int = 0
-    stopped: bool = False
     stopped_at_class: bool = False
 
     def watch(self, batches: Iterator[Tensor], bar: Ticker) -> None:
@@ -135,10 +137,9 @@ class _Session:
                 key = self._key(place)
                 self.gathered[key] = merged_pairs(self.gathered[key], found) if key in self.gathered else found
             bar.advance(note=f"batch {number + 1}")
-            if self.callback is not None:
+            if self.tell.callback is not None:
                 here = objective(self.sym, self.scores(), self.sym.identity())
-                self.stopped = self._asked_to_stop(here, f"batch {number + 1}")
-                if self.stopped:
+                if self.tell(here, f"batch {number + 1}"):
                     return
 
     def _features(self, params: Params, batch: Tensor) -> dict[FeaturePlacement, Tensor]:
@@ -184,17 +185,13 @@ class _Session:
     def matched(self, scores: Scores, history: list[float]) -> Element:
         """The best element, class by class; its objective after each class is added to ``history``."""
         g = self.sym.identity()
-        asks = self.callback is not None and not self.stopped
+        asks = not self.tell.stopped
         for name, g in assign(self.sym, scores):
             history.append(objective(self.sym, scores, g))
-            if asks and self._asked_to_stop(history[-1], f"class {name}"):
-                self.stopped = self.stopped_at_class = True
+            if asks and self.tell(history[-1], f"class {name}"):
+                self.stopped_at_class = True
                 break
         return g
-
-    def _asked_to_stop(self, value: float, what: str) -> bool:
-        self.steps += 1
-        return self.callback is not None and bool(self.callback(Step(self.steps, value, what)))
 
 
 def _constant(scores: Scores) -> tuple[str, ...]:

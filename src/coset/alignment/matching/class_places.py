@@ -1,6 +1,7 @@
 """Where the units of a class stand in the parameters, and which classes must be assigned together."""
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -139,9 +140,8 @@ class ClassLayout:
                 if any(self.sym.classes[name].follows in mine for name in mine):
                     roots.add(root)
                 for structure in self.sym.structures.values():
-                    carried = [bool(mine & _names(stretch)) for stretch in structure.stretches]
-                    repeated = any(_stands_twice(stretch, mine) for stretch in structure.stretches)
-                    if sum(carried) > 1 or repeated:
+                    own = [[item for item in one.appearances if item.name in mine] for one in structure.stretches]
+                    if sum(map(bool, own)) > 1 or any(map(_stand_twice, own)):
                         roots.add(root)
         return frozenset(roots)
 
@@ -176,17 +176,9 @@ def _places(sym: Symmetry, parameter: str, number: int, stretch: Stretch) -> lis
             parity = _flipped(sym, chain)
             units = member.unit[at]
             # Sorted by unit and, within it, in order: the rest of the coordinates come in the same order for each.
-            positions = at[units.argsort(stable=True)].reshape(sym_units(sym, member.name), -1)
+            positions = at[units.argsort(stable=True)].reshape(math.prod(sym.shape(member.name)), -1)
             found.append(ClassPlace(member.name, parameter, number, positions, parity, beside))
     return found
-
-
-def sym_units(sym: Symmetry, name: str) -> int:
-    """The number of units of a class over all blocks."""
-    total = 1
-    for size in sym.shape(name):
-        total *= size
-    return total
 
 
 def _flipped(sym: Symmetry, parts: Sequence[Appearance]) -> frozenset[str]:
@@ -198,16 +190,9 @@ def _flipped(sym: Symmetry, parts: Sequence[Appearance]) -> frozenset[str]:
     return frozenset(odd)
 
 
-def _names(stretch: Stretch) -> set[str]:
-    return {item.name for item in stretch.appearances}
-
-
-def _stands_twice(stretch: Stretch, tree: set[str]) -> bool:
+def _stand_twice(appearances: Sequence[Appearance]) -> bool:
     """Whether some position is moved by two appearances of one class."""
-    named = [item for item in stretch.appearances if item.name in tree]
     return any(
-        bool(((a.unit >= 0) & (b.unit >= 0)).any())
-        for number, a in enumerate(named)
-        for b in named[:number]
-        if a.name == b.name
+        a.name == b.name and bool(((a.unit >= 0) & (b.unit >= 0)).any())
+        for a, b in itertools.combinations(appearances, 2)
     )

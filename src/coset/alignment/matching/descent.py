@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,9 @@ from coset._batches import Labelled, is_pair, labelled_batches
 from coset._checks import check_count, check_positive
 from coset._show.progress import progress
 from coset.alignment._agreement import agreement
-from coset.alignment._result import Alignment, Callback, Step, T, points
+from coset.alignment._result import Alignment, Callback, Params, Step, T, points
 from coset.alignment.inputs import check_pair, check_start
-from coset.alignment.matching.losses import Batch, Criterion, Loss, Objective, Params, Setting, objective_of
-from coset.alignment.matching.random_batches import again, endless, fixed
+from coset.alignment.matching.losses import Batch, Criterion, Loss, Objective, Setting, objective_of
 from coset.alignment.matching.sinkhorn_operator import permutation_of
 from coset.alignment.matching.soft_action import soft_act
 from coset.errors import InputError
@@ -184,12 +183,47 @@ def _problem(
         x, y = batch
         return x.to(like) if x.is_floating_point() else x.to(like.device), y.to(like.device)
 
-    data = again(options.data)
+    data = _again(options.data)
     if is_pair(data):
         # As many inputs as targets, before any are drawn.
         next(labelled_batches(data, options.batch_size))
-    measured = [here(batch) for batch in fixed(data, options.batch_size, options.examples, generator)]
-    return _Problem(sym, a, b, objective, [*measured]), map(here, endless(data, options.batch_size, generator))
+    measured = [here(batch) for batch in _fixed(data, options.batch_size, options.examples, generator)]
+    return _Problem(sym, a, b, objective, [*measured]), map(here, _endless(data, options.batch_size, generator))
+
+
+def _again(data: Labelled) -> Labelled:
+    """The same data, such that one can go through them as often as one likes: an iterator is read into a list."""
+    if not isinstance(data, tuple) and isinstance(data, Iterable) and iter(data) is data:
+        return list(data)
+    return data
+
+
+def _endless(data: Labelled, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
+    """Batch after batch: tensors shuffled anew for every pass, without a smaller last batch; a loader over and over."""
+    while True:
+        if not is_pair(data):
+            yield from labelled_batches(data, batch_size)
+            continue
+        x, y = data
+        order = torch.randperm(len(x), generator=generator)
+        whole = order[: max(len(order) - len(order) % batch_size, min(batch_size, len(order)))]
+        for first in range(0, len(whole), batch_size):
+            chosen = whole[first : first + batch_size]
+            yield x[chosen.to(x.device)], y[chosen.to(y.device)]
+
+
+def _fixed(data: Labelled, batch_size: int, examples: int, generator: torch.Generator) -> list[Batch]:
+    """Batches with ``examples`` examples in all: a random draw from tensors, the first batches of a loader."""
+    if is_pair(data):
+        x, y = data
+        chosen = torch.randperm(len(x), generator=generator)[:examples]
+        data = x[chosen.to(x.device)], y[chosen.to(y.device)]
+    batches: list[Batch] = []
+    for batch in labelled_batches(data, batch_size):
+        batches.append(batch)
+        if sum(len(x) for x, _ in batches) >= examples:
+            break
+    return batches
 
 
 def _identity(sym: Symmetry, params: Params, scales: bool) -> _Free:

@@ -7,10 +7,9 @@ import numpy as np
 from torch import Tensor
 
 from coset.alignment.matching.class_places import ClassLayout, ClassMove
-from coset.alignment.matching.feature_signs import common_families, signs_at
-from coset.alignment.matching.step import TreeStep
+from coset.alignment.matching.feature_places import common_families
+from coset.alignment.matching.step import TreeStep, picked_scores
 from coset.symmetry import Element, Symmetry
-from coset.symmetry.group import full_map
 
 Scores = Mapping[str, Mapping[frozenset[str], Tensor]]
 """For each class, how alike each unit of the reference is to each of the other network, (units, units) over all blocks;
@@ -19,15 +18,7 @@ kept apart by the families of signs that multiply what was seen."""
 
 def objective(sym: Symmetry, scores: Scores, g: Element) -> float:
     """Σ over classes and units of the score of the pairs that ``g`` makes, signs included."""
-    total = 0.0
-    for name, parts in scores.items():
-        source = full_map(sym, g, name)
-        for flips, score in parts.items():
-            pairs = score.gather(1, source[:, None]).squeeze(1)
-            for key in flips:
-                pairs = pairs * signs_at(sym, g, key, name)[source]
-            total += float(pairs.sum())
-    return total
+    return picked_scores(sym, scores, g)[0]
 
 
 def assign(sym: Symmetry, scores: Scores) -> Iterator[tuple[str, Element]]:

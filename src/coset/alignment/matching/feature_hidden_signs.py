@@ -9,14 +9,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from coset.alignment.matching.feature_signs import solve
+from coset.alignment._agreement import is_trained
+from coset.alignment._result import Params
 from coset.distribution.rescaling import common_exponent, rescaled
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.action import Action
 from coset.symmetry.incidence import appearances, rows_along
 from coset.symmetry.structure import ancestors
+
+Bits = NDArray[np.bool_]
 
 Shown = Mapping[str, Collection[frozenset[str]]]
 """For each class, the products of families of signs that its features carry."""
@@ -33,12 +37,12 @@ class _Flip:
     beside: Mapping[str, frozenset[str]]
 
 
-def settle_signs(sym: Symmetry, reference: Mapping[str, Tensor], other: Mapping[str, Tensor], shown: Shown) -> Element:
+def settle_signs(sym: Symmetry, reference: Params, other: Params, shown: Shown) -> Element:
     """Signs h, none of which features notice, with ⟨reference, h·other⟩ as large as flips of single signs make it.
 
     Over trained weights; flips that do not raise it are not made, so the identity stays where nothing is gained.
     """
-    names = [name for name in sym.structures if name in other and _is_trained(sym, name, other)]
+    names = [name for name in sym.structures if name in other and is_trained(sym, name, other)]
     theta, current = (
         rescaled(part, common_exponent(part))
         for part in ({name: network[name].detach().double().cpu() for name in names} for network in (reference, other))
@@ -80,9 +84,28 @@ def _flips(sym: Symmetry, shown: Shown) -> Iterator[_Flip]:
             yield _Flip(key, beside)
 
 
-def _steps(
-    sym: Symmetry, flip: _Flip, reference: Mapping[str, Tensor], other: Mapping[str, Tensor]
-) -> Iterator[Element]:
+def solve(matrix: Bits, values: Bits) -> Bits | None:
+    """A solution of matrix·x = values over GF(2), free unknowns 0; None if there is none. (m, n) and (m,) → (n,)."""
+    whole = np.concatenate([matrix, values[:, None]], axis=1)
+    pivots: list[int] = []
+    for column in range(matrix.shape[1]):
+        lead = len(pivots)
+        below = np.flatnonzero(whole[lead:, column])
+        if not len(below):
+            continue
+        whole[[lead, lead + below[0]]] = whole[[lead + below[0], lead]]
+        others = whole[:, column].copy()
+        others[lead] = False
+        whole[others] ^= whole[lead]
+        pivots.append(column)
+    if whole[len(pivots) :, -1].any():
+        return None
+    solution = np.zeros(matrix.shape[1], dtype=bool)
+    solution[pivots] = whole[: len(pivots), -1]
+    return solution
+
+
+def _steps(sym: Symmetry, flip: _Flip, reference: Params, other: Params) -> Iterator[Element]:
     """Elements worth trying: all units at once that gain, each as if it were alone, and the one that gains most."""
     owner = sym.families[flip.key].owner
     count = math.prod(sym.shape(owner))
@@ -126,9 +149,5 @@ def _odd_sums(sym: Symmetry, name: str, owner: str, keys: Collection[str], produ
     return total
 
 
-def _is_trained(sym: Symmetry, name: str, params: Mapping[str, Tensor]) -> bool:
-    return not sym.parameters[name].buffer and params[name].is_floating_point()
-
-
-def _product(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+def _product(a: Params, b: Params) -> float:
     return sum(float((a[name] * tensor).sum()) for name, tensor in b.items())

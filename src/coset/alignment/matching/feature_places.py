@@ -5,19 +5,24 @@ on which axis of them, with which signs, ``sym.graph`` tells. No type of module 
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import FunctionType
+from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from coset._values import Frozen
-from coset.alignment.matching.feature_calls import Watch, run
-from coset.alignment.matching.feature_signs import common_families
-from coset.errors import InputError
-from coset.running import suited
+from coset.errors import InputError, refusing
+from coset.running import outputs_with, suited
 from coset.symmetry import Symmetry, with_graph
-from coset.symmetry.layers import Activation
+from coset.symmetry.incidence import rows_along
+from coset.symmetry.layers import CONTRACTIONS, Activation
 from coset.symmetry.preserving import check_model_of
 from coset.symmetry.structure import Appearance, Stretch, Structure, UnitClass, ancestors, build_structure
 from coset.train.metrics import evaluation_mode
@@ -27,6 +32,53 @@ Key = tuple[int, int]
 
 _EXAMPLES = 2
 """So many inputs tell the graph of a symmetry that was declared by hand."""
+
+
+See = Callable[[int, int, str, Tensor], None]
+"""Called with the number of the call, that of the tensor among those it reads, the operation's name and the tensor."""
+
+_OPERATORS = {"__matmul__": "matmul", "__rmatmul__": "matmul"}
+
+
+def _opened(function: Any) -> FunctionType:
+    """A function of torch that is written in Python, so that a mode sees the calls inside it and not only itself."""
+    within = {**function.__globals__, "has_torch_function": lambda _tensors: False}
+    copy = FunctionType(function.__code__, within, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+_COMPOSED = {F.multi_head_attention_forward: _opened(F.multi_head_attention_forward)}
+
+
+class Watch(TorchFunctionMode):
+    """Shows the floating tensors that contractions read to ``see``; calls are numbered in the order of execution."""
+
+    def __init__(self, see: See) -> None:
+        super().__init__()
+        self.see = see
+        self.calls = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _COMPOSED:
+            with self:
+                return _COMPOSED[func](*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        name = _OPERATORS.get(name, name)
+        if name in CONTRACTIONS:
+            tensors = (item for item in tree_leaves((args, kwargs)) if isinstance(item, Tensor))
+            for number, item in enumerate(item for item in tensors if item.is_floating_point()):
+                self.see(self.calls, number, name, item)
+            self.calls += 1
+        return func(*args, **kwargs)
+
+
+def run(model: nn.Module, weights: Mapping[str, Tensor], inputs: Tensor, watch: Watch) -> None:
+    """Run ``model`` with all its weights in evaluation mode, without derivatives, while ``watch`` looks on."""
+    data = f"data of shape {tuple(inputs.shape)} and type {inputs.dtype}"
+    with refusing(f"{type(model).__name__} cannot be run on {data}"), evaluation_mode(model), torch.no_grad(), watch:
+        outputs_with(model, weights, suited(inputs, weights))
 
 
 @dataclass(frozen=True)
@@ -96,8 +148,7 @@ def units_by_samples(sym: Symmetry, place: FeaturePlacement, feature: Tensor) ->
     """The units of a class, seen at one place: (units over all blocks, samples); a copy."""
     parts = _structure(sym, place.site, tuple(feature.shape))
     stretch = parts.stretches[place.stretch]
-    apart = feature.reshape(parts.sizes).movedim(stretch.dims, tuple(range(len(stretch.dims))))
-    rows = apart.reshape(stretch.size, -1)
+    rows = rows_along(feature, parts, stretch)
     return rows[_positions(stretch, place.member).to(rows.device)].reshape(math.prod(sym.shape(place.owner)), -1)
 
 
@@ -155,6 +206,11 @@ def _flips(sym: Symmetry, chain: set[str], items: Sequence[Appearance]) -> froze
         elif _moves(sym, item):
             return None
     return frozenset(flips)
+
+
+def common_families(sym: Symmetry) -> tuple[str, ...]:
+    """The families of a single sign, which may belong to everything: the sign of a whole stream before its norm."""
+    return tuple(key for key in sym.flipping if math.prod(sym.shape(sym.families[key].owner)) == 1)
 
 
 def _positions(stretch: Stretch, member: int) -> Tensor:

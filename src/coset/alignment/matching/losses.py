@@ -1,5 +1,6 @@
 """What a differentiable alignment minimises: functions of the reference and of the permuted network."""
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,15 +11,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from coset._checks import check_choice
 from coset._magnitudes import exponent, scaled
 from coset._values import memory_of
-from coset.errors import InputError
+from coset.alignment._result import Params
+from coset.errors import InputError, refusing
 from coset.running import outputs_with, under_owners
 from coset.symmetry import Symmetry
 from coset.train.loss import LOSSES
 from coset.train.metrics import evaluation_mode
 
-Params = Mapping[str, Tensor]
 Batch = tuple[Tensor, Tensor]
 
 Loss = Callable[[Params, Params, Batch | None], Tensor]
@@ -63,9 +65,7 @@ def objective_of(objective: str | Loss, setting: Setting) -> Objective:
     if callable(objective):
         given = objective
         return Objective("given", lambda a, b, batch, generator: given(a, b, batch), given, needs_data=False)
-    if objective not in OBJECTIVES:
-        raise InputError(f"objective is {objective!r}; expected one of {', '.join(OBJECTIVES)}, or a function")
-    return OBJECTIVES[objective](setting)
+    return OBJECTIVES[check_choice("objective", objective, OBJECTIVES, otherwise=", or a function")](setting)
 
 
 # Between parameters -------------------------------------------------------------------------------------------------
@@ -139,16 +139,9 @@ def _task(name: str, setting: Setting) -> Callable[[Params, Batch | None], Tenso
         if batch is None:
             raise InputError(f"data are not given; the objective '{name}' is a loss on data")
         inputs, targets = batch
-        try:
-            with evaluation_mode(model), BatchStatistics():
-                outputs = outputs_with(model, under_owners(model, params), inputs)
-        except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            if isinstance(error, InputError):
-                raise
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise InputError(
-                f"the model does not run on data of shape {tuple(inputs.shape)} and type {inputs.dtype}: {reason}"
-            ) from error
+        failed = f"the model does not run on data of shape {tuple(inputs.shape)} and type {inputs.dtype}"
+        with refusing(failed), evaluation_mode(model), BatchStatistics():
+            outputs = outputs_with(model, under_owners(model, params), inputs)
         value = chosen(outputs, targets)
         if not isinstance(value, Tensor):
             raise InputError(f"criterion gives a {type(value).__name__}; expected a tensor")
@@ -159,9 +152,7 @@ def _task(name: str, setting: Setting) -> Callable[[Params, Batch | None], Tenso
 
 def _named(criterion: str) -> Criterion:
     """A loss of ``coset.train`` as a mean over a batch."""
-    if criterion not in LOSSES:
-        raise InputError(f"criterion is {criterion!r}; expected one of {', '.join(LOSSES)}, or a function")
-    loss = LOSSES[criterion]
+    loss = LOSSES[check_choice("criterion", criterion, LOSSES, otherwise=", or a function")]
     return lambda outputs, targets: loss.mean(outputs, loss.fit_targets(targets, outputs, "targets"), 0.0)
 
 
@@ -170,6 +161,20 @@ def between(a: Params, b: Params, tau: float) -> dict[str, Tensor]:
     return {
         name: torch.lerp(tensor, b[name], tau) if tensor.is_floating_point() else tensor for name, tensor in a.items()
     }
+
+
+def arguments_of(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name, defaults included, of a function that is written in Python."""
+    call = inspect.signature(func).bind(*args, **kwargs)
+    call.apply_defaults()
+    return call.arguments
+
+
+# Norm → the name of the argument by which it uses the statistics of the batch.
+_BATCHED: dict[Callable[..., Any], str] = {
+    functional.batch_norm: "training",
+    functional.instance_norm: "use_input_stats",
+}
 
 
 class BatchStatistics(TorchFunctionMode):
@@ -183,13 +188,9 @@ class BatchStatistics(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Calls as they are, but norms without running statistics."""
-        kwargs = dict(kwargs or {})
-        if func not in (functional.batch_norm, functional.instance_norm):
-            return func(*args, **kwargs)
-        names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
-        if func is functional.instance_norm:
-            names = (*names[:5], "use_input_stats", *names[6:])
-        call = dict(zip(names, args, strict=False)) | kwargs
+        if func not in _BATCHED:
+            return func(*args, **(kwargs or {}))
+        call = arguments_of(func, args, kwargs or {})
         x = call["input"]
         values = x.numel() // x.shape[1] if func is functional.batch_norm else x[0, 0].numel()
         if values < 2:
@@ -197,4 +198,4 @@ class BatchStatistics(TorchFunctionMode):
                 f"a norm met an input of shape {tuple(x.shape)}, with {values} values per channel; the statistics of a "
                 f"batch need at least 2: give larger batches in data, or a larger batch_size"
             )
-        return func(**call | {"running_mean": None, "running_var": None, names[5]: True})
+        return func(**call | {"running_mean": None, "running_var": None, _BATCHED[func]: True})

@@ -1,14 +1,14 @@
 """What is matched: inner products ⟨left | g·right⟩ over parameters, for points and for posteriors."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from coset._checks import check_choice
 from coset._magnitudes import equivariant
-from coset.alignment._result import Weights, deviations, points
-from coset.distribution import Delta, MeanField
+from coset.alignment._result import Params, Weights, deviations, points
 from coset.distribution.rescaling import common_exponent, rescaled
 from coset.errors import InputError
 from coset.symmetry import Symmetry
@@ -71,8 +71,7 @@ def build_terms(
 
     In no narrower type than float32, and all in float64 where products in float32 would over- or underflow.
     """
-    if divergence not in DIVERGENCES:
-        raise InputError(f"divergence is {divergence!r}; expected one of {', '.join(DIVERGENCES)}")
+    check_choice("divergence", divergence, DIVERGENCES)
     m0, m1 = points(reference), points(other)
     s0, s1 = deviations(reference), deviations(other)
     names = matched_names(sym, [m0, m1], buffers, deviations=[s0, s1])
@@ -89,9 +88,7 @@ def build_terms(
     raise InputError(wrong)
 
 
-def ordinary_pair(
-    left: Mapping[str, Tensor] | Delta | MeanField, right: Mapping[str, Tensor] | Delta | MeanField, divergence: str
-) -> tuple[Mapping[str, Tensor] | Delta | MeanField, Mapping[str, Tensor] | Delta | MeanField, int]:
+def ordinary_pair(left: Weights, right: Weights, divergence: str) -> tuple[Weights, Weights, int]:
     """Both networks multiplied by powers of two, which changes no permutation, and e: products are 2ᵉ times theirs.
 
     A KL has no unit: there both are multiplied by the same.
@@ -125,9 +122,9 @@ def _norm(tensor: Tensor) -> Tensor:
 
 def matched_names(
     sym: Symmetry,
-    networks: Sequence[Mapping[str, Tensor]],
+    networks: Sequence[Params],
     buffers: bool,
-    deviations: Sequence[Mapping[str, Tensor]] = (),
+    deviations: Sequence[Params] = (),
 ) -> list[str]:
     """The floating parameters that move; tied weights count once.
 

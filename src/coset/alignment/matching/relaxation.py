@@ -1,14 +1,15 @@
 """A relaxation that moves all classes together: Frank and Wolfe on averages of group elements."""
 
+import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from coset.alignment.assignment import WarmAssignment
-from coset.alignment.matching.ascent import Clock, Report
-from coset.alignment.matching.class_places import ClassMove, ClassPlace, sym_units
+from coset.alignment.matching.ascent import Climb, Clock, Report, ascend
+from coset.alignment.matching.class_places import ClassMove, ClassPlace
 from coset.alignment.matching.orbit_means import unit_orbits
 from coset.alignment.matching.products import Term
 from coset.alignment.matching.scores import Scores, Scoring, add_product
@@ -41,7 +42,7 @@ class MeanScores:
         self._places = {name: counted_places(scoring.layout, move, name) for name in scoring.layout.tree(move.root)}
         for name, places in self._places.items():
             terms = [(place, term) for place in places for term in scoring.terms.get(place.parameter, ())]
-            if sym_units(scoring.layout.sym, name) ** 2 <= sum(term.right.numel() for _, term in terms):
+            if math.prod(scoring.layout.sym.shape(name)) ** 2 <= sum(term.right.numel() for _, term in terms):
                 self._whole[name] = scoring.scores(name, None, places)
             else:
                 self._factors[name] = [_Factor(place, term, scoring.right(place, term, None)) for place, term in terms]
@@ -130,6 +131,26 @@ def relax(
         if report is not None and report(value, f"relaxation {number + 1}"):
             return Relaxed(vertex, tuple(history), stopped=True)
     return Relaxed(vertex, tuple(history))
+
+
+def ascend_twice(
+    scoring: Scoring,
+    start: Element,
+    generator: torch.Generator,
+    *,
+    report: Report | None = None,
+    clock: Clock | None = None,
+) -> Climb:
+    """The higher of two ascents: one from ``start``, and one from the end of the relaxation, which knows no start."""
+    climb = ascend(scoring, start, generator, report=report, clock=clock)
+    if climb.stopped:
+        return climb
+    relaxed = relax(scoring, report=report, clock=clock)
+    if relaxed.stopped:
+        return replace(climb, stopped=True)
+    scoring.changed(list(scoring.layout.sym.classes))
+    other = ascend(scoring, relaxed.element, generator, report=report, clock=clock)
+    return replace(other if other.objective > climb.objective else climb, stopped=other.stopped)
 
 
 @dataclass(frozen=True)

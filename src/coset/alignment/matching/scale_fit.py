@@ -10,6 +10,7 @@ from scipy.optimize import OptimizeResult, minimize
 from torch import Tensor
 
 from coset._magnitudes import exponent, scaled
+from coset.alignment._result import Params
 from coset.alignment.matching.products import matched_names
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.incidence import rows_along, spread
@@ -24,7 +25,7 @@ _PATIENCE = 10
 _IMPROVEMENT = 1e-7
 
 
-def fit_scales(sym: Symmetry, reference: Mapping[str, Tensor], other: Mapping[str, Tensor], g: Element) -> Element:
+def fit_scales(sym: Symmetry, reference: Params, other: Params, g: Element) -> Element:
     """min over d > 0 of ‖θ₀ − d·(g·θ₁)‖² over trained parameters; returns d·g, or ``g`` where no d comes closer.
 
     All scales together, by their logarithms (L-BFGS). Units that vanish, and units without a best scale, keep theirs.
@@ -47,7 +48,7 @@ def fit_scales(sym: Symmetry, reference: Mapping[str, Tensor], other: Mapping[st
     return fitted if _distance(left, sym.act(fitted, right), by) <= _distance(left, moved, by) else g
 
 
-def _distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor], by: int) -> float:
+def _distance(left: Params, right: Params, by: int) -> float:
     """‖θ₀ − θ₁‖² in units of 4ᵉ."""
     return sum(
         float(scaled(tensor.double() - right[name].to(tensor.device).double(), by).square().sum())
@@ -69,14 +70,14 @@ class _Fit:
     """Two networks, and where in them each scale stands; all scales are numbered, a family is one of the ``parts``."""
 
     sym: Symmetry
-    left: Mapping[str, Tensor]
-    right: Mapping[str, Tensor]
+    left: Params
+    right: Params
     parts: Mapping[str, slice]
     size: int
     places: Mapping[str, list[list[_ScaleAppearance]]]
 
     @classmethod
-    def of(cls, sym: Symmetry, left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> "_Fit":
+    def of(cls, sym: Symmetry, left: Params, right: Params) -> "_Fit":
         parts: dict[str, slice] = {}
         size = 0
         for key in sym.scaling:

@@ -1,5 +1,6 @@
 """Score matrices: what it is worth to put old unit j in the place of new unit i, given all other classes."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from coset.symmetry.action import Action
 from coset.symmetry.action import Move as Moved
 from coset.symmetry.element import unit_map
 from coset.symmetry.gather import Pass, apply
+from coset.symmetry.incidence import rows_along
 from coset.symmetry.structure import Stretch, with_followers
 
 Scores = dict[frozenset[str], Tensor]
@@ -164,7 +166,7 @@ class Scoring:
     def left(self, place: ClassPlace, term: Term) -> Tensor:
         """The left side of a place (N, R): units in rows, everything but the class in columns."""
         structure = self.layout.sym.structures[place.parameter]
-        rows = _rows(term.left.reshape(structure.sizes), structure.stretches[place.stretch].dims)
+        rows = rows_along(term.left, structure, structure.stretches[place.stretch])
         return rows if place.positions is None else rows[place.positions.to(rows.device)].flatten(1)
 
     def right(self, place: ClassPlace, term: Term, action: Action | None, *, apart: bool = False) -> Tensor:
@@ -172,8 +174,8 @@ class Scoring:
 
         Without an action it is the average over the group, ``apart``: over the classes beside it along its stretch.
         """
-        own = self.layout.sym.structures[place.parameter].stretches[place.stretch]
-        rows = _rows(self._moved(term, action, place.stretch), own.dims)
+        structure = self.layout.sym.structures[place.parameter]
+        rows = rows_along(self._moved(term, action, place.stretch), structure, structure.stretches[place.stretch])
         if place.positions is None:
             return rows
         if action is None or apart:
@@ -242,10 +244,7 @@ class Scoring:
         needed = 0
         for owner, places in self.layout.places.items():
             count = sum(len(self.terms.get(place.parameter, ())) for place in places if self._neighbours[id(place)])
-            units = 1
-            for size in self.layout.sym.shape(owner):
-                units *= size
-            needed += (count + 1) * units * units * 4
+            needed += (count + 1) * math.prod(self.layout.sym.shape(owner)) ** 2 * 4
         return needed <= max(KEPT_BYTES, weights // 2)
 
 
@@ -261,13 +260,6 @@ def add_product(total: Scores, place: ClassPlace, term: Term, left: Tensor, righ
 def _index_and_factor(move: Moved, size: int) -> tuple[Tensor, Tensor]:
     index = torch.arange(size) if move.index is None else move.index
     return index, torch.ones(size, dtype=torch.float64) if move.factor is None else move.factor
-
-
-def _rows(tensor: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """(positions along ``dims``, everything else)."""
-    front = tuple(range(len(dims)))
-    moved = tensor.movedim(dims, front).flatten(0, len(dims) - 1)
-    return moved.flatten(1) if moved.ndim > 1 else moved[:, None]
 
 
 def _along(tensor: Tensor, rows: tuple[int, ...], columns: tuple[int, ...]) -> Tensor:

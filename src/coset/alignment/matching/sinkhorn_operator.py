@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from coset._checks import check_count, check_positive
+from coset.alignment.assignment import assign
 from coset.errors import InputError
 
 # By how much, per unit, the Laplacian of the columns is lifted from its null spaces: more than what rounding may
@@ -138,8 +138,8 @@ def permutation_of(matrix: Tensor) -> Tensor:
     if not bool(torch.isfinite(matrix).all()):
         raise InputError("an assignment needs finite matrices, found entries that are NaN or infinite")
     blocks = matrix.detach().double().cpu().reshape(-1, *matrix.shape[-2:]).numpy()
-    chosen = np.stack([linear_sum_assignment(block, maximize=True)[1] for block in blocks])
-    return torch.from_numpy(chosen.astype(np.int64)).reshape(matrix.shape[:-1]).to(matrix.device)
+    chosen = torch.from_numpy(np.stack([assign(block) for block in blocks]))
+    return chosen.reshape(matrix.shape[:-1]).to(matrix.device)
 
 
 def matrix_of(permutation: Tensor, dtype: torch.dtype | None = None) -> Tensor:

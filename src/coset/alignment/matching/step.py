@@ -15,7 +15,7 @@ from torch import Tensor
 from coset.alignment.assignment import assign
 from coset.alignment.matching.class_places import ClassLayout, ClassMove, ClassPlace
 from coset.alignment.matching.scores import Scores, Scoring
-from coset.symmetry import Element
+from coset.symmetry import Element, Symmetry
 from coset.symmetry.group import full_map
 
 Signs = Mapping[str, int]
@@ -59,6 +59,31 @@ def counted_places(layout: ClassLayout, move: ClassMove, name: str) -> tuple[Cla
     )
 
 
+def signs_at(sym: Symmetry, g: Element, key: str, owner: str) -> Tensor:
+    """The signs of a family at every unit of a class that it belongs to or stands around, (units of the class,)."""
+    units, own = math.prod(sym.shape(owner)), g.signs[key].reshape(-1)
+    return own.repeat_interleave(units // len(own))
+
+
+def picked_scores(
+    sym: Symmetry, scores: Mapping[str, Mapping[frozenset[str], Tensor]], g: Element
+) -> tuple[float, float]:
+    """Σ and Σ|·| over classes and units of the scores of the pairs that ``g`` makes, signs included.
+
+    The second says how much of the first may be rounding.
+    """
+    total = size = 0.0
+    for name, parts in scores.items():
+        at = full_map(sym, g, name)
+        for parity, matrix in parts.items():
+            picked = matrix[torch.arange(len(at)), at.to(matrix.device)].double().cpu()
+            for key in parity:
+                picked = picked * signs_at(sym, g, key, name).cpu()[at]
+            total += float(picked.sum())
+            size += float(picked.abs().sum())
+    return total, size
+
+
 class TreeStep:
     """The assignment of a move: blocks get the value of their best inside, then the insides follow their blocks.
 
@@ -96,20 +121,9 @@ class TreeStep:
     def value(self, g: Element) -> tuple[float, float]:
         """The linear form of this step at an element that differs from the current one by the move only.
 
-        Returns Σ and Σ|·| of the scores picked: the second says how much of the first may be rounding.
+        Returns Σ and Σ|·|, see ``picked_scores``.
         """
-        total = size = 0.0
-        for name in self.tree:
-            at = full_map(self.sym, g, name)
-            rows = torch.arange(len(at))
-            for parity, matrix in self.scores[name].items():
-                picked = matrix[rows, at.to(matrix.device)].double().cpu()
-                for key in parity:
-                    flips = g.signs[key].reshape(-1).double().cpu()
-                    picked = picked * flips[at // (len(at) // len(flips))]
-                total += float(picked.sum())
-                size += float(picked.abs().sum())
-        return total, size
+        return picked_scores(self.sym, {name: self.scores[name] for name in self.tree}, g)
 
     @cached_property
     def _free(self) -> dict[str, Scores]:
@@ -121,8 +135,7 @@ class TreeStep:
             for parity, matrix in self.scores[name].items():
                 value = matrix
                 for key in parity & kept:
-                    flips = self.g.signs[key].reshape(-1)
-                    value = value * flips.repeat_interleave(matrix.shape[1] // len(flips)).to(matrix)
+                    value = value * signs_at(self.sym, self.g, key, name).to(matrix)
                 free = parity - kept
                 total[free] = total[free] + value if free in total else value
         return result

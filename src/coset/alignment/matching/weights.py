@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 import torch
 
-from coset._checks import check_count
+from coset._checks import check_choice, check_count
 from coset._magnitudes import unscaled
 from coset._show.progress import progress
 from coset.alignment._agreement import agreement
-from coset.alignment._result import Alignment, Callback, Network, Step, T, carried, marginals, points
+from coset.alignment._result import Alignment, Callback, Network, T, Teller, carried, marginals, points
 from coset.alignment.inputs import check_start
 from coset.alignment.matching.ascent import Climb, Clock, ascend
 from coset.alignment.matching.class_places import ClassMove, layout_of
@@ -20,7 +20,6 @@ from coset.alignment.matching.relaxation import relax as relax_all
 from coset.alignment.matching.scale_fit import fit_scales
 from coset.alignment.matching.scores import Scoring
 from coset.distribution import normalize_scales
-from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
 
 GAUGES = ("given", "normalized")
@@ -56,8 +55,7 @@ def match_weights(
     infinite then. A Gaussian or LowRank is matched by its means and marginal
     deviations, and its covariance carried along.
     """
-    if gauge not in GAUGES:
-        raise InputError(f"gauge is {gauge!r}; expected one of {', '.join(GAUGES)}")
+    check_choice("gauge", gauge, GAUGES)
     check_count("restarts", restarts, 0)
     if start is not None:
         check_start(sym, start)
@@ -106,9 +104,8 @@ class _Search:
         self.scoring = scoring
         self.unit = unit
         self.generator = torch.Generator().manual_seed(seed)
-        self.callback = callback
+        self.tell = Teller(callback, unit)
         self.show = show
-        self.steps = 0
         self.history: list[float] = []
 
     def run(self, start: Element, relax: bool, restarts: int, clock: Clock) -> Climb:
@@ -117,7 +114,7 @@ class _Search:
             best = self._climb(start, clock)
             bar.advance(note=f"objective {unscaled(best.objective, self.unit):.6g}")
             if relax and not best.stopped:
-                relaxed = relax_all(self.scoring, report=self._report, clock=clock)
+                relaxed = relax_all(self.scoring, report=self.tell, clock=clock)
                 best = replace(best, stopped=True) if relaxed.stopped else self._better(best, relaxed.element, clock)
                 bar.advance(note=f"objective {unscaled(best.objective, self.unit):.6g}")
             for _ in range(restarts):
@@ -128,7 +125,7 @@ class _Search:
         return best
 
     def _climb(self, start: Element, clock: Clock) -> Climb:
-        climb = ascend(self.scoring, start, self.generator, report=self._report, clock=clock)
+        climb = ascend(self.scoring, start, self.generator, report=self.tell, clock=clock)
         # Of a course that began elsewhere, what lies above all that was reached before.
         self.history += [value for value in climb.history if value > self.history[-1]]
         return climb
@@ -138,10 +135,6 @@ class _Search:
         self.scoring.changed(list(self.scoring.layout.sym.classes))
         found = self._climb(start, clock)
         return replace(found if found.objective > best.objective else best, stopped=found.stopped)
-
-    def _report(self, objective: float, what: str) -> bool:
-        self.steps += 1
-        return self.callback is not None and bool(self.callback(Step(self.steps, unscaled(objective, self.unit), what)))
 
 
 def ascend_classes(

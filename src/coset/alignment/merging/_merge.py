@@ -3,21 +3,21 @@
 import inspect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, cast
+from typing import Any, Generic
 
 from torch import Tensor, nn
 
 from coset._batches import Inputs
+from coset._checks import check_choice
 from coset.alignment import averages
 from coset.alignment._align import METHODS
 from coset.alignment._align import align as align_pair
 from coset.alignment._many import align_many
-from coset.alignment._result import Alignment, Callback, T, points
+from coset.alignment._result import Alignment, Callback, T, deviations, points
 from coset.alignment.inputs import check_networks, check_on
 from coset.alignment.merging import _renormalize as renormalization
 from coset.alignment.merging.measured import BEFORE_NORM, NOT_HIDDEN
 from coset.alignment.merging.renormalized import Renormalized
-from coset.distribution import Delta, MeanField
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.preserving import check_model_of
@@ -91,12 +91,8 @@ def merge(
         found = "one network" if isinstance(networks, Mapping) else f"{len(networks)} networks"
         raise InputError(f"networks holds {found}; expected two or more to merge")
     shares = averages.normalized_weights(weights, len(networks))
-    if not isinstance(average, str) or average not in averages.AVERAGES:
-        raise InputError(f"average is {average!r}; expected one of {', '.join(averages.AVERAGES)}")
-    if not isinstance(renormalize, str):
-        raise InputError(
-            f"renormalize is {renormalize!r}; expected one of {', '.join(renormalization.RENORMALIZATIONS)}"
-        )
+    check_choice("average", average, averages.AVERAGES)
+    check_choice("renormalize", renormalize, renormalization.RENORMALIZATIONS)
     known = renormalization.options_of(renormalize)
     shared = {"data": data, "seed": seed, "show": show}
     extra: dict[str, Any] = {name: value for name, value in shared.items() if name in known}
@@ -152,8 +148,7 @@ def _notes(method: str, done: Renormalized) -> list[str]:
 
 def _alignment_options(align: bool, method: str, count: int, options: Mapping[str, Any]) -> Collection[str]:
     """The names of the options that the alignment takes; raises unless it knows those that are given."""
-    if not isinstance(method, str) or method not in METHODS:
-        raise InputError(f"method is {method!r}; expected one of {', '.join(METHODS)}")
+    check_choice("method", method, METHODS)
     if not align:
         if options:
             raise InputError(f"options has '{min(options)}', but with align=False there is no alignment to take it")
@@ -196,15 +191,10 @@ def _aligned(
 
 def _renewed(network: T, done: Renormalized) -> T:
     """The network with renormalised weights; deviations change by the same factors."""
-    result: Any = dict(done.params)
-    if isinstance(network, Delta):
-        result = Delta(result)
-    elif isinstance(network, MeanField):
-        std = {
-            name: (tensor.double() * done.factors[name].abs().to(tensor.device)).to(tensor.dtype)
-            if name in done.factors
-            else tensor
-            for name, tensor in network.std.items()
-        }
-        result = MeanField(result, std)
-    return cast(T, result)
+    std = {
+        name: (tensor.double() * done.factors[name].abs().to(tensor.device)).to(tensor.dtype)
+        if name in done.factors
+        else tensor
+        for name, tensor in deviations(network).items()
+    }
+    return averages.like(network, done.params, std)

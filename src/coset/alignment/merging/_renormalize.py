@@ -7,17 +7,17 @@ of the same architecture: corrections are folded into weights, biases and runnin
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
+from coset._checks import check_choice
 from coset.alignment._result import Network, points
 from coset.alignment.averages import normalized_weights
 from coset.alignment.inputs import check_networks
-from coset.alignment.merging.data_free import data_free
-from coset.alignment.merging.measured import refresh, repair, rescale
-from coset.alignment.merging.passes import Params
+from coset.alignment.merging.measured import data_free, refresh, repair, rescale
+from coset.alignment.merging.passes import Task
 from coset.alignment.merging.renormalized import Renormalized
 from coset.errors import InputError
 from coset.running import whole_weights
@@ -26,11 +26,9 @@ from coset.symmetry.preserving import check_model_of
 from coset.train.randomness import own_global_state, seed_global_state
 
 
-def none(
-    sym: Symmetry, merged: Params, ends: Sequence[Params], weights: Sequence[float], *, model: nn.Module | None = None
-) -> Renormalized:
+def none(task: Task) -> Renormalized:
     """Nothing: the network as it is."""
-    return Renormalized(merged)
+    return Renormalized(task.merged)
 
 
 RENORMALIZATIONS: dict[str, Callable[..., Renormalized]] = {
@@ -65,22 +63,23 @@ def renormalize(
     labels = ["the merged network", *(f"end {number}" for number in range(len(ends)))]
     check_networks(sym, [merged, *ends], labels)
     shares = normalized_weights(weights, len(ends))
-    if model is None or method == "none":
-        return chosen(sym, points(merged), [points(end) for end in ends], shares, model=model, **options)
-    check_model_of(sym, model)
     first, *others = (points(network) for network in (merged, *ends))
+    # Only "none" is given no model, and runs none.
+    task = Task(sym, cast(nn.Module, model), first, others, shares)
+    if method == "none":
+        return chosen(task)
+    check_model_of(sym, task.model)
     for network in (first, *others):
-        whole_weights(model, network)  # which raises where names of one tensor differ
+        whole_weights(task.model, network)  # which raises where names of one tensor differ
     # A loader that shuffles draws from the global state: the same call must give the same result.
     with own_global_state(torch.device("cpu")):
         seed_global_state(0, torch.device("cpu"))
-        return chosen(sym, first, others, shares, model=model, **options)
+        return chosen(task, **options)
 
 
 def checked_method(method: str, model: nn.Module | None, options: Mapping[str, Any]) -> Callable[..., Renormalized]:
     """The method of a name in ``RENORMALIZATIONS``, if it has what it needs and knows the options."""
-    if method not in RENORMALIZATIONS:
-        raise InputError(f"renormalize is {method!r}; expected one of {', '.join(RENORMALIZATIONS)}")
+    check_choice("renormalize", method, RENORMALIZATIONS)
     known = options_of(method)
     if unknown := sorted(set(options) - set(known)):
         raise InputError(f"renormalize={method!r} has no option '{unknown[0]}'; it has {', '.join(known) or 'none'}")
@@ -96,4 +95,4 @@ def options_of(method: str) -> list[str]:
     if method not in RENORMALIZATIONS:
         return []
     parts = inspect.signature(RENORMALIZATIONS[method]).parameters.values()
-    return [part.name for part in parts if part.kind is part.KEYWORD_ONLY and part.name != "model"]
+    return [part.name for part in parts if part.kind is part.KEYWORD_ONLY]

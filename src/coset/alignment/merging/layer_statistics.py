@@ -18,8 +18,12 @@ from torch.utils._pytree import tree_leaves
 
 from coset._magnitudes import squares_hold
 from coset._values import Frozen, memory_of
-from coset.errors import InputError
+from coset.alignment._result import Params
+from coset.alignment.matching.losses import arguments_of
+from coset.distribution.ties import ties
+from coset.errors import InputError, refusing
 from coset.running import suited, whole_weights
+from coset.running.moments import Moments
 
 # Function → (dimensions of space behind the channels, whether the weight has its inputs first).
 _LAYERS: dict[Callable[..., Any], tuple[int, bool]] = {
@@ -82,29 +86,8 @@ class Anatomy:
         object.__setattr__(self, "unusable", Frozen(self.unusable))
 
 
-@dataclass(frozen=True)
-class ChannelMoments:
-    """Count, mean and sum of squared deviations of each channel, (C,) in float64 on the CPU."""
-
-    count: int
-    mean: Tensor
-    squares: Tensor
-
-    def __add__(self, other: "ChannelMoments") -> "ChannelMoments":
-        """The moments of both sets of values together (Chan et al. 1983)."""
-        count = self.count + other.count
-        apart = other.mean - self.mean
-        mean = self.mean + apart * (other.count / count)
-        return ChannelMoments(count, mean, self.squares + other.squares + apart**2 * (self.count * other.count / count))
-
-    @property
-    def deviation(self) -> Tensor:
-        """Standard deviation of the values as a whole."""
-        return (self.squares / self.count).sqrt()
-
-
-def moments(values: Tensor, channel: int, what: str = "values") -> ChannelMoments:
-    """The moments of each channel of a batch of values, over all other dimensions; ``what`` they are called.
+def moments(values: Tensor, channel: int, what: str = "values") -> Moments:
+    """The moments of each channel of a batch of values over all other dimensions, on the CPU; ``what`` they are called.
 
     Channels whose squares are no numbers of their type are measured in float64; where they are none there, that is an
     error.
@@ -122,7 +105,8 @@ def moments(values: Tensor, channel: int, what: str = "values") -> ChannelMoment
             part = values.detach().index_select(channel, lost).double()
             square[lost], mean[lost] = torch.var_mean(part, others, correction=0)
             _check_squares(square[lost], part, others, what)
-    return ChannelMoments(count, mean.cpu().double(), square.cpu().double() * count)
+    largest = torch.linalg.vector_norm(wide, torch.inf, others) if others else wide.abs()
+    return Moments(count, mean.cpu().double(), square.cpu().double() * count, largest.cpu().double())
 
 
 def _check_squares(variance: Tensor, values: Tensor, others: list[int], what: str) -> None:
@@ -153,7 +137,7 @@ class LayerWatch(TorchFunctionMode):
         self.on_layer = on_layer
         self.on_norm = on_norm
 
-    def know(self, weights: Mapping[str, Tensor]) -> None:
+    def know(self, weights: Params) -> None:
         """From now on the model runs with these weights."""
         self.names = {memory_of(tensor): name for name, tensor in reversed(list(weights.items()))}
 
@@ -169,10 +153,9 @@ class LayerWatch(TorchFunctionMode):
                 self.on_call(func, weight, args, kwargs)
                 return self.on_layer(weight, func(*args, **kwargs))
         if func is F.batch_norm:
-            call = {name: _argument(args, kwargs, at, name) for at, name in enumerate(_NORM)}
+            call = arguments_of(func, args, kwargs)
             variance = self.name_of(call["running_var"])
             if variance is not None and self.name_of(call["running_mean"]) is not None:
-                call = {name: _NORM[name] if value is None else value for name, value in call.items()}
                 return self.on_norm(variance, call)
         result = func(*args, **kwargs)
         self.on_other(func, args, kwargs, result)
@@ -183,19 +166,6 @@ class LayerWatch(TorchFunctionMode):
 
     def on_other(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Some other function was computed."""
-
-
-# The arguments of F.batch_norm and their defaults.
-_NORM: dict[str, Any] = {
-    "input": None,
-    "running_mean": None,
-    "running_var": None,
-    "weight": None,
-    "bias": None,
-    "training": False,
-    "momentum": 0.1,
-    "eps": 1e-5,
-}
 
 
 def _argument(args: Any, kwargs: Any, at: int, name: str) -> Any:
@@ -262,7 +232,7 @@ class _Reader(LayerWatch):
         return weight if alive is not None and alive() is value else None
 
 
-def read_anatomy(model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Anatomy:
+def read_anatomy(model: nn.Module, params: Params, inputs: Tensor) -> Anatomy:
     """Run the model once, in the mode it is in, and say which layers it has."""
     reader = _Reader()
     run(model, params, inputs, reader)
@@ -288,30 +258,21 @@ def read_anatomy(model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor)
     return Anatomy(tuple(layers), tuple(reader.norms.values()), unusable)
 
 
-def run(model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor, watch: LayerWatch) -> None:
+def run(model: nn.Module, params: Params, inputs: Tensor, watch: LayerWatch) -> None:
     """Run a model with other parameters and without gradients, watched; what it writes to buffers is lost."""
     weights = whole_weights(model, params, partial=True)
     weights |= {name: weights[name].clone() for name, _ in model.named_buffers()}
     watch.know(weights)
-    try:
-        with torch.no_grad(), watch:
-            torch.func.functional_call(model, weights, (suited(inputs, weights),))
-    except InputError:
-        raise
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise InputError(
-            f"the model does not run with these weights on data of shape {tuple(inputs.shape)} and type "
-            f"{inputs.dtype}: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
-        ) from error
+    data = f"data of shape {tuple(inputs.shape)} and type {inputs.dtype}"
+    with refusing(f"the model does not run with these weights on {data}"), torch.no_grad(), watch:
+        torch.func.functional_call(model, weights, (suited(inputs, weights),))
 
 
-def _tied(model: nn.Module, params: Mapping[str, Tensor]) -> dict[str, str]:
+def _tied(model: nn.Module, params: Params) -> dict[str, str]:
     """Name → another name of the same tensor, in the parameters or in the model."""
     tied: dict[str, str] = {}
     for source in (params, dict(model.named_parameters(remove_duplicate=False))):
-        first: dict[tuple[object, ...], str] = {}
-        for name, tensor in source.items():
-            other = first.setdefault(memory_of(tensor), name)
-            if other != name:
-                tied[name], tied[other] = other, name
+        for name, first in ties(source).items():
+            if first != name:
+                tied[name], tied[first] = first, name
     return tied

@@ -1,16 +1,18 @@
-"""Renormalisation with statistics measured on data: batch-norm refresh, REPAIR and RESCALE."""
+"""Renormalisation by statistics measured on data, or on noise: batch-norm refresh, REPAIR, RESCALE, data-free."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from coset._batches import BATCH_SIZE, Inputs, count_batches, input_batches
 from coset._checks import check_count
 from coset._show.progress import progress
-from coset.alignment.merging.passes import Known, Params, Task, corrections, first_pass, next_pass
+from coset.alignment._result import Params
+from coset.alignment.merging.passes import Known, Task, corrections, first_pass, next_pass, target, weighted
 from coset.alignment.merging.renormalized import Renormalized, folded, refreshed
 from coset.errors import InputError
-from coset.symmetry import Symmetry
 from coset.train.metrics import evaluation_mode
 
 BEFORE_NORM = "a batch norm reads its outputs and is refreshed instead"
@@ -18,33 +20,19 @@ NOT_HIDDEN = "its outputs carry no class that permutes"
 
 
 def refresh(
-    sym: Symmetry,
-    merged: Params,
-    ends: Sequence[Params],
-    weights: Sequence[float],
-    *,
-    model: nn.Module,
-    data: Inputs,
-    batch_size: int = BATCH_SIZE,
-    passes: int = 1,
-    show: bool | None = None,
+    task: Task, *, data: Inputs, batch_size: int = BATCH_SIZE, passes: int = 1, show: bool | None = None
 ) -> Renormalized:
     """Give every batch norm the mean and the variance (over n − 1) of all values it reads, as of one large batch.
 
     While they are measured every batch norm uses the statistics of its batch, as in training. In further ``passes`` it
     uses those of the pass before, so that after n passes the first n norms in a row are exact.
     """
-    task = Task("refresh", sym, model, merged, ends, weights, hidden_only=True)
-    return _measured(task, data, batch_size, passes, show)
+    return _measured(replace(task, kind="refresh"), data, batch_size, passes, show)
 
 
 def repair(
-    sym: Symmetry,
-    merged: Params,
-    ends: Sequence[Params],
-    weights: Sequence[float],
+    task: Task,
     *,
-    model: nn.Module,
     data: Inputs,
     batch_size: int = BATCH_SIZE,
     passes: int = 1,
@@ -64,17 +52,12 @@ def repair(
     are exact. ``hidden_only``: leave alone the layers whose outputs carry no class that permutes: the network's own.
     Units that are constant on these data stay as they are.
     """
-    task = Task("repair", sym, model, merged, ends, weights, hidden_only)
-    return _measured(task, data, batch_size, passes, show)
+    return _measured(replace(task, kind="repair", hidden_only=hidden_only), data, batch_size, passes, show)
 
 
 def rescale(
-    sym: Symmetry,
-    merged: Params,
-    ends: Sequence[Params],
-    weights: Sequence[float],
+    task: Task,
     *,
-    model: nn.Module,
     data: Inputs,
     batch_size: int = BATCH_SIZE,
     passes: int = 1,
@@ -82,8 +65,37 @@ def rescale(
     show: bool | None = None,
 ) -> Renormalized:
     """RESCALE (Qu and Horváth 2024): as ``repair``, but without a shift: y → σ/σ_m·y, weight and bias alike."""
-    task = Task("rescale", sym, model, merged, ends, weights, hidden_only)
-    return _measured(task, data, batch_size, passes, show)
+    return _measured(replace(task, kind="rescale", hidden_only=hidden_only), data, batch_size, passes, show)
+
+
+def data_free(
+    task: Task,
+    *,
+    example: Tensor | None = None,
+    count: int = 1000,
+    seed: int = 0,
+    hidden_only: bool = True,
+    show: bool | None = None,
+) -> Renormalized:
+    """Measure the ends and the merged network on ``count`` inputs of standard normal noise, and correct the difference.
+
+    A layer that no batch norm reads gets REPAIR's correction (see ``repair``) with the statistics on noise. A batch
+    norm's statistics on real data are known of the ends, and the change that averaging makes is taken from noise (where
+    all batch norms use the statistics of the batch), in units of the deviation: with bars for the weighted means over
+    the ends and n for noise, σ = σ̄·σⁿ/σ̄ⁿ and μ = μ̄ + (μⁿ − μ̄ⁿ)·σ̄/σ̄ⁿ. Norms of weights in place of noise would be the
+    simpler rule; they miss the change of the means, which is most of the effect.
+
+    ``example``: a batch of inputs, of which only the shape counts; by default the shape is the model's ``input_shape``.
+    Inputs are taken to be normalised, with mean 0 and deviation 1.
+    """
+    check_count("count", count, 2)
+    task = replace(task, kind="repair", hidden_only=hidden_only, batch_ends=True)
+    noise = _noise(task.merged, _shape(task.model, example), count, seed)
+    # Batches of equal size, so that none is left with one input.
+    size = -(-count // -(-count // BATCH_SIZE))
+    with evaluation_mode(task.model), progress("renormalising", -(-count // size), show=show) as bar:
+        known = first_pass(task, input_batches(noise, size), bar)
+    return result(task, known, _transported(task, known))
 
 
 def _measured(task: Task, data: Inputs, batch_size: int, passes: int, show: bool | None) -> Renormalized:
@@ -135,3 +147,48 @@ def _skipped(task: Task, known: Known) -> dict[str, str]:
         if parameter.shift and name in task.merged and name not in done:
             skipped[name] = "no call of batch_norm reads it"
     return skipped
+
+
+def _shape(model: nn.Module, example: Tensor | None) -> tuple[int, ...]:
+    """The shape of one input."""
+    if example is not None:
+        if not isinstance(example, Tensor) or not example.is_floating_point() or example.ndim == 0:
+            found = f"{tuple(example.shape)} {example.dtype}" if isinstance(example, Tensor) else type(example).__name__
+            raise InputError(
+                f"example is {found}; renormalize='data-free' feeds noise to the model and expects a batch of real "
+                f"numbers"
+            )
+        return tuple(example.shape[1:])
+    shape = getattr(model, "input_shape", None)
+    if shape is None:
+        raise InputError(
+            f"{type(model).__name__} has no attribute input_shape, and example is None; renormalize='data-free' needs "
+            f"the shape of an input"
+        )
+    return tuple(shape)
+
+
+def _noise(params: Params, shape: tuple[int, ...], count: int, seed: int) -> Tensor:
+    dtype = next((tensor.dtype for tensor in params.values() if tensor.is_floating_point()), torch.get_default_dtype())
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, *shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def _transported(task: Task, known: Known) -> dict[str, Tensor]:
+    """The merged network with running statistics moved as noise tells."""
+    params = dict(task.merged)
+    for norm in known.anatomy.norms:
+        noise_mean, noise_deviation = target(known.ends, task.weights, norm.variance)
+        own = known.found[norm.variance]
+        mean = weighted(task.weights, [end[norm.mean].double().cpu() for end in task.ends])
+        spreads = [end[norm.variance].double().cpu().clamp(min=0).sqrt() for end in task.ends]
+        deviation = weighted(task.weights, spreads)
+        # What is constant under noise tells nothing.
+        rounding = 16 * torch.finfo(params[norm.variance].dtype).eps
+        alive = (noise_deviation > rounding * noise_mean.abs()) & (own.deviation > rounding * own.mean.abs())
+        unit = torch.where(alive, noise_deviation, torch.ones_like(mean))
+        shift = torch.where(alive, (own.mean - noise_mean) * deviation / unit, torch.zeros_like(mean))
+        ratio = torch.where(alive, own.deviation / unit, torch.ones_like(mean))
+        params[norm.mean] = (mean + shift).to(params[norm.mean])
+        params[norm.variance] = ((deviation * ratio) ** 2).to(params[norm.variance])
+    return params

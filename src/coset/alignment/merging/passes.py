@@ -1,7 +1,8 @@
 """Passes over data that measure the units of networks, each with the corrections of earlier layers in place."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,37 +10,30 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coset._show.progress import Ticker
-from coset.alignment.merging.layer_statistics import (
-    Anatomy,
-    ChannelMoments,
-    Layer,
-    LayerWatch,
-    moments,
-    read_anatomy,
-    run,
-)
+from coset.alignment._result import Params
+from coset.alignment.merging.layer_statistics import Anatomy, Layer, LayerWatch, moments, read_anatomy, run
 from coset.alignment.merging.renormalized import Correction, correction, refreshed
 from coset.errors import InputError
+from coset.running.moments import Moments, merged
 from coset.symmetry import Symmetry
 from coset.symmetry.axes import units_of
-
-Params = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Task:
-    """The question: which correction ("refresh", "repair" or "rescale"), of which network, after which ends.
+    """The question: which network to correct after which ends, and how: "refresh", "repair" or "rescale".
 
-    ``batch_ends``: whether the ends' batch norms, too, use the statistics of the batch and not their own.
+    ``hidden_only``: not the layers whose outputs carry no class that permutes. ``batch_ends``: whether the ends' batch
+    norms, too, use the statistics of the batch and not their own.
     """
 
-    kind: str
     sym: Symmetry
     model: nn.Module
     merged: Params
     ends: Sequence[Params]
     weights: Sequence[float]
-    hidden_only: bool
+    kind: str = "refresh"
+    hidden_only: bool = True
     batch_ends: bool = False
 
 
@@ -53,33 +47,29 @@ class Known:
 
     anatomy: Anatomy
     layers: tuple[Layer, ...]
-    found: Mapping[str, ChannelMoments]
-    ends: Sequence[Mapping[str, ChannelMoments]]
+    found: Mapping[str, Moments]
+    ends: Sequence[Mapping[str, Moments]]
 
 
 def first_pass(task: Task, batches: Iterable[Tensor], bar: Ticker) -> Known:
     """Correct every batch by its own statistics, and pool these."""
     anatomy: Anatomy | None = None
     layers: tuple[Layer, ...] = ()
-    ends: list[dict[str, ChannelMoments]] = [{} for _ in task.ends]
-    found: dict[str, ChannelMoments] = {}
+    ends: list[dict[str, Moments]] = [{} for _ in task.ends]
+    found: dict[str, Moments] = {}
     for number, inputs in enumerate(batches):
         if bad := int(inputs.isfinite().logical_not().sum()):
             raise InputError(f"batch {number} of data has {bad} entries that are NaN or infinite; expected none")
         if anatomy is None:
             anatomy = read_anatomy(task.model, task.merged, inputs)
             layers = _to_correct(task, anatomy)
-        ask = list(zip(task.ends, ends, strict=True)) if layers or task.batch_ends else []
-        seen = [_as_it_is(task, end, layers, inputs, number) for end, _ in ask]
-        for (_, total), part in zip(ask, seen, strict=True):
-            _pool(total, part)
-
-        def change(
-            layer: Layer, own: ChannelMoments, seen: Sequence[Mapping[str, ChannelMoments]] = seen
-        ) -> Correction:
-            return _correction(task, layer, own, seen)
-
-        _pool(found, _watched(task.model, task.merged, layers, inputs, change, _by_batch(number)))
+        by_batch, seen = partial(_by_batch, number), list[dict[str, Moments]]()
+        for end, total in zip(task.ends, ends, strict=True) if layers or task.batch_ends else ():
+            normalize = by_batch if task.batch_ends else _by_itself
+            seen.append(_watched(task.model, end, layers, inputs, lambda layer, own: None, normalize))
+            _pool(total, seen[-1])
+        change = partial(_correction, task, ends=seen)
+        _pool(found, _watched(task.model, task.merged, layers, inputs, change, by_batch))
         bar.advance()
     assert anatomy is not None
     return Known(anatomy, layers, found, ends)
@@ -87,22 +77,22 @@ def first_pass(task: Task, batches: Iterable[Tensor], bar: Ticker) -> Known:
 
 def next_pass(task: Task, known: Known, batches: Iterable[Tensor], bar: Ticker) -> Known:
     """Correct every batch by the statistics of the pass before, and pool what it has now."""
-    found: dict[str, ChannelMoments] = {}
+    found: dict[str, Moments] = {}
     changes = corrections(task, known)
     params = refreshed(task.merged, known.found, known.anatomy.norms)
     statistics = {norm.variance: (params[norm.mean], params[norm.variance]) for norm in known.anatomy.norms}
 
-    def change(layer: Layer, own: ChannelMoments) -> Correction:
+    def change(layer: Layer, own: Moments) -> Correction:
         return changes[layer.weight]
 
-    def normalize(variance: str, call: Mapping[str, Any], own: ChannelMoments) -> Tensor:
+    def normalize(variance: str, call: Mapping[str, Any], own: Moments) -> Tensor:
         mean, spread = statistics[variance]
         return F.batch_norm(**{**call, "running_mean": mean, "running_var": spread, "training": False})
 
     for inputs in batches:
         _pool(found, _watched(task.model, task.merged, known.layers, inputs, change, normalize))
         bar.advance()
-    return Known(known.anatomy, known.layers, found, known.ends)
+    return replace(known, found=found)
 
 
 def corrections(task: Task, known: Known) -> dict[str, Correction]:
@@ -110,45 +100,47 @@ def corrections(task: Task, known: Known) -> dict[str, Correction]:
     return {layer.weight: _correction(task, layer, known.found[layer.weight], known.ends) for layer in known.layers}
 
 
-def target(ends: Sequence[Mapping[str, ChannelMoments]], weights: Sequence[float], name: str) -> tuple[Tensor, Tensor]:
+def target(ends: Sequence[Mapping[str, Moments]], weights: Sequence[float], name: str) -> tuple[Tensor, Tensor]:
     """The weighted means of the ends' means and deviations."""
-    mean = torch.stack([share * end[name].mean for share, end in zip(weights, ends, strict=True)]).sum(0)
-    deviation = torch.stack([share * end[name].deviation for share, end in zip(weights, ends, strict=True)]).sum(0)
-    return mean, deviation
+    found = [end[name] for end in ends]
+    return weighted(weights, [own.mean for own in found]), weighted(weights, [own.deviation for own in found])
 
 
-def is_hidden(sym: Symmetry, layer: Layer) -> bool:
+def weighted(weights: Sequence[float], parts: Sequence[Tensor]) -> Tensor:
+    """Σ wᵢ xᵢ."""
+    return torch.stack([share * part for share, part in zip(weights, parts, strict=True)]).sum(0)
+
+
+def _to_correct(task: Task, anatomy: Anatomy) -> tuple[Layer, ...]:
+    if task.kind == "refresh":
+        return ()
+    return tuple(
+        layer for layer in anatomy.layers if not layer.norm and (_is_hidden(task.sym, layer) or not task.hidden_only)
+    )
+
+
+def _is_hidden(sym: Symmetry, layer: Layer) -> bool:
     """Whether the outputs of a layer carry a class that permutes."""
     node = sym.parameters[layer.weight].axes[layer.axis]
     return any(sym.classes[unit.name].permutes for unit in units_of(node))
 
 
-def _to_correct(task: Task, anatomy: Anatomy) -> tuple[Layer, ...]:
-    return tuple(
-        layer
-        for layer in anatomy.layers
-        if task.kind != "refresh" and not layer.norm and (is_hidden(task.sym, layer) or not task.hidden_only)
-    )
-
-
-def _correction(
-    task: Task, layer: Layer, own: ChannelMoments, ends: Sequence[Mapping[str, ChannelMoments]]
-) -> Correction:
+def _correction(task: Task, layer: Layer, own: Moments, ends: Sequence[Mapping[str, Moments]]) -> Correction:
     mean, deviation = target(ends, task.weights, layer.weight)
     shifts = task.kind == "repair" and layer.bias is not None
     return correction(own, mean if shifts else None, deviation, task.merged[layer.weight].dtype)
 
 
-_Change = Callable[[Layer, ChannelMoments], Correction | None]
-_Normalize = Callable[[str, Mapping[str, Any], ChannelMoments], Tensor]
+_Change = Callable[[Layer, Moments], Correction | None]
+_Normalize = Callable[[str, Mapping[str, Any], Moments], Tensor]
 
 
 def _watched(
     model: nn.Module, params: Params, layers: Sequence[Layer], inputs: Tensor, change: _Change, normalize: _Normalize
-) -> dict[str, ChannelMoments]:
+) -> dict[str, Moments]:
     """Run a network on a batch with changed outputs; returns the moments before the change."""
     by_weight = {layer.weight: layer for layer in layers}
-    found: dict[str, ChannelMoments] = {}
+    found: dict[str, Moments] = {}
 
     def on_layer(weight: str, outputs: Tensor) -> Tensor:
         layer = by_weight.get(weight)
@@ -167,30 +159,19 @@ def _watched(
     return found
 
 
-def _as_it_is(
-    task: Task, end: Params, layers: Sequence[Layer], inputs: Tensor, number: int
-) -> dict[str, ChannelMoments]:
-    """The moments of an end, whose outputs are not changed."""
-    normalize = _by_batch(number) if task.batch_ends else _by_itself
-    return _watched(task.model, end, layers, inputs, lambda layer, own: None, normalize)
-
-
-def _by_itself(variance: str, call: Mapping[str, Any], own: ChannelMoments) -> Tensor:
+def _by_itself(variance: str, call: Mapping[str, Any], own: Moments) -> Tensor:
     return F.batch_norm(**call)
 
 
-def _by_batch(number: int) -> _Normalize:
-    def normalize(variance: str, call: Mapping[str, Any], own: ChannelMoments) -> Tensor:
-        if own.count < 2:
-            raise InputError(
-                f"batch {number} of data gives the batch norm of '{variance}' one value per channel; its statistics "
-                f"need two: choose another batch_size"
-            )
-        return F.batch_norm(**{**call, "running_mean": None, "running_var": None, "training": True})
-
-    return normalize
+def _by_batch(number: int, variance: str, call: Mapping[str, Any], own: Moments) -> Tensor:
+    if own.count < 2:
+        raise InputError(
+            f"batch {number} of data gives the batch norm of '{variance}' one value per channel; its statistics need "
+            f"two: choose another batch_size"
+        )
+    return F.batch_norm(**{**call, "running_mean": None, "running_var": None, "training": True})
 
 
-def _pool(total: dict[str, ChannelMoments], part: Mapping[str, ChannelMoments]) -> None:
+def _pool(total: dict[str, Moments], part: Mapping[str, Moments]) -> None:
     for name, found in part.items():
-        total[name] = total[name] + found if name in total else found
+        total[name] = merged(total[name], found) if name in total else found

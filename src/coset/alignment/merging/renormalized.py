@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from coset._values import Frozen
-from coset.alignment.merging.layer_statistics import BatchNorm, ChannelMoments, Layer
+from coset.alignment._result import Params
+from coset.alignment.merging.layer_statistics import BatchNorm, Layer
 from coset.errors import InputError
+from coset.running.moments import Moments
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,12 +23,12 @@ class Renormalized:
     broadcasts: the deviations of a posterior change by the same factors.
     """
 
-    params: Mapping[str, Tensor]
+    params: Params
     corrected: tuple[str, ...] = ()
     rescaled: tuple[str, ...] = ()
     refreshed: tuple[str, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
-    factors: Mapping[str, Tensor] = field(default_factory=dict)
+    factors: Params = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for part in ("params", "skipped", "factors"):
@@ -53,7 +55,7 @@ class Correction:
         return result if self.shift is None else result + self.shift.reshape(shape).to(outputs)
 
 
-def correction(found: ChannelMoments, mean: Tensor | None, deviation: Tensor, dtype: torch.dtype) -> Correction:
+def correction(found: Moments, mean: Tensor | None, deviation: Tensor, dtype: torch.dtype) -> Correction:
     """The map that gives units of moments ``found`` the wanted deviation and, unless None, the wanted mean.
 
     Units that are constant, up to rounding in ``dtype``, stay as they are.
@@ -67,7 +69,7 @@ def correction(found: ChannelMoments, mean: Tensor | None, deviation: Tensor, dt
 
 
 def folded(
-    params: Mapping[str, Tensor], corrections: Sequence[tuple[Layer, Correction]]
+    params: Params, corrections: Sequence[tuple[Layer, Correction]]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """W → c·W and b → c·b + s, unit by unit; the new parameters, and the factors of those that changed."""
     result, factors = dict(params), dict[str, Tensor]()
@@ -90,9 +92,7 @@ def folded(
     return result, factors
 
 
-def refreshed(
-    params: Mapping[str, Tensor], statistics: Mapping[str, ChannelMoments], norms: Sequence[BatchNorm]
-) -> dict[str, Tensor]:
+def refreshed(params: Params, statistics: Mapping[str, Moments], norms: Sequence[BatchNorm]) -> dict[str, Tensor]:
     """The running means and variances from measured moments; the variance is that of training, over n − 1."""
     result = dict(params)
     for norm in norms:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coset._checks import check_count, is_number
+from coset._checks import check_choice, check_count, is_number
 from coset._files.sealed import checksum
 from coset.distribution.samples import Samples
 from coset.errors import InputError
@@ -202,15 +202,12 @@ def starts(problem: Problem, start: Start | Samples | None, spread: str | float,
         if first.shape[:-1] != (chains,):
             raise InputError(f"start has the leading axes {tuple(first.shape[:-1])}; expected ({chains},), the chains")
         found = first.clone()
-    elif isinstance(spread, str):
-        if spread not in SPREADS:
-            raise InputError(f"spread is {spread!r}; expected one of {', '.join(SPREADS)}, or a number ≥ 0")
-        found = torch.stack([first, *(SPREADS[spread](problem, chain, seed) for chain in range(1, chains))])
-    else:
-        if not is_number(spread) or spread < 0:
-            raise InputError(f"spread is {spread!r}; expected one of {', '.join(SPREADS)}, or a number ≥ 0")
+    elif is_number(spread) and spread >= 0:
         found = first.repeat(chains, 1)
         found[1:] += spread * torch.empty_like(found[1:]).normal_(generator=device_stream("initial", seed, 0, found))
+    else:
+        begun = SPREADS[check_choice("spread", spread, SPREADS, otherwise=", or a number ≥ 0")]
+        found = torch.stack([first, *(begun(problem, chain, seed) for chain in range(1, chains))])
     check_states(found)
     return found
 

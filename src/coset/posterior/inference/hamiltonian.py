@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset._checks import check_count, check_positive
+from coset._checks import check_choice, check_count, check_positive
 from coset.errors import InputError
 from coset.posterior.inference.chains import Chains, LogDensity, Plan
 
@@ -159,8 +159,7 @@ class Trajectories:
             raise InputError(f"jitter is {self.jitter!r}; expected a number in [0, 1)")
         if self.target_accept >= 1:
             raise InputError(f"target_accept is {self.target_accept!r}; expected a number in (0, 1)")
-        if self.mass not in MASSES:
-            raise InputError(f"mass is {self.mass!r}; expected one of {', '.join(MASSES)}")
+        check_choice("mass", self.mass, MASSES)
 
     def steps(self, factor: float, step_size: float) -> int:
         """The leapfrog steps of a trajectory ``factor`` times as long as usual, before the limit."""

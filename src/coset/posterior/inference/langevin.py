@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset._checks import check_positive
+from coset._checks import check_choice, check_positive
 from coset.errors import InputError
 from coset.posterior.inference.chains import Chains, Plan
 from coset.train import DivergenceError
@@ -77,11 +77,8 @@ class Dynamics:
     preconditioner: str = "identity"
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise InputError(f"method is {self.method!r}; expected one of {', '.join(METHODS)}")
-        if self.preconditioner not in PRECONDITIONERS:
-            known = ", ".join(PRECONDITIONERS)
-            raise InputError(f"preconditioner is {self.preconditioner!r}; expected one of {known}")
+        check_choice("method", self.method, METHODS)
+        check_choice("preconditioner", self.preconditioner, PRECONDITIONERS)
         check_positive("step_size", self.step_size)
         check_positive("temperature", self.temperature)
         check_positive("noise_estimate", self.noise_estimate, zero=True)

@@ -15,7 +15,7 @@ from torch.func import jvp
 from torch.nn.utils import vector_to_parameters
 from torch.utils.data import DataLoader, TensorDataset
 
-from coset._checks import check_count
+from coset._checks import check_choice, check_count
 from coset._show.progress import progress
 from coset.distribution.contract import require
 from coset.distribution.gaussian import Gaussian
@@ -188,8 +188,7 @@ def fit_laplace(
     The last record of the trace has, per data point, the log_joint at θ* and the log_marginal_likelihood
     log p(Y) ≈ log p(Y, θ*) + (D/2) log 2π − ½ log det(GGN + P), at T = 1 whatever the temperature.
     """
-    if structure not in STRUCTURES:
-        raise InputError(f"structure is {structure!r}; expected one of {', '.join(STRUCTURES)}")
+    check_choice("structure", structure, STRUCTURES)
     check_count("draws", draws)
     Control(seed)
     problem = pose(model, data, likelihood, prior, temperature, points_of(start))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coset._checks import check_count, check_positive
+from coset._checks import check_choice, check_count, check_positive
 from coset.distribution import MeanField, Normal
 from coset.errors import InputError
 from coset.posterior.fit import Callback, Control, Fit, device_stream
@@ -83,8 +83,8 @@ class Descent:
     def __post_init__(self) -> None:
         check_count("samples", self.samples)
         check_positive("std", self.std)
-        if self.kl is not None and self.kl not in KL:
-            raise InputError(f"kl is {self.kl!r}; expected one of {', '.join(KL)}")
+        if self.kl is not None:
+            check_choice("kl", self.kl, KL)
 
 
 def descend(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from coset._checks import check_count
+from coset._checks import check_choice, check_count
 from coset._show.progress import progress
 from coset.distribution import Distribution, Estimate, Normal, Samples
 from coset.distribution.contract import require
@@ -221,6 +221,4 @@ def sample_symmetrized(sym: Symmetry, q: Distribution, n: int, generator: torch.
 
 
 def _density(method: str) -> Density:
-    if method not in METHODS:
-        raise InputError(f"method is {method!r}; expected one of {', '.join(METHODS)}")
-    return METHODS[method]
+    return METHODS[check_choice("method", method, METHODS)]

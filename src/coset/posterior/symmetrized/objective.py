@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from coset._checks import check_count
+from coset._checks import check_choice, check_count
 from coset.distribution import Estimate, Normal
 from coset.distribution.density import check_generator, pieces
 from coset.distribution.ties import ties
@@ -131,8 +131,7 @@ class SymmetrizedELBO:
         check_count("K", self.K)
         check_count("samples", self.samples)
         proposal_named(self.proposal)
-        if self.gradient not in GRADIENTS:
-            raise InputError(f"gradient is {self.gradient!r}; expected one of {', '.join(GRADIENTS)}")
+        check_choice("gradient", self.gradient, GRADIENTS)
 
     @property
     def bound(self) -> str:

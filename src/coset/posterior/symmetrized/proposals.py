@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
+from coset._checks import check_choice
 from coset.errors import InputError
 from coset.posterior.symmetrized.exact import LARGEST_ORDER, exchanges, log_sum_over_group
 from coset.posterior.symmetrized.guided import class_order, draw_chain, log_prob_of_identity, permanent_ratio
@@ -228,9 +229,7 @@ PROPOSALS: dict[str, Proposal] = {
 
 def proposal_named(name: object) -> Proposal:
     """The proposal of that name."""
-    if not isinstance(name, str) or name not in PROPOSALS:
-        raise InputError(f"proposal is {name!r}; expected one of {', '.join(PROPOSALS)}")
-    return PROPOSALS[name]
+    return PROPOSALS[check_choice("proposal", name, PROPOSALS)]
 
 
 def _exactly(log_z: Tensor, K: int) -> LogWeights:
