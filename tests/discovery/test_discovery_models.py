@@ -1,6 +1,7 @@
 """Discovery is sound and complete: on every structure it finds the maximal group, written down by hand."""
 
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -30,6 +31,14 @@ def _inputs(shapes, batch=2):
     return tuple(torch.randn(batch, *shape, generator=generator, dtype=torch.float64) for shape in shapes)
 
 
+@cache
+def discovered(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...], Symmetry]:
+    """A network in float64, its inputs, and what is discovered of it: once for all tests of a process."""
+    build, shapes, _ = NETWORKS[name]
+    model, inputs = _built(build), _inputs(shapes)
+    return model, inputs, discover(model, inputs)
+
+
 def _assert_sound(model, sym, inputs) -> None:
     """Other weights, other inputs and another element than those of the verification; outputs up to rounding."""
     generator = torch.Generator().manual_seed(2)
@@ -44,9 +53,8 @@ def _assert_sound(model, sym, inputs) -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_maximal_group_is_found(name):
-    build, shapes, expected = NETWORKS[name]
-    model, inputs = _built(build), _inputs(shapes)
-    sym = discover(model, inputs)
+    _, shapes, expected = NETWORKS[name]
+    model, inputs, sym = discovered(name)
     assert found_group(sym) == expected
     assert not sym.pinned
     _assert_sound(model, sym, inputs)
