@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coset.study import run_study, show_study, studies
+from coset.study import show_study, studies
 
 QUICK_SECONDS = 60.0  # on a busy machine; alone each takes a few
 TIMED = {"rossi-timings", "symmetrized-estimators"}
@@ -16,13 +16,13 @@ TIMED = {"rossi-timings", "symmetrized-estimators"}
 
 @pytest.mark.parametrize("name", studies())
 def test_quick_preset(name: str, quick_run: Callable[[str], Any], tmp_path: Path) -> None:
-    first, store, seconds = quick_run(name)
+    first, seconds, again = quick_run(name)
     assert seconds < QUICK_SECONDS
     assert show_study(name, first.folder.parent) == first
     if name in TIMED:
         return
-    # That training and inference give the same from the same seed has tests of its own.
-    second = run_study(name, "quick", tmp_path, store=store)
+    # That training, inference and discovery give the same again has tests of its own.
+    second = again(tmp_path)
     ones, twos = ({key: value for key, value in run.results().items() if key != "times"} for run in (first, second))
     assert json.dumps(ones) == json.dumps(twos)
     for file in ("figure.png", "figure.svg"):
