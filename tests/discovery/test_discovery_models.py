@@ -1,5 +1,6 @@
 """Discovery is sound and complete: on every structure it finds the maximal group, written down by hand."""
 
+import json
 import math
 from functools import cache
 
@@ -13,6 +14,7 @@ from layers_moving import assert_layers_move
 from sequence_networks import SEQUENCE
 from torch import nn
 
+import architectures
 from architectures import CASES, made, randomized
 from coset.models import MLP, Elementwise, MyrtleCNN, ResNet18, Tiny10
 from coset.symmetry import Symmetry, activation_function, activation_names, discover, intertwiner
@@ -73,10 +75,24 @@ MORE_SIGNS = {"resnet20, frn": 196, "resnet20, frn, linear stream": 196, "cct, r
 def test_declared_groups_are_found(name):
     model, declared, shape = made(name)
     (x,) = _inputs([shape], batch=3)
-    sym = discover(model, x)
+    sym = architectures.discovered(name)
     want, have = found_group(declared), found_group(sym)
     assert have == Group(want.classes, want.scales, want.signs + MORE_SIGNS.get(name, 0))
     _assert_sound(model, sym, (x,))
+
+
+@pytest.mark.parametrize("name", ["cct", "grouped+groupnorm", "resnet20, frn"])
+def test_the_same_group_is_found_again(name):
+    model, _, shape = made(name)
+    one, two = (
+        json.loads(sym.to_json())
+        for sym in (architectures.discovered(name), discover(model, *_inputs([shape], batch=3)))
+    )
+    # What a layer reads is a set: the graph may name it in another order.
+    graphs = [found.pop("graph") for found in (one, two)]
+    assert one == two
+    layers = [[(layer[0], layer[1], *map(sorted, layer[2:4])) for layer in graph["layers"]] for graph in graphs]
+    assert layers[0] == layers[1]
 
 
 ACTIVATIONS = [*activation_names(), "x^2", "x^3", "x^4", "relu^2", "relu^3", "|x|^1.5", "|x|^3", "leaky_relu(0.2)"]

@@ -21,7 +21,7 @@ def test_quick_preset(name: str, quick_run: Callable[[str], Any], tmp_path: Path
     assert show_study(name, first.folder.parent) == first
     if name in TIMED:
         return
-    # That training, inference and discovery give the same again has tests of its own.
+    # That training and inference give the same from the same seed, and discovery the same group, has tests of its own.
     second = again(tmp_path)
     ones, twos = ({key: value for key, value in run.results().items() if key != "times"} for run in (first, second))
     assert json.dumps(ones) == json.dumps(twos)
