@@ -13,7 +13,7 @@ PERMUTATIONS, WITH_SCALES = 3.5, 6.0
 def run(small: bool) -> list[Ratio]:
     """Permutations alone, and with scales: ResNet18, an MLP and a transformer of 100 million parameters."""
     repeat = 3 if small else 15
-    resnet = ResNet18(stages=(8, 16) if small else (64, 128, 256, 512))
+    resnet = ResNet18(stages=(8,) if small else (64, 128, 256, 512))
     width = 64 if small else 4060
     mlp = MLP(width, [width] * 6, 10)
     cct = CCT(dim=32, heads=4, depth=1, image_size=8) if small else CCT(dim=1440, heads=12, depth=6)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coset.models import CCT, MLP, MyrtleCNN, ResidualMLP, ResNet20
-from coset.symmetry import Symmetry, Variance, activation_names
+from coset.symmetry import Symmetry, Variance, activation_names, discover
 from declared import declared
 
 Case = tuple[Callable[[], nn.Module], Callable[[nn.Module], Symmetry], tuple[int, ...]]
@@ -267,3 +267,11 @@ def made(name: str) -> tuple[nn.Module, Symmetry, tuple[int, ...]]:
         torch.manual_seed(0)
         model = build().double().eval()
     return model, declare(model), shape
+
+
+@lru_cache
+def discovered(name: str) -> Symmetry:
+    """What is discovered of a case's model: once for all tests of a process."""
+    model, _, shape = made(name)
+    generator = torch.Generator().manual_seed(1)
+    return discover(model, torch.randn(3, *shape, generator=generator, dtype=torch.float64))

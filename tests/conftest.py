@@ -1,5 +1,6 @@
 """Settings shared by all tests: one thread, reproducible hypothesis runs, data found through the environment."""
 
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import torch
 from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
+# A search for garbage in everything that is imported takes half a second, and finds little: it is done less often.
+gc.set_threshold(700, 10, 200)
 # Time limits per example would fail on a busy machine, not on a wrong program.
 settings.register_profile("coset", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("coset")

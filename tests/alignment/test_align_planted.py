@@ -2,7 +2,8 @@
 
 import os
 import sys
-from functools import lru_cache
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from coset.models import ResidualMLP
 from coset.symmetry import discover
 
 sys.path.append(str(Path(__file__).parents[1] / "discovery"))
-from test_discovery_models import NETWORKS, _built, _inputs
+import test_discovery_models
+import test_discovery_transformers
+from test_discovery_models import NETWORKS
 from test_discovery_transformers import MODELS
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -28,25 +31,17 @@ FEWER = [name for name in ARCHITECTURES if name not in MODELS] + [
 ]
 
 
-@lru_cache
+@cache
 def _network(name):
-    """A model in float64 and its symmetry."""
+    """A model in float64 and its symmetry; what is discovered is what the tests of discovery found."""
     if name.startswith("case: "):
         model, sym, _ = made(name.removeprefix("case: "))
         return model, sym
     if name in NETWORKS:
-        build, shapes, _ = NETWORKS[name]
-        model = _built(build)
-        return model, discover(model, _inputs(shapes), verify=False)
-    transformers = pytest.importorskip("transformers")
-    config, settings, side, _ = MODELS[name]
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = getattr(transformers, name)(getattr(transformers, config)(**settings)).double().eval()
-    generator = torch.Generator().manual_seed(0)
-    shape = (2, 3, side, side)
-    x = torch.randn(shape, generator=generator).double() if side else torch.randint(2, 50, (2, 7), generator=generator)
-    return model, discover(model, x, verify=False)
+        model, _, sym = test_discovery_models.discovered(name)
+        return model, sym
+    model, sym = test_discovery_transformers.discovered(name)
+    return deepcopy(model).double(), sym
 
 
 def _trained(sym):
@@ -123,7 +118,7 @@ def test_residual_mlps_a_hundred_times(inputs, blocks, trials):
     """Widths of 30 and 50: the default never fails, where one ascent from the identity often does."""
     model = ResidualMLP(inputs, inputs, width=30, inner=50, blocks=blocks).eval()
     sym = discover(model, torch.zeros(2, inputs), verify=False).restrict(scales=False, signs=False)
-    found = plain = 0
+    found = failed = 0
     for seed in range(trials):
         generator = torch.Generator().manual_seed(seed)
         reference = {key: torch.randn(value.shape, generator=generator) for key, value in model.state_dict().items()}
@@ -134,6 +129,7 @@ def test_residual_mlps_a_hundred_times(inputs, blocks, trials):
             return all(torch.equal(params[key], reference[key]) for key in reference)
 
         found += recovered()
-        plain += recovered(relax=False)
+        if failed <= 0.1 * trials:  # often enough is enough
+            failed += not recovered(relax=False)
     assert found == trials
-    assert plain < 0.9 * trials
+    assert failed > 0.1 * trials

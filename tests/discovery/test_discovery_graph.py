@@ -7,7 +7,7 @@ import torch
 from layers_moving import assert_layers_move, outputs_of_modules
 from torch import nn
 
-from architectures import made
+from architectures import discovered, made
 from coset.errors import InputError
 from coset.models import MLP, ResNet20
 from coset.symmetry import Symmetry, discover
@@ -17,7 +17,7 @@ from coset.symmetry import Symmetry, discover
 def test_every_layer_is_known(name):
     model, _, shape = made(name)
     x = torch.randn(2, *shape, dtype=torch.float64)
-    sym = discover(model, x)
+    sym = discovered(name)
     known = assert_layers_move(model, sym, (x,))
     leaves = {path for path, part in model.named_modules() if path and not list(part.children())}
     called = {path for path in outputs_of_modules(model, model.state_dict(), (x,)) if path in leaves}

@@ -1,6 +1,8 @@
 """Discovery is sound and complete: on every structure it finds the maximal group, written down by hand."""
 
+import json
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from layers_moving import assert_layers_move
 from sequence_networks import SEQUENCE
 from torch import nn
 
+import architectures
 from architectures import CASES, made, randomized
 from coset.models import MLP, Elementwise, MyrtleCNN, ResNet18, Tiny10
 from coset.symmetry import Symmetry, activation_function, activation_names, discover, intertwiner
@@ -30,6 +33,14 @@ def _inputs(shapes, batch=2):
     return tuple(torch.randn(batch, *shape, generator=generator, dtype=torch.float64) for shape in shapes)
 
 
+@cache
+def discovered(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...], Symmetry]:
+    """A network in float64, its inputs, and what is discovered of it: once for all tests of a process."""
+    build, shapes, _ = NETWORKS[name]
+    model, inputs = _built(build), _inputs(shapes)
+    return model, inputs, discover(model, inputs)
+
+
 def _assert_sound(model, sym, inputs) -> None:
     """Other weights, other inputs and another element than those of the verification; outputs up to rounding."""
     generator = torch.Generator().manual_seed(2)
@@ -44,9 +55,8 @@ def _assert_sound(model, sym, inputs) -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_maximal_group_is_found(name):
-    build, shapes, expected = NETWORKS[name]
-    model, inputs = _built(build), _inputs(shapes)
-    sym = discover(model, inputs)
+    _, shapes, expected = NETWORKS[name]
+    model, inputs, sym = discovered(name)
     assert found_group(sym) == expected
     assert not sym.pinned
     _assert_sound(model, sym, inputs)
@@ -65,10 +75,24 @@ MORE_SIGNS = {"resnet20, frn": 196, "resnet20, frn, linear stream": 196, "cct, r
 def test_declared_groups_are_found(name):
     model, declared, shape = made(name)
     (x,) = _inputs([shape], batch=3)
-    sym = discover(model, x)
+    sym = architectures.discovered(name)
     want, have = found_group(declared), found_group(sym)
     assert have == Group(want.classes, want.scales, want.signs + MORE_SIGNS.get(name, 0))
     _assert_sound(model, sym, (x,))
+
+
+@pytest.mark.parametrize("name", ["cct", "grouped+groupnorm", "resnet20, frn"])
+def test_the_same_group_is_found_again(name):
+    model, _, shape = made(name)
+    one, two = (
+        json.loads(sym.to_json())
+        for sym in (architectures.discovered(name), discover(model, *_inputs([shape], batch=3)))
+    )
+    # What a layer reads is a set: the graph may name it in another order.
+    graphs = [found.pop("graph") for found in (one, two)]
+    assert one == two
+    layers = [[(layer[0], layer[1], *map(sorted, layer[2:4])) for layer in graph["layers"]] for graph in graphs]
+    assert layers[0] == layers[1]
 
 
 ACTIVATIONS = [*activation_names(), "x^2", "x^3", "x^4", "relu^2", "relu^3", "|x|^1.5", "|x|^3", "leaky_relu(0.2)"]

@@ -1,6 +1,7 @@
 """Models of the library ``transformers``, built from small configurations: verified, their groups counted by hand."""
 
 import os
+from functools import cache
 
 import pytest
 import torch
@@ -139,9 +140,10 @@ MODELS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_the_group_of(name):
-    config, settings, side, expected = MODELS[name]
+@cache
+def discovered(name):
+    """A model and what is discovered of it: once for all tests of a process."""
+    config, settings, side, _ = MODELS[name]
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = getattr(transformers, name)(getattr(transformers, config)(**settings)).eval()
@@ -151,9 +153,14 @@ def test_the_group_of(name):
         if side
         else torch.randint(2, 50, (2, 7), generator=generator)
     )
-    sym = discover(model, x)
+    return model, discover(model, x)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_group_of(name):
+    _, sym = discovered(name)
     assert not sym.pinned
-    assert found_group(sym) == expected
+    assert found_group(sym) == MODELS[name][-1]
 
 
 def test_sam():

@@ -251,7 +251,7 @@ def test_the_best_mean_field_of_a_correlated_linear_model_is_found():
     """m is the posterior's mean, s_i² = 1/Λ_ii; and the trace ends at the ELBO of that q."""
     data, mean, precision = _conjugate(orthogonal=False)
     fit = fit_mean_field(
-        _Linear(3), data, epochs=3000, batch_size=40, learning_rate=0.01, schedule="cosine", samples=8, std=0.1,
+        _Linear(3), data, epochs=1200, batch_size=40, learning_rate=0.005, schedule="cosine", samples=8, std=0.1,
         likelihood=GaussianNoise(0.5), prior=0.8, show=False,
     )  # fmt: skip
     deviations = precision.diagonal().rsqrt()

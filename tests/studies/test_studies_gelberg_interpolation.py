@@ -1,8 +1,10 @@
 """One Gaussian fitted to a mixture of two: the exact functional, its minima and thresholds, stochastic descent."""
 
 import math
+from collections.abc import Callable
 from itertools import pairwise, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +45,7 @@ from coset.studies._gelberg_mixture_descent import (
     sampled_kl,
 )
 from coset.studies._gelberg_mixture_runs import Case, Fitted, exact_kl, fitted
-from coset.study import Context, StudyRun, run_study
+from coset.study import Context, StudyRun
 
 distances, means, deviations = st.floats(0.0, 12.0), st.floats(-3.0, 12.0), st.floats(0.2, 6.0)
 
@@ -301,10 +303,10 @@ def test_the_threshold_of_fits_lies_between_distances() -> None:
     assert threshold(0.0, 0.0, 0.0, 0.0) is None
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
-    folder = tmp_path_factory.mktemp("study")
-    return run_study("gelberg-interpolation", "quick", folder / "out", store=Store(folder / "store"))
+@pytest.fixture
+def run(quick_run: Callable[[str], Any]) -> StudyRun:
+    made: StudyRun = quick_run("gelberg-interpolation").run
+    return made
 
 
 def test_the_study_tells_what_it_found(run: StudyRun) -> None:

@@ -1,8 +1,9 @@
 """The two-weight network: closed forms against integrals, the grid against others, runs against the library's."""
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,6 @@ import coset
 from coset.distribution import MeanField
 from coset.posterior.fit import device_stream
 from coset.posterior.symmetrized import SymmetrizedELBO, mutual_information, permutation_count
-from coset.store import Store
 from coset.studies._gelberg_two_weights import (
     Moments,
     TwoWeights,
@@ -48,7 +48,7 @@ from coset.studies._gelberg_two_weights_scan import (
 )
 from coset.studies._gelberg_two_weights_text import where
 from coset.studies._gelberg_two_weights_training import METHODS, Chance, Protocol, chance, train
-from coset.study import StudyRun, run_study
+from coset.study import StudyRun
 
 NOISE, PRIOR, ALPHA = 10.0, 0.1, 0.15
 means = st.tuples(st.floats(-0.4, 0.4), st.floats(-0.4, 0.4))
@@ -373,10 +373,10 @@ def test_places_in_words() -> None:
     assert where([False, True, True, True]) == "at α = 0.1, 0.15 and 0.2 only"
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
-    folder: Path = tmp_path_factory.mktemp("study")
-    return run_study("gelberg-two-weights", "quick", folder / "out", store=Store(folder / "store"), show=False)
+@pytest.fixture
+def run(quick_run: Callable[[str], Any]) -> StudyRun:
+    made: StudyRun = quick_run("gelberg-two-weights").run
+    return made
 
 
 def test_the_study_measures_what_it_says(run: StudyRun) -> None:

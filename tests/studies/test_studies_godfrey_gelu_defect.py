@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +19,10 @@ from coset.studies.godfrey_gelu_defect import _monte_carlo, _second_moment, gelu
 from coset.study import Context, StudyRun, run_study
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
-    folder = tmp_path_factory.mktemp("study")
-    return run_study("godfrey-gelu-defect", "quick", folder / "out", store=Store(folder / "store"))
+@pytest.fixture
+def run(quick_run: Callable[[str], Any]) -> StudyRun:
+    made: StudyRun = quick_run("godfrey-gelu-defect").run
+    return made
 
 
 def _expectation(function: Callable[[float], float]) -> float:

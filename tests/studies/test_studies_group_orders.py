@@ -3,15 +3,26 @@
 import math
 
 import pytest
+import torch
 
 from coset.store import Store
-from coset.study import run_study
+from coset.studies.group_orders import ARCHITECTURES, Size, _measured, _orders, _seeded, _swept
+from coset.study import Context
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("study")
-    return run_study("group-orders", "small", folder / "out", store=Store(folder / "store"))
+def run(quick_run):
+    return quick_run("group-orders").run
+
+
+@pytest.fixture(scope="module")
+def larger(run, tmp_path_factory):
+    """The architectures that the quick preset leaves out, as the others measure them."""
+    context = Context(0, torch.device("cpu"), Store(tmp_path_factory.mktemp("store")))
+    left = [label for label in ARCHITECTURES if label not in {row[0] for row in run.tables["orders"].rows}]
+    assert left == ["ResNet18, BatchNorm", "Myrtle CNN, 512 wide", "CCT-6/3×1"]
+    made = {label: _measured(_seeded(ARCHITECTURES[label][1], context).eval(), 2, context) for label in left}
+    return _orders({label: size for label, (size, _) in made.items()}, {label: made[label][1] for label in left})
 
 
 def log10_factorial(n):
@@ -19,12 +30,18 @@ def log10_factorial(n):
 
 
 @pytest.fixture(scope="module")
-def rows(run):
-    return {row[0]: dict(zip(run.tables["orders"].columns, row, strict=True)) for row in run.tables["orders"].rows}
+def rows(run, larger):
+    return {
+        row[0]: dict(zip(table.columns, row, strict=True))
+        for table in (run.tables["orders"], larger)
+        for row in table.rows
+    }
 
 
-def test_every_group_was_verified(run):
+def test_every_group_was_verified(run, rows):
     assert run.numbers["largest_error"] < 1e-12
+    assert set(rows) == set(ARCHITECTURES)
+    assert all(row["error"] < 1e-12 for row in rows.values())
 
 
 @pytest.mark.parametrize(
@@ -68,8 +85,32 @@ def test_the_transformer_by_hand(rows):
     assert row["log₁₀ with signs"] - row["log₁₀ permutations"] == pytest.approx(row["scales"] * math.log10(2))
 
 
-def test_the_bound_of_theorem_3_1_is_vacuous(run):
+@pytest.mark.parametrize(
+    ("kind", "units"),
+    [("MLP, three layers of 32×width", [32] * 3), ("ResNet20, FRN", [16] * 4 + [32] * 4 + [64] * 4)],
+)
+def test_the_sweep_by_hand(run, kind, units):
+    """The sweep is what the widths say, and theorem 3.1 says nothing at any width, also of the other presets."""
+    found = {
+        row[1]: dict(zip(run.tables["widths"].columns, row, strict=True))
+        for row in run.tables["widths"].rows
+        if row[0] == kind
+    }
+    assert set(found) == {1, 4}
+    for width in (1, 2, 4, 8, 16, 32, 64):
+        with torch.device("meta"):
+            weights = sum(parameter.numel() for parameter in _swept(width)[kind]().parameters())
+        size = Size(weights, sum(log10_factorial(width * count) for count in units), 0.0, 0)
+        assert size.ratio < 1
+        if width in found:
+            assert found[width]["weights D"] == weights
+            assert found[width]["log₁₀ permutations"] == pytest.approx(size.log10_permutations)
+            assert found[width]["log|P|/D"] == pytest.approx(size.ratio)
+
+
+def test_the_bound_of_theorem_3_1_is_vacuous(run, rows):
     """MNIST with 100 units: 2·D/log|G| = 2·79510/log(100!)."""
     assert run.numbers["bound_of_100_units"] == pytest.approx(2 * 79510 / math.lgamma(101))
     assert round(run.numbers["bound_of_100_units"]) == 437
     assert run.numbers["largest_ratio"] < 1
+    assert all(row["log|P|/D"] < 1 for row in rows.values())

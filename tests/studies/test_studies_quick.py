@@ -1,13 +1,13 @@
 """Every registered study runs in its quick preset, in seconds, and gives the same again from what the store has."""
 
 import json
-import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from coset.store import Store
-from coset.study import run_study, show_study, studies
+from coset.study import show_study, studies
 
 QUICK_SECONDS = 60.0  # on a busy machine; alone each takes a few
 TIMED = {"rossi-timings", "symmetrized-estimators"}
@@ -15,16 +15,14 @@ TIMED = {"rossi-timings", "symmetrized-estimators"}
 
 
 @pytest.mark.parametrize("name", studies())
-def test_quick_preset(name: str, tmp_path: Path) -> None:
-    clock = time.perf_counter()
-    store = Store(tmp_path / "store")
-    first = run_study(name, "quick", tmp_path / "one", store=store)
-    assert time.perf_counter() - clock < QUICK_SECONDS
-    assert show_study(name, tmp_path / "one") == first
+def test_quick_preset(name: str, quick_run: Callable[[str], Any], tmp_path: Path) -> None:
+    first, seconds, again = quick_run(name)
+    assert seconds < QUICK_SECONDS
+    assert show_study(name, first.folder.parent) == first
     if name in TIMED:
         return
-    # That training and inference give the same from the same seed has tests of its own.
-    second = run_study(name, "quick", tmp_path / "two", store=store)
+    # That training and inference give the same from the same seed, and discovery the same group, has tests of its own.
+    second = again(tmp_path)
     ones, twos = ({key: value for key, value in run.results().items() if key != "times"} for run in (first, second))
     assert json.dumps(ones) == json.dumps(twos)
     for file in ("figure.png", "figure.svg"):

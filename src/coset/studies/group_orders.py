@@ -91,10 +91,7 @@ def run(config: Config, context: Context) -> Findings:
             weights = sum(parameter.numel() for parameter in model.parameters())
             if config.most is not None and weights > config.most:
                 continue
-            # Verified below, on other elements and other weights than discovery would.
-            sym = discover(model, example_input(model, 2, seed=context.seed), verify=False)
-            sizes[label] = _size(model, sym)
-            errors[label] = _verify(model, sym, config.inputs, context)
+            sizes[label], errors[label] = _measured(model, config.inputs, context)
             bar.advance(note=label)
         for width in config.widths:
             for kind, make in _swept(width).items():
@@ -149,6 +146,13 @@ def _seeded(make: Callable[[], nn.Module], context: Context) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(context.seed)
         return make()
+
+
+def _measured(model: nn.Module, inputs: int, context: Context) -> tuple[Size, float]:
+    """The size of a model's group, and the error of an element of it."""
+    # Verified on other elements and other weights than discovery would.
+    sym = discover(model, example_input(model, 2, seed=context.seed), verify=False)
+    return _size(model, sym), _verify(model, sym, inputs, context)
 
 
 def _swept(width: int) -> dict[str, Callable[[], nn.Module]]:

@@ -86,8 +86,8 @@ _COUNTERPARTS = {"HMC": "HMC", "MFVI": "PBP", "ensemble": "deep ensembles"}
         "quick": Config(
             data=(GENERATED,), splits=2,
             settings=Settings(
-                width=10, steps=150, vi_steps=150, members=2, sghmc_step=1e-5, sghmc_burn_in=50, sghmc_draws=8,
-                sghmc_thin=5, leapfrog_steps=10, hmc_warmup=10, hmc_draws=8, samples=16,
+                width=10, steps=60, vi_steps=60, members=2, sghmc_step=1e-5, sghmc_burn_in=20, sghmc_draws=8,
+                sghmc_thin=2, leapfrog_steps=5, hmc_warmup=10, hmc_draws=8, samples=16,
             ),
         ),
         "small": Config(data=UCI, splits=20),

@@ -1,0 +1,73 @@
+"""Quick runs of studies, each done once for all tests of a process, and discoveries that are not repeated."""
+
+import hashlib
+import io
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+from torch import nn
+
+from coset.figures import styled
+from coset.store import Store
+from coset.study import StudyRun, run_study
+from coset.symmetry import Symmetry, discover
+
+FOUND: dict[str, Symmetry] = {}
+"""What was discovered, by what it was discovered of."""
+
+
+def once(model: nn.Module, *arguments: Any, **options: Any) -> Symmetry:
+    """As ``discover``, which is asked once about the same model with the same weights and the same arguments."""
+    content = io.BytesIO()
+    torch.save((model, arguments, options), content)
+    key = hashlib.sha256(content.getvalue()).hexdigest()
+    if key not in FOUND:
+        FOUND[key] = discover(model, *arguments, **options)
+    return FOUND[key]
+
+
+def laid_out_once(draw: Callable[[], Figure]) -> tuple[bytes, bytes]:
+    """As ``coset.figures.render``, with few pixels and one layout for both files: most of drawing is layout."""
+    png, svg = io.BytesIO(), io.BytesIO()
+    with styled():
+        figure = draw()
+        figure.savefig(png, format="png", metadata={"Software": None}, dpi=50)
+        figure.set_layout_engine("none")
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    return png.getvalue(), svg.getvalue()
+
+
+class QuickRun(NamedTuple):
+    run: StudyRun
+    seconds: float
+    again: Callable[[Path], StudyRun]
+
+
+@pytest.fixture(scope="session")
+def quick_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], QuickRun]:
+    """The first run of a study in its quick preset, the time it took, and how to run it again from the same store."""
+
+    @cache
+    def run(name: str) -> QuickRun:
+        folder: Path = tmp_path_factory.mktemp(name)
+        clock, store = time.perf_counter(), Store(folder / "store")
+
+        def into(out: Path) -> StudyRun:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("coset.figures.render", laid_out_once)
+                for module in [module for name, module in sys.modules.items() if name.startswith("coset.stud")]:
+                    if getattr(module, "discover", None) is discover:
+                        patch.setattr(module, "discover", once)
+                return run_study(name, "quick", out, store=store, show=False)
+
+        made = into(folder / "out")
+        return QuickRun(made, time.perf_counter() - clock, into)
+
+    return run
