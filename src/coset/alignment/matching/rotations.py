@@ -6,15 +6,15 @@ assignment, a polar factor, or for blocks an assignment of the nuclear norms of 
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
 import torch
 from torch import Tensor
 
+from coset.alignment._agreement import is_trained
 from coset.alignment.assignment import assign
-from coset.alignment.matching.weights import ascend_classes
 from coset.distribution import normalize_scales
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
@@ -22,6 +22,11 @@ from coset.symmetry.incidence import appearances
 from coset.symmetry.mixing import centred_basis, units_of_parameter
 
 Params = Mapping[str, Tensor]
+
+
+class NoGauge(InputError):
+    """A network that no element brings into the gauge in which rotations are matched."""
+
 
 _ROUNDS, _SWEEPS, _SIGNS = 50, 30, 3
 _RISE = 1e-10
@@ -62,7 +67,7 @@ def _folded(sym: Symmetry, params: Params) -> dict[str, dict[str, Tensor]]:
             (item,) = (item for _, item in appearances(sym, gain) if item.name == name)
             flat = params[gain].detach().double().reshape(-1)
             if bool((flat == 0).any()):
-                raise InputError(f"'{gain}' has entries that are 0: the units of '{name}' cannot be mixed behind it")
+                raise NoGauge(f"'{gain}' has entries that are 0, so that the units of '{name}' cannot be mixed")
             values = torch.empty(math.prod(sym.shape(name)), dtype=torch.float64, device=flat.device)
             values[item.unit.to(flat.device)] = flat
             values = values.reshape(sym.shape(name)).cpu()
@@ -107,13 +112,12 @@ def _balance(writers: Tensor, readers: Tensor, name: str) -> Tensor:
         lower = torch.linalg.cholesky(writers if ranks[0] == n else readers)
         whitened: Tensor = torch.linalg.inv(lower) if ranks[0] == n else lower.mT.contiguous()
         return whitened
-    raise InputError(f"what is written to '{name}' and what is read from it have rank {ranks[0]} and {ranks[1]} of {n}")
+    raise NoGauge(f"what is written to '{name}' and what is read from it have rank {ranks[0]} and {ranks[1]} of {n}")
 
 
 def _counted(sym: Symmetry, name: str, params: Params) -> list[str]:
     """The parameters of a class that are trained and present."""
-    mine = sym.continuous[name].places
-    return [key for key in mine if key in params and not sym.parameters[key].buffer and params[key].is_floating_point()]
+    return [key for key in sym.continuous[name].places if key in params and is_trained(sym, key, params)]
 
 
 def _polar(matrix: Tensor, kind: str) -> tuple[Tensor, Tensor]:
@@ -181,77 +185,92 @@ class Rotations:
         return self.sym.element({parent: order}, matrices=matrices)
 
 
+@dataclass(frozen=True)
+class Rotated:
+    """An ``element`` of the whole group and the ``history`` of ⟨θ₀ | g·θ₁⟩, every time it rose."""
+
+    element: Element
+    history: list[float]
+
+
+Units = Callable[[Params, Params, Collection[str], bool], Element]
+"""Matches classes that only permute, of a reference and another network, all others left; True the first time."""
+
+
 def rotated(
     sym: Symmetry,
     reference: Params,
     other: Params,
+    units: Units,
     *,
-    scales: bool = False,
-    seed: int = 0,
-    report: Callable[[float, str], bool] = lambda _value, _what: False,
-) -> tuple[Element, list[float]]:
-    """An element of the whole group that brings ``other`` near the reference, and the course of ⟨θ₀ | g·θ₁⟩.
+    normalized: bool = False,
+    report: Callable[[float, str], bool],
+) -> Rotated:
+    """An element of the whole group that brings ``other`` near the reference.
 
     Streams come first, by what no other class has to be known for (embeddings and read-outs), then all classes in
     turn, until a round no longer helps; from every choice of signs that are common to many units, and the best is
-    taken. ``scales``: match without the scales of either network.
+    taken. ``normalized``: match without the scales of either network.
     """
-    gauges = [matching_gauge(sym, params, scales=scales) for params in (reference, other)]
+    gauges = [matching_gauge(sym, params, scales=normalized) for params in (reference, other)]
     left, right = (sym.act(gauge, params) for gauge, params in zip(gauges, (reference, other), strict=True))
     common = [key for key in sym.flipping if math.prod(sym.shape(sym.families[key].owner)) == 1][:_SIGNS]
-    best: tuple[Element, list[float]] | None = None
+    best: Rotated | None = None
     for choice in product((1, -1), repeat=len(common)):
-        signs = {
-            key: torch.full(sym.shape(sym.families[key].owner), sign, dtype=torch.int8)
-            for key, sign in zip(common, choice, strict=True)
-        }
-        found = _Ascent(sym, left, sym.act(sym.element(signs=signs), right), seed, report).run(sym.element(signs=signs))
-        best = found if best is None or found[1][-1] > best[1][-1] else best
+        shapes = {key: sym.shape(sym.families[key].owner) for key in common}
+        signs = {key: torch.full(shapes[key], sign, dtype=torch.int8) for key, sign in zip(common, choice, strict=True)}
+        start = sym.element(signs=signs)
+        found = _Ascent(sym, left, sym.act(start, right), units, report).run(start)
+        best = found if best is None or found.history[-1] > best.history[-1] else best
     assert best is not None
-    return sym.compose(sym.inverse(gauges[0]), sym.compose(best[0], gauges[1])), best[1]
+    return Rotated(sym.compose(sym.inverse(gauges[0]), sym.compose(best.element, gauges[1])), best.history)
 
 
 class _Ascent:
     """Rounds of exact steps from one start; both networks in the gauge in which they are matched."""
 
     def __init__(
-        self, sym: Symmetry, left: Params, right: Params, seed: int, report: Callable[[float, str], bool]
+        self, sym: Symmetry, left: Params, right: Params, units: Units, report: Callable[[float, str], bool]
     ) -> None:
-        self.sym, self.left, self.right, self.seed, self.report = sym, left, right, seed, report
+        self.sym, self.left, self.right, self.match, self.report = sym, left, right, units, report
         self.steps = Rotations(sym, left)
         classes = sym.classes
-        inside = {classes[name].parent for name in sym.continuous}
+        inside = dict.fromkeys(classes[name].parent for name in sym.continuous)
         self.parents = [name for name in inside if name and classes[name].permutes and classes[name].parent is None]
         self.free = [name for name in sym.continuous if classes[name].parent not in self.parents]
         owners = {sym.families[key].owner for key in sym.flipping}
         others = [name for name in classes if name not in sym.continuous and name not in self.parents]
         self.units = [name for name in others if classes[name].permutes or name in owners]
-        self.names = [name for name, p in sym.parameters.items() if not p.buffer and left[name].is_floating_point()]
+        self.names = [name for name in left if is_trained(sym, name, left)]
 
     def product(self) -> float:
         """⟨θ₀ | θ₁⟩ over trained weights."""
         return sum(float((self.left[n] * self.right[n].to(self.left[n])).double().sum()) for n in self.names)
 
-    def run(self, g: Element) -> tuple[Element, list[float]]:
+    def run(self, g: Element) -> Rotated:
         """The element reached from ``g``, which has brought the other network where it is."""
-        history = [self.product()]
-        for h, what in self._course(history):
+        best, history = g, [self.product()]
+        for h, what in self._course():
             g, self.right = self.sym.compose(h, g), self.sym.act(h, self.right)
-            if self.report(self.product(), what):
+            value = self.product()
+            if value > history[-1]:
+                best, history = g, [*history, value]
+            if self.report(value, what):
                 break
-        return g, [*history, self.product()]
+        return Rotated(best, history)
 
-    def _course(self, history: list[float]) -> Iterator[tuple[Element, str]]:
+    def _course(self) -> Iterator[tuple[Element, str]]:
+        """Steps in turn, until a round of them no longer helps."""
         yield self.steps.turn(self.free, self.right, settled=()), "streams"
+        reached = -math.inf
         for number in range(_ROUNDS):
             if self.units:
-                start = self.sym.monomial.identity()
-                found = ascend_classes(self.sym.monomial, self.left, self.right, start, self.units, self.seed)
+                found = self.match(self.left, self.right, self.units, not number)
                 yield self.sym.element(found.permutations, signs=found.signs), "units"
             for parent in self.parents:
                 yield self.steps.exchange(parent, self.right), f"blocks {parent}"
             if self.free:
                 yield self.steps.turn(self.free, self.right), "streams"
-            history.append(self.product())
-            if number and history[-1] <= history[-2] + _RISE * abs(history[-1]):
+            before, reached = reached, self.product()
+            if reached <= before + _RISE * abs(reached):
                 return

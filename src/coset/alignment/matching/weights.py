@@ -11,12 +11,24 @@ from coset._checks import check_choice, check_count
 from coset._magnitudes import unscaled
 from coset._show.progress import progress
 from coset.alignment._agreement import agreement
-from coset.alignment._result import Alignment, Callback, Network, T, Teller, carried, marginals, points
+from coset.alignment._result import (
+    Alignment,
+    Callback,
+    Network,
+    T,
+    Teller,
+    carried,
+    deviations,
+    marginals,
+    points,
+)
 from coset.alignment.inputs import check_start
 from coset.alignment.matching.ascent import Climb, Clock, ascend
 from coset.alignment.matching.class_places import ClassMove, layout_of
 from coset.alignment.matching.products import build_terms, ordinary_pair
+from coset.alignment.matching.relaxation import ascend_twice
 from coset.alignment.matching.relaxation import relax as relax_all
+from coset.alignment.matching.rotations import NoGauge, Params, rotated
 from coset.alignment.matching.scale_fit import fit_scales
 from coset.alignment.matching.scores import Scoring
 from coset.distribution import normalize_scales
@@ -37,11 +49,18 @@ def match_weights(
     restarts: int = 0,
     start: Element | None = None,
     buffers: bool = False,
+    continuous: bool = True,
     seed: int = 0,
     callback: Callback | None = None,
     show: bool | None = None,
 ) -> Alignment[T]:
     """max over g of Σ ⟨θ₀ | g·θ₁⟩ over permutations and signs (Rossi et al. 2023, eq. 19; Git Re-Basin for points).
+
+    ``continuous``: over the whole group where units may be mixed and both networks are points (Theus et al. 2025), see
+    ``rotations``: gains are then folded and GL(n) balanced for matching, and restored; the element has the scales for
+    that whatever ``scales`` says. Where a network has no such gauge (a gain of 0, heads without full rank), or with
+    ``start``, ``buffers`` or ``restarts``, permutations and signs alone are matched; a note says so where it was not
+    asked for.
 
     ``divergence``: "wasserstein" or, for posteriors, "kl" or "kl-means", see ``DIVERGENCES``. ``gauge``: match the
     networks as given, or "normalized", without their scales: then nothing depends on how each was scaled. ``scales``:
@@ -60,6 +79,13 @@ def match_weights(
     if start is not None:
         check_start(sym, start)
     clock, since = Clock(), time.perf_counter()
+    notes: tuple[str, ...] = ()
+    plain = start is None and not buffers and not restarts
+    if continuous and sym.continuous and plain and not deviations(reference) and not deviations(other):
+        try:
+            return _over_all(sym, reference, other, gauge == "normalized", relax, seed, callback)
+        except NoGauge as error:
+            notes = (f"{error}: permutations and signs alone were matched",)
     left: Any = marginals(reference)
     right: Any = marginals(other if start is None else carried(sym, start, other))
     undo: tuple[Element, Element] | None = None
@@ -94,7 +120,35 @@ def match_weights(
         before=agreement(sym, points(reference), points(other)),
         seconds=clock.seconds,
         stopped=climb.stopped,
+        notes=notes,
     )
+
+
+def _over_all(
+    sym: Symmetry, reference: T, other: T, normalized: bool, relax: bool, seed: int, callback: Callback | None
+) -> Alignment[T]:
+    """The same over permutations, signs and matrices."""
+    clock, since = Clock(), time.perf_counter()
+    tell = Teller(callback)
+
+    def units(left: Params, right: Params, names: Collection[str], first: bool) -> Element:
+        if not first or not relax:
+            return ascend_classes(sym.monomial, left, right, sym.monomial.identity(), names, seed)
+        part = sym.monomial.restrict(names, scales=False)
+        near, far, _ = ordinary_pair(left, right, "wasserstein")
+        scoring = Scoring(layout_of(part), build_terms(part, near, far))
+        return ascend_twice(scoring, part.identity(), torch.Generator().manual_seed(seed)).element
+
+    found = rotated(sym, points(reference), points(other), units, normalized=normalized, report=tell)
+    clock.add("rotations", since)
+    since = time.perf_counter()
+    aligned = carried(sym, found.element, other)
+    clock.add("action", since)
+    return Alignment(
+        sym, "weights", found.element, aligned, found.history[-1], tuple(found.history),
+        agreement(sym, points(reference), points(aligned)), agreement(sym, points(reference), points(other)),
+        clock.seconds, tell.stopped,
+    )  # fmt: skip
 
 
 class _Search:

@@ -1,0 +1,153 @@
+"""Alignment over the whole group: elements planted on random weights are found back; gauges; what falls back."""
+
+from functools import lru_cache
+
+import pytest
+import torch
+from torch import nn
+
+from coset.alignment import align, merge
+from coset.alignment.matching.rotations import NoGauge, Rotations, matching_gauge
+from coset.distribution import MeanField
+from coset.symmetry import discover
+from mixing_networks import NETWORKS, LanguageModel, tokens
+
+
+@lru_cache
+def setting(name):
+    build, inputs = NETWORKS[name]
+    torch.manual_seed(0)
+    model = build().double().eval()
+    generator = torch.Generator().manual_seed(1)
+    sym = discover(model, inputs(generator))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
+            if parameter.ndim == 1:
+                parameter.add_(1.5 * torch.where(parameter < 0, -1, 1))
+    params = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    return model, sym, params, inputs(generator)
+
+
+def outputs(model, params, x):
+    owners = {name: params[name] for name, _ in (*model.named_parameters(), *model.named_buffers())}
+    with torch.no_grad():
+        return torch.func.functional_call(model, owners, (x,))
+
+
+# Between widths 4 and 2 the readers of a linear network miss directions: weights are then not told by the function.
+PLANTED = [name for name in NETWORKS if name != "deep linear"]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_element_of_the_whole_group_is_found_back(name):
+    model, sym, params, x = setting(name)
+    other = sym.act(sym.random(torch.Generator().manual_seed(5)), params)
+    found = align(sym, params, other, gauge="normalized")
+    before, after = (outputs(model, weights, x) for weights in (params, found.params))
+    assert torch.allclose(after, before, rtol=1e-9, atol=1e-9 * float(before.abs().max()))
+    gauge = matching_gauge(sym, params, scales=True)
+    wanted, reached = (sym.act(gauge, weights) for weights in (params, found.params))
+    for key in wanted:
+        assert torch.allclose(reached[key], wanted[key], atol=1e-5 * float(wanted[key].abs().max())), key
+    assert list(found.history) == sorted(found.history)
+
+
+def test_other_networks_come_closer_than_by_permutations():
+    """Two networks that have nothing to do with each other: every step helps."""
+    model, sym, params, x = setting("rms norm")
+    generator = torch.Generator().manual_seed(9)
+    other = {
+        name: torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype) for name, tensor in params.items()
+    }
+    whole, finite = (align(sym, params, other, continuous=wanted) for wanted in (True, False))
+    assert whole.element.matrices.keys() == sym.continuous.keys()
+    assert not finite.element.matrices
+    gauge = matching_gauge(sym, params)
+
+    def distance(weights):
+        moved = sym.act(gauge, weights)
+        return sum(float((sym.act(gauge, params)[name] - moved[name]).square().sum()) for name in moved)
+
+    assert distance(whole.params) < 0.8 * distance(finite.params)
+    assert torch.allclose(outputs(model, whole.params, x), outputs(model, other, x))
+
+
+def test_the_gauge_is_balanced_and_without_gains():
+    _, sym, params, _ = setting("layer norm")
+    moved = sym.act(matching_gauge(sym, params), params)
+    for name in ("norm.weight", "blocks.0.norm1.weight", "blocks.0.norm2.weight"):
+        assert torch.allclose(moved[name], torch.ones_like(moved[name]))
+    for head in range(2):
+        rows = slice(4 * head, 4 * head + 4)
+        q, k = (
+            torch.cat([moved[f"blocks.0.{n}.weight"][rows], moved[f"blocks.0.{n}.bias"][rows, None]], 1) for n in "qk"
+        )
+        assert torch.allclose(q @ q.T, k @ k.T)
+        assert torch.allclose(q @ q.T, torch.diag((q @ q.T).diagonal()), atol=1e-9)
+
+
+def test_steps_are_the_best_of_their_kind():
+    """A polar factor against many random rotations; an exchange of heads against both orders."""
+    _, sym, params, _ = setting("layer norm")
+    generator = torch.Generator().manual_seed(3)
+    other = {
+        name: torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype) for name, tensor in params.items()
+    }
+    left, right = (sym.act(matching_gauge(sym, weights), weights) for weights in (params, other))
+    steps = Rotations(sym, left)
+
+    def product(g):
+        return sum(float((left[name] * tensor).sum()) for name, tensor in sym.act(g, right).items())
+
+    (stream,) = (name for name, item in sym.continuous.items() if item.kind == "centred")
+    best = product(steps.turn([stream], right))
+    part = sym.restrict([stream])
+    for _ in range(50):
+        assert product(sym.element(matrices=part.random(generator).matrices)) < best
+    parent = sym.classes[next(name for name in sym.continuous if name != stream)].parent
+    chosen = steps.exchange(parent, right)
+    kept = steps.turn([name for name in sym.continuous if name != stream], right)
+    assert product(chosen) >= product(kept) - 1e-9
+
+
+def test_networks_without_a_gauge_are_matched_by_permutations_and_a_note_says_so():
+    _, sym, params, _ = setting("rms norm")
+    dead = params | {"norm.weight": params["norm.weight"] * torch.tensor([0.0] + [1.0] * 7)}
+    found = align(sym, dead, params)
+    assert not found.element.matrices
+    assert found.notes == (
+        "'norm.weight' has entries that are 0, so that the units of 'blocks.0.norm1' cannot be mixed: permutations and "
+        "signs alone were matched",
+    )
+    with pytest.raises(NoGauge, match="entries that are 0"):
+        matching_gauge(sym, dead)
+    flat = params | {"blocks.0.v.weight": torch.zeros(8, 8).double(), "blocks.0.v.bias": torch.zeros(8).double()}
+    flat |= {"blocks.0.o.weight": torch.zeros(8, 8).double()}
+    assert "have rank 0 and 0 of 4: permutations" in align(sym, flat, params).notes[0]
+
+
+def test_posteriors_are_matched_by_permutations():
+    _, sym, params, _ = setting("low-rank adapter")
+    q = MeanField(params, {name: torch.full_like(tensor, 0.1) for name, tensor in params.items()})
+    assert not align(sym, q, q).element.matrices
+
+
+def test_callbacks_see_every_step_and_stop():
+    _, sym, params, _ = setting("rms norm")
+    other = sym.act(sym.random(torch.Generator().manual_seed(5)), params)
+    seen = []
+    found = align(sym, params, other, callback=lambda step: seen.append(step.what) or len(seen) == 2)
+    assert seen == ["streams", "units"]
+    assert found.stopped
+
+
+def test_two_networks_of_one_orbit_merge_into_one_of_the_same_function():
+    torch.manual_seed(0)
+    model = LanguageModel(nn.RMSNorm, layers=2).eval()
+    x = tokens(torch.Generator().manual_seed(1))
+    sym = discover(model, x)
+    params = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    other = sym.act(sym.random(torch.Generator().manual_seed(5)), params)
+    merged = merge(sym, [params, other], options={"gauge": "normalized"}).params
+    assert torch.allclose(outputs(model, merged, x), outputs(model, params, x), atol=1e-3)
