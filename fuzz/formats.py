@@ -8,7 +8,7 @@ import json
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ from coset.store._entry import _digest
 from coset.study._report import read_results, text
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.element import KEY as ELEMENT
+from coset.symmetry.mixing import Mixed, Mixing
 from coset.train import Recipe, fit
 from coset.train._checkpoint import KEY as TRAINING
 from fuzz.mutations import Mutation, in_gzip, in_header, in_json, in_npy, in_texts, in_zip, resealed
@@ -211,7 +212,9 @@ def _symmetry() -> Symmetry:
     shapes = {"w1": (6, 4), "b1": (6,), "w2": (3, 6), "w3": (6,)}
     axes = {"w1": "h 4", "b1": "h", "w2": "3 h", "w3": "g[c]"}
     zeros = {name: torch.zeros(shape) for name, shape in shapes.items()}
-    return Symmetry.from_axes(axes, zeros, scales={"h": "positive"}, sizes={"g": 2})
+    sym = Symmetry.from_axes(axes, zeros, scales={"h": "positive"}, sizes={"g": 2})
+    mixing = Mixing("general", {"w1": (Mixed(1),), "b1": (Mixed(1),), "w2": (Mixed(-1, ("w3",)),)})
+    return replace(sym, continuous={"h": mixing})
 
 
 def _elements(folder: Path) -> list[Format]:

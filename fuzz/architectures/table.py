@@ -19,6 +19,7 @@ COLUMNS = (
     "classes",
     "log₁₀ of the order",
     "scales",
+    "with matrices",
     "signs",
     "seconds",
     "largest change",
@@ -42,7 +43,7 @@ def row(name: str, finding: Finding) -> str:
     """A line of the table."""
     sym = finding.sym
     if sym is None:
-        cells = ["–"] * 4 + [f"{finding.seconds:.1f}", "–", textwrap.shorten(finding.refused, 200)]
+        cells = ["–"] * 5 + [f"{finding.seconds:.1f}", "–", textwrap.shorten(finding.refused, 200)]
     else:
         verdict = "" if finding.sound else " **unsound**"
         told = [pinned(sym), _counted("unverified", sym.unverified), _counted("unnoticed", finding.unnoticed)]
@@ -50,6 +51,7 @@ def row(name: str, finding: Finding) -> str:
             f"{len(sym.classes)}",
             f"{sym.log_order / math.log(10):,.0f}",
             f"{sym.scale_dimension:,}",
+            f"{sym.continuous_dimension:,}",
             f"{round((sym.log_order - sym.log_permutations) / math.log(2)):,}",
             f"{finding.seconds:.1f}",
             f"{finding.change:.0e}{verdict}",

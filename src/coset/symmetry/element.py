@@ -125,7 +125,9 @@ class Element:
 
 
 def check_values(g: Element) -> None:
-    """Raise unless permutations are permutations, scales positive and signs ±1; values under vmap are not looked at."""
+    """Raise unless permutations are permutations, scales positive, signs ±1 and matrices invertible; values under vmap
+    are not looked at.
+    """
     for name, p in g.permutations.items():
         if p.dtype != torch.long:
             raise InputError(f"the permutation of '{name}' is of type {p.dtype}; expected torch.int64")
@@ -141,6 +143,13 @@ def check_values(g: Element) -> None:
     for key, s in g.signs.items():
         if s.dtype == torch.bool or (not transformed_by_functorch(s) and not bool((s.abs() == 1).all())):
             raise InputError(f"the signs of '{key}' are not all +1 or −1")
+    for name, m in g.matrices.items():
+        if m.ndim < 2 or m.shape[-1] != m.shape[-2] or not m.is_floating_point():
+            raise InputError(f"the matrix of '{name}' is {m.dtype} of shape {tuple(m.shape)}; expected a square one")
+        if not transformed_by_functorch(m) and not bool(
+            torch.isfinite(torch.linalg.slogdet(m.detach()).logabsdet).all()
+        ):
+            raise InputError(f"the matrix of '{name}' is singular or not finite")
 
 
 def unit_map(permutations: Mapping[str, Tensor], name: str, chain: tuple[str, ...], shape: tuple[int, ...]) -> Tensor:

@@ -24,6 +24,7 @@ from coset.symmetry.action import Transformable
 from coset.symmetry.axes import Node, size_of, turns_of, units_of
 from coset.symmetry.element import Element
 from coset.symmetry.graph import Graph
+from coset.symmetry.incidence import appearances
 from coset.symmetry.intertwiners._intertwiner import Diagonal, Intertwiner
 from coset.symmetry.mixing import Mixing
 from coset.symmetry.parameters import Family, Parameter
@@ -333,6 +334,20 @@ def _validate(sym: Symmetry) -> None:
         if parameter.gain is not None and _classes_along(sym, parameter.gain) != _classes_along(sym, name):
             raise InputError(f"{name}: its gain '{parameter.gain}' does not carry the same classes")
     _ = sym.structures
+    for name, mixing in sym.continuous.items():
+        _validate_mixing(sym, name, mixing)
+
+
+def _validate_mixing(sym: Symmetry, name: str, mixing: Mixing) -> None:
+    if name not in sym.classes:
+        raise InputError(f"'{name}' mixes, but is no class; the classes are: {', '.join(sym.classes)}")
+    for parameter, places in mixing.places.items():
+        known = [parameter, *(gain for place in places for gain in place.gains)]
+        if odd := [key for key in known if key not in sym.parameters]:
+            raise InputError(f"what mixes '{name}' names '{odd[0]}', which is no parameter")
+        carried = sum(item.name == name for _, item in appearances(sym, parameter))
+        if carried != len(places):
+            raise InputError(f"'{parameter}' carries '{name}' {carried} times; it is mixed in {len(places)} places")
 
 
 def _validate_follower(sym: Symmetry, item: UnitClass) -> None:
