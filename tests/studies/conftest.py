@@ -52,12 +52,16 @@ class QuickRun(NamedTuple):
 
 @pytest.fixture(scope="session")
 def quick_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], QuickRun]:
-    """The first run of a study in its quick preset, the time it took, and how to run it again from the same store."""
+    """The first run of a study in its quick preset, the time it took, and how to run it again.
+
+    All have one store: presets are chosen so that studies share networks.
+    """
+    store = Store(tmp_path_factory.mktemp("store"))
 
     @cache
     def run(name: str) -> QuickRun:
         folder: Path = tmp_path_factory.mktemp(name)
-        clock, store = time.perf_counter(), Store(folder / "store")
+        clock = time.perf_counter()
 
         def into(out: Path) -> StudyRun:
             with pytest.MonkeyPatch.context() as patch:
