@@ -22,7 +22,7 @@ def run(small: bool) -> list[Ratio]:
         params = dict(model.state_dict())
         count = sum(tensor.numel() for tensor in params.values())
         label = f"{type(model).__name__}, {count / 1e6:.1f}M"
-        results += _ratios(label, discover(model.eval(), example_input(model), verify=False), params, repeat)
+        results += _ratios(label, discover(model.eval(), example_input(model), verify=False).monomial, params, repeat)
         del model, params
     return results
 

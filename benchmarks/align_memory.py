@@ -39,7 +39,7 @@ def main() -> None:
 
 def _aligned(model: nn.Module, x: Tensor) -> dict[str, float]:
     """Align a network with a permuted and noisy copy of itself; bytes and seconds."""
-    sym = discover(model.eval(), x, verify=False)
+    sym = discover(model.eval(), x, verify=False).monomial
     reference = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     other = _permuted(sym, reference)
     before, since = start_of_peak(), time.perf_counter()
