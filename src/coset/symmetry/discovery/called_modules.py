@@ -89,7 +89,7 @@ def connected(
     place = {node: number for number, node in enumerate(graph.nodes)}
     busy = [call for call in calls if call.name in nodes]
     for call in sorted(busy, key=lambda call: max(place[node] for node in nodes[call.name])):
-        own = nodes[call.name]
+        own = sorted(nodes[call.name], key=place.__getitem__)  # a set has no order
         outside = [other for node in own for other in node.all_input_nodes if owner.get(other) is not call]
         reads = dict.fromkeys(name for other in outside if other not in homes for name in sources(other))
         parameters = dict.fromkeys(homes[other] for other in outside if other in homes)
