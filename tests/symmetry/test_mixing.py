@@ -5,13 +5,14 @@ from itertools import product
 
 import pytest
 import torch
-from mixing_networks import NETWORKS, LanguageModel, tokens
 from torch import nn
 
 from coset.distribution import Delta, MeanField, Samples
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry, discover
+from coset.symmetry.discovery import linearity
 from coset.symmetry.mixing import centred_basis, random_matrices
+from mixing_networks import NETWORKS, LanguageModel, tokens
 
 
 @lru_cache
@@ -235,3 +236,13 @@ def test_the_table_tells_of_matrices():
     assert "mixed by" in text
     assert "O(8)" in text
     assert "mixed by" not in str(setting("rms norm")[1].monomial)
+
+
+def test_what_changes_outputs_is_not_mixed_and_a_note_says_so(monkeypatch):
+    """A rule that takes tanh for a linear map: verification keeps what is right, and drops the rest."""
+    monkeypatch.setitem(linearity._RULES, "tanh", linearity._Reader.rearranged)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3), nn.Linear(3, 4)).double()
+    sym = discover(model, torch.randn(6, 5, dtype=torch.float64))
+    assert kinds(sym) == ["GL(3)"]
+    assert sym.notes == ("the units of u0 seem to be seen by linear maps alone, but outputs change when they mix",)

@@ -112,16 +112,21 @@ def check_matrices(sym: "Symmetry", g: "Element") -> None:
 def mixed(sym: "Symmetry", matrices: Mapping[str, Tensor], params: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Parameters multiplied by the matrices of every class; tensors that were one stay one."""
     result = dict(params)
-    for name, matrix in matrices.items():
-        done: dict[tuple[object, ...], Tensor] = {}
-        for parameter, places in sym.continuous[name].places.items():
-            if parameter not in result:
-                continue
-            key = (id(result[parameter]), places, id(sym.structures[parameter]))
-            if key not in done:
-                done[key] = _through(sym, name, parameter, places, matrix, result)
-            result[parameter] = done[key]
+    mix(sym, matrices, result)
     return result
+
+
+def mix(sym: "Symmetry", matrices: Mapping[str, Tensor], params: dict[str, Tensor]) -> None:
+    """The same for a dict whose tensors are replaced one after the other, so that there are not two of all."""
+    for name, matrix in matrices.items():
+        same: dict[tuple[object, ...], list[str]] = {}
+        for parameter, places in sym.continuous[name].places.items():
+            if parameter in params:
+                key = (id(params[parameter]), places, id(sym.structures[parameter]))
+                same.setdefault(key, []).append(parameter)
+        for names in same.values():
+            moved = _through(sym, name, names[0], sym.continuous[name].places[names[0]], matrix, params)
+            params.update(dict.fromkeys(names, moved))
 
 
 def _through(

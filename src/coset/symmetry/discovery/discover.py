@@ -107,8 +107,14 @@ def discover(
         raise InputError(f"{unseen} classes cannot be verified on these inputs: {'; '.join(lines[:4])}")
     sym = _with_handed_on(sym.annotated(unverified=lines), model, inputs, keywords)
     remember(sym, model)
-    if mixing := verified_mixing(sym, mixing, program, movable, leaves):
-        sym = replace(sym, continuous=mixing)
+    confirmed = verified_mixing(sym, mixing, program, movable, leaves)
+    if refused := [name for name in mixing if name not in confirmed]:
+        note = (
+            f"the units of {_some(refused, 3)} seem to be seen by linear maps alone, but outputs change when they mix"
+        )
+        sym = sym.annotated(notes=(*sym.notes, note))
+    if confirmed:
+        sym = replace(sym, continuous=confirmed)
         remember(sym, model)
     return sym
 
