@@ -246,3 +246,13 @@ def test_what_changes_outputs_is_not_mixed_and_a_note_says_so(monkeypatch):
     sym = discover(model, torch.randn(6, 5, dtype=torch.float64))
     assert kinds(sym) == ["GL(3)"]
     assert sym.notes == ("the units of u0 seem to be seen by linear maps alone, but outputs change when they mix",)
+
+
+def test_behind_a_gain_with_zeros_units_are_not_mixed():
+    torch.manual_seed(0)
+    model = LanguageModel(nn.RMSNorm).double().eval()
+    with torch.no_grad():
+        model.blocks[0].norm1.weight[2] = 0
+    sym = discover(model, tokens(torch.Generator().manual_seed(1)))
+    assert kinds(sym) == ["GL(4)", "GL(4)"]
+    assert sym.notes == ("'blocks.0.norm1.weight' has entries that are 0: the units of 'blocks.0.norm1' are not mixed",)

@@ -50,6 +50,11 @@ class Mixing:
     def __post_init__(self) -> None:
         object.__setattr__(self, "places", Frozen(self.places))
 
+    @property
+    def gains(self) -> tuple[str, ...]:
+        """The parameters behind which the class is mixed."""
+        return tuple(dict.fromkeys(gain for places in self.places.values() for place in places for gain in place.gains))
+
     def named(self, n: int) -> str:
         """The name of the group of these matrices of n rows."""
         return {"general": f"GL({n})", "orthogonal": f"O({n})", "centred": f"O({n - 1})"}[self.kind]

@@ -83,6 +83,11 @@ def discover(
     graph = replace(sym.graph, layers=layers, ends=ends)
     sym = sym.annotated(pinned=reported(tracing), notes=notes, unsaved=buffers, graph=graph)
     mixing = linear_classes(tracing, atoms, movable)
+    if valued:
+        dead = {name: gain for name, item in mixing.items() for gain in item.gains if bool((movable[gain] == 0).any())}
+        mixing = {name: item for name, item in mixing.items() if name not in dead}
+        zeros = (f"'{gain}' has entries that are 0: the units of '{name}' are not mixed" for name, gain in dead.items())
+        sym = sym.annotated(notes=(*sym.notes, *zeros))
     if not verify:
         sym = replace(sym, continuous=mixing)
         return _with_handed_on(sym, model, inputs, keywords) if valued else sym
