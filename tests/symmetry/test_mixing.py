@@ -256,3 +256,21 @@ def test_behind_a_gain_with_zeros_units_are_not_mixed():
     sym = discover(model, tokens(torch.Generator().manual_seed(1)))
     assert kinds(sym) == ["GL(4)", "GL(4)"]
     assert sym.notes == ("'blocks.0.norm1.weight' has entries that are 0: the units of 'blocks.0.norm1' are not mixed",)
+
+
+def test_steps_of_a_recurrence_side_by_side():
+    """A norm reads states that were stacked, of which nothing but their places is known: no matrix is claimed."""
+
+    class Steps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell, self.norm, self.last = nn.RNNCell(4, 5), nn.LayerNorm(5), nn.Linear(5, 2)
+
+        def forward(self, x):
+            states = [x.new_zeros(len(x), 5)]
+            for step in range(x.shape[1]):
+                states.append(self.cell(x[:, step], states[-1]))
+            return self.last(self.norm(torch.stack(states[1:], 1)))
+
+    torch.manual_seed(0)
+    assert discover(Steps().double(), torch.randn(2, 3, 4, dtype=torch.float64)).continuous == {}

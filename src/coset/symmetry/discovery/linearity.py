@@ -184,7 +184,9 @@ class _Reader:
         if name in _REARRANGING and all(id(value) in self.frames for value in results):
             return  # a part that was taken out of several is what it was
         rule = _RULES.get(name)
-        if rule is None or not rule(self, step, given, results):
+        # Of tensors that stand side by side only their places are known here.
+        stacked = any(isinstance(item, Stack | Segments) for item in tree_leaves((step.args, step.kwargs)))
+        if rule is None or (stacked and name not in _REARRANGING) or not rule(self, step, given, results):
             self._lose(*(atom for value in (*given, *results) for atom in self._counted(value)))
 
     def rearranged(self, step: Step, given: Sequence[Value], results: Sequence[Value]) -> bool:
@@ -226,6 +228,8 @@ class _Reader:
 
     def sliced(self, step: Step, given: Sequence[Value], results: Sequence[Value]) -> bool:
         """Some of the segments of a concatenation; or a part of a dimension without classes."""
+        if len(given) != 1 or len(results) != 1 or step.args[0] is not given[0]:
+            return self.rearranged(step, given, results)
         x, (result,) = given[0], results
         dim = step.args[1] % x.ndim if len(step.args) > 1 else 0
         term = resolve(x.dims[dim])
