@@ -1,8 +1,12 @@
 """Small networks with classes that matrices may mix."""
 
+from functools import lru_cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from coset.symmetry import discover
 
 
 class LowRankAdapter(nn.Module):
@@ -121,3 +125,25 @@ NETWORKS = {
     "grouped queries": (lambda: LanguageModel(nn.RMSNorm, shared=2), tokens),
     "norms behind": (lambda: LanguageModel(after=True), tokens),
 }
+
+
+@lru_cache
+def setting(name):
+    """A network in general position, its symmetry and inputs that discovery has not seen."""
+    build, inputs = NETWORKS[name]
+    torch.manual_seed(0)
+    model = build().double().eval()
+    generator = torch.Generator().manual_seed(1)
+    sym = discover(model, inputs(generator))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
+            if parameter.ndim == 1:
+                parameter.add_(1.5 * torch.where(parameter < 0, -1, 1))
+    return model, sym, dict(model.state_dict()), inputs(generator)
+
+
+def outputs(model, params, x):
+    owners = {name: params[name] for name, _ in (*model.named_parameters(), *model.named_buffers())}
+    with torch.no_grad():
+        return torch.func.functional_call(model, owners, (x,))

@@ -1,7 +1,5 @@
 """Alignment over the whole group: elements planted on random weights are found back; gauges; what falls back."""
 
-from functools import lru_cache
-
 import pytest
 import torch
 from torch import nn
@@ -10,30 +8,7 @@ from coset.alignment import align, merge
 from coset.alignment.matching.rotations import NoGauge, Rotations, matching_gauge
 from coset.distribution import MeanField
 from coset.symmetry import discover
-from mixing_networks import NETWORKS, LanguageModel, tokens
-
-
-@lru_cache
-def setting(name):
-    build, inputs = NETWORKS[name]
-    torch.manual_seed(0)
-    model = build().double().eval()
-    generator = torch.Generator().manual_seed(1)
-    sym = discover(model, inputs(generator))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
-            if parameter.ndim == 1:
-                parameter.add_(1.5 * torch.where(parameter < 0, -1, 1))
-    params = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    return model, sym, params, inputs(generator)
-
-
-def outputs(model, params, x):
-    owners = {name: params[name] for name, _ in (*model.named_parameters(), *model.named_buffers())}
-    with torch.no_grad():
-        return torch.func.functional_call(model, owners, (x,))
-
+from mixing_networks import NETWORKS, LanguageModel, outputs, setting, tokens
 
 # Between widths 4 and 2 the readers of a linear network miss directions: weights are then not told by the function.
 PLANTED = [name for name in NETWORKS if name != "deep linear"]

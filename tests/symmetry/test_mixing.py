@@ -1,6 +1,5 @@
 """Classes that matrices mix: the group law, the function, dimensions counted by hand, files, what is refused."""
 
-from functools import lru_cache
 from itertools import product
 
 import pytest
@@ -12,29 +11,7 @@ from coset.errors import InputError
 from coset.symmetry import Element, Symmetry, discover
 from coset.symmetry.discovery import linearity
 from coset.symmetry.mixing import centred_basis, random_matrices
-from mixing_networks import NETWORKS, LanguageModel, tokens
-
-
-@lru_cache
-def setting(name):
-    """A network in general position, its symmetry and inputs that discovery has not seen."""
-    build, inputs = NETWORKS[name]
-    torch.manual_seed(0)
-    model = build().double().eval()
-    generator = torch.Generator().manual_seed(1)
-    sym = discover(model, inputs(generator))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
-            if parameter.ndim == 1:
-                parameter.add_(1.5 * torch.where(parameter < 0, -1, 1))
-    return model, sym, dict(model.state_dict()), inputs(generator)
-
-
-def outputs(model, params, x):
-    owners = {name: params[name] for name, _ in (*model.named_parameters(), *model.named_buffers())}
-    with torch.no_grad():
-        return torch.func.functional_call(model, owners, (x,))
+from mixing_networks import NETWORKS, LanguageModel, outputs, setting, tokens
 
 
 def kinds(sym):
