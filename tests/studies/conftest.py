@@ -11,10 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from matplotlib.figure import Figure
 from torch import nn
 
-from coset.figures import styled
 from coset.store import Store
 from coset.study import StudyRun, run_study
 from coset.symmetry import Symmetry, discover
@@ -31,17 +29,6 @@ def once(model: nn.Module, *arguments: Any, **options: Any) -> Symmetry:
     if key not in FOUND:
         FOUND[key] = discover(model, *arguments, **options)
     return FOUND[key]
-
-
-def laid_out_once(draw: Callable[[], Figure]) -> tuple[bytes, bytes]:
-    """As ``coset.figures.render``, with few pixels and one layout for both files: most of drawing is layout."""
-    png, svg = io.BytesIO(), io.BytesIO()
-    with styled():
-        figure = draw()
-        figure.savefig(png, format="png", metadata={"Software": None}, dpi=50)
-        figure.set_layout_engine("none")
-        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    return png.getvalue(), svg.getvalue()
 
 
 class QuickRun(NamedTuple):
@@ -65,7 +52,6 @@ def quick_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Quick
 
         def into(out: Path) -> StudyRun:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("coset.figures.render", laid_out_once)
                 for module in [module for name, module in sys.modules.items() if name.startswith("coset.stud")]:
                     if getattr(module, "discover", None) is discover:
                         patch.setattr(module, "discover", once)

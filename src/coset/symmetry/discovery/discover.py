@@ -22,6 +22,7 @@ from coset.symmetry.discovery.tracing import Tracing, trace
 from coset.symmetry.discovery.verification import generic_influence, verified_mixing
 from coset.symmetry.discovery.verification import verify as verified
 from coset.symmetry.incidence import block_count
+from coset.symmetry.mixing import Mixing
 from coset.symmetry.preserving import remember
 from coset.symmetry.symmetry import Symmetry
 
@@ -82,12 +83,7 @@ def discover(
     layers, ends = connected(program.graph, called_modules(program.graph), homes)
     graph = replace(sym.graph, layers=layers, ends=ends)
     sym = sym.annotated(pinned=reported(tracing), notes=notes, unsaved=buffers, graph=graph)
-    mixing = linear_classes(tracing, atoms, movable)
-    if valued:
-        dead = {name: gain for name, item in mixing.items() for gain in item.gains if bool((movable[gain] == 0).any())}
-        mixing = {name: item for name, item in mixing.items() if name not in dead}
-        zeros = (f"'{gain}' has entries that are 0: the units of '{name}' are not mixed" for name, gain in dead.items())
-        sym = sym.annotated(notes=(*sym.notes, *zeros))
+    sym, mixing = _mixing(sym, linear_classes(tracing, atoms, movable), movable if valued else {})
     if not verify:
         sym = replace(sym, continuous=mixing)
         return _with_handed_on(sym, model, inputs, keywords) if valued else sym
@@ -112,16 +108,30 @@ def discover(
         raise InputError(f"{unseen} classes cannot be verified on these inputs: {'; '.join(lines[:4])}")
     sym = _with_handed_on(sym.annotated(unverified=lines), model, inputs, keywords)
     remember(sym, model)
-    confirmed = verified_mixing(sym, mixing, program, movable, leaves)
-    if refused := [name for name in mixing if name not in confirmed]:
-        note = (
+    sym = _with_matrices(sym, mixing, verified_mixing(sym, mixing, program, movable, leaves))
+    remember(sym, model)
+    return sym
+
+
+def _mixing(
+    sym: Symmetry, mixing: Mapping[str, Mixing], movable: Mapping[str, Tensor]
+) -> tuple[Symmetry, dict[str, Mixing]]:
+    """The classes behind whose gains there are no zeros, where these have values; the others are noted."""
+    gains = ((name, gain) for name, item in mixing.items() for gain in item.gains if gain in movable)
+    dead = {name: gain for name, gain in gains if bool((movable[gain] == 0).any())}
+    zeros = (f"'{gain}' has entries that are 0: the units of '{name}' are not mixed" for name, gain in dead.items())
+    kept = {name: item for name, item in mixing.items() if name not in dead}
+    return sym.annotated(notes=(*sym.notes, *zeros)), kept
+
+
+def _with_matrices(sym: Symmetry, seen: Mapping[str, Mixing], confirmed: Mapping[str, Mixing]) -> Symmetry:
+    """The symmetry with the classes that verification let mix; the others are noted."""
+    if refused := [name for name in seen if name not in confirmed]:
+        what = (
             f"the units of {_some(refused, 3)} seem to be seen by linear maps alone, but outputs change when they mix"
         )
-        sym = sym.annotated(notes=(*sym.notes, note))
-    if confirmed:
-        sym = replace(sym, continuous=confirmed)
-        remember(sym, model)
-    return sym
+        sym = sym.annotated(notes=(*sym.notes, what))
+    return replace(sym, continuous=confirmed) if confirmed else sym
 
 
 def _read(

@@ -6,47 +6,18 @@ a class gets a frame: A on what is written, A⁻ᵀ on what it is contracted wit
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from coset.symmetry.discovery.frames import Frame, FrameBook, Frames
 from coset.symmetry.discovery.relations import Value
 from coset.symmetry.discovery.stacks import Segments, Stack
 from coset.symmetry.discovery.terms import Atom, Plus, atoms, resolve
 from coset.symmetry.discovery.tracing import Step, Tracing
-from coset.symmetry.mixing import KINDS, Mixed, Mixing
-
-
-@dataclass(eq=False)
-class _Place:
-    """Where a class stands on a parameter: how it turns against another place, and the gains it is read behind."""
-
-    source: "_Place | None" = None
-    turned: bool = False
-    gains: tuple[str, ...] | None = None
-    gain: bool = False
-
-    def root(self) -> tuple["_Place", bool]:
-        """The place that stands for all that turn with this one, and whether this one turns the other way."""
-        place, turned = self, False
-        while place.source is not None:
-            turned ^= place.turned
-            place = place.source
-        return place, turned
-
-
-@dataclass(frozen=True, eq=False)
-class _Frame:
-    """A place by whose matrices a class is mixed on some tensor, and the gains it has passed since."""
-
-    place: _Place
-    gains: tuple[str, ...] = ()
-
-
-Frames = dict[Atom, list[_Frame]]
-"""For each class on a tensor, its frames, one for every appearance along the dimensions in order."""
+from coset.symmetry.mixing import Mixing
 
 
 def linear_classes(tracing: Tracing, classes: Mapping[str, Atom], movable: Mapping[str, Tensor]) -> dict[str, Mixing]:
@@ -67,107 +38,8 @@ def linear_classes(tracing: Tracing, classes: Mapping[str, Atom], movable: Mappi
     return found
 
 
-@dataclass
-class _Reader:
-    tracing: Tracing
-    names: Mapping[Atom, str]
-    kinds: dict[Atom, int] = field(default_factory=dict)
-    frames: dict[int, Frames] = field(default_factory=dict)
-    squares: dict[int, set[Atom]] = field(default_factory=dict)
-    flat: dict[int, set[Atom]] = field(default_factory=dict)
-    lost: set[Atom] = field(default_factory=set)
-    gains: dict[int, str] = field(default_factory=dict)
-    anchors: dict[Atom, _Place] = field(default_factory=dict)
-    both_ways: set[Atom] = field(default_factory=set)
-    values: list[Value] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        for name, value in self.tracing.parameters.items():
-            self.gains[id(value)] = name
-            self.frames[id(value)] = {
-                atom: [_Frame(_Place()) for _ in range(count)] for atom, count in self._counted(value).items()
-            }
-
-    # What is known of a tensor ----------------------------------------------------------------------------------------
-
-    def _along(self, value: Value, dim: int) -> list[Atom]:
-        """The classes on one dimension, in order."""
-        return [atom for atom in atoms(resolve(value.dims[dim])) if atom in self.names]
-
-    def _counted(self, value: Value) -> dict[Atom, int]:
-        found: dict[Atom, int] = {}
-        for dim in range(value.ndim):
-            for atom in self._along(value, dim):
-                found[atom] = found.get(atom, 0) + 1
-        return found
-
-    def _of(self, value: Value) -> Frames:
-        return self.frames.get(id(value), {})
-
-    def _at(self, value: Value, dim: int) -> dict[Atom, list[_Frame]]:
-        """The frames of the classes on one dimension."""
-        dim %= max(value.ndim, 1)
-        before: dict[Atom, int] = {}
-        for earlier in range(dim):
-            for atom in self._along(value, earlier):
-                before[atom] = before.get(atom, 0) + 1
-        found: dict[Atom, list[_Frame]] = {}
-        for atom in self._along(value, dim):
-            known = self._of(value).get(atom, [])
-            at = before.get(atom, 0) + len(found.get(atom, []))
-            if at >= len(known):
-                self._lose(atom)
-            else:
-                found.setdefault(atom, []).append(known[at])
-        return found
-
-    def _lose(self, *lost: Atom) -> None:
-        self.lost.update(lost)
-
-    def _lower(self, atom: Atom, kind: str) -> None:
-        self.kinds[atom] = max(self.kinds.get(atom, 0), KINDS.index(kind))
-
-    def _give(self, value: Value, frames: Mapping[Atom, list[_Frame]]) -> None:
-        """Say in which frames the classes of a result stand; those of which nothing is said are lost."""
-        self.values.append(value)  # so that no other object gets its number
-        given: Frames = {}
-        for atom, count in self._counted(value).items():
-            if len(frames.get(atom, ())) == count:
-                given[atom] = frames[atom]
-            elif atom not in self.flat.get(id(value), ()):
-                self._lose(atom)
-        self.frames[id(value)] = given
-
-    # How frames meet ------------------------------------------------------------------------------------------------
-
-    def _settle(self, atom: Atom, frame: _Frame) -> tuple[str, ...]:
-        """The gains of a frame; a place of which nothing was known has none."""
-        if frame.place.gains is None:
-            frame.place.gains = ()
-        return frame.place.gains + frame.gains
-
-    def _same(self, atom: Atom, one: _Frame, two: _Frame, *, turned: bool = False) -> None:
-        """Both are mixed alike; ``turned``: the one by A where the other is by A⁻ᵀ."""
-        for frame, other in ((one, two), (two, one)):
-            if frame.place.gains is None and not frame.gains and frame.place is not other.place:
-                frame.place.gains = self._settle(atom, other)
-        if self._settle(atom, one) != self._settle(atom, two):
-            self._lose(atom)
-        (a, way_a), (b, way_b) = one.place.root(), two.place.root()
-        if a is not b:
-            a.source, a.turned = b, way_a ^ way_b ^ turned
-        elif way_a ^ way_b ^ turned:
-            self._lower(atom, "orthogonal")
-            self.both_ways.add(atom)
-
-    def _meet(self, one: Mapping[Atom, list[_Frame]], two: Mapping[Atom, list[_Frame]], *, turned: bool) -> None:
-        for atom in {**one, **two}:
-            pairs = one.get(atom, []), two.get(atom, [])
-            if len(pairs[0]) != len(pairs[1]):
-                self._lose(atom)
-                continue
-            for a, b in zip(*pairs, strict=True):
-                self._same(atom, a, b, turned=turned)
+class _Reader(FrameBook):
+    """Goes through the operations; what an operation does to classes is said by a method that is named after it."""
 
     # Operations -----------------------------------------------------------------------------------------------------
 
@@ -176,32 +48,32 @@ class _Reader:
         given = list(_values(step.args, step.kwargs))
         results = list(_values(step.result))
         name = step.name.removesuffix("_")
-        if name in _ASKING or not any(self._counted(value) for value in (*given, *results)):
+        if name in _ASKING or not any(self.counted(value) for value in (*given, *results)):
             return
         for value in given:
             if id(value) in self.squares and name not in _REDUCTIONS:
-                self._lose(*self.squares[id(value)])
+                self.lose(*self.squares[id(value)])
         if name in _REARRANGING and all(id(value) in self.frames for value in results):
             return  # a part that was taken out of several is what it was
         rule = _RULES.get(name)
         # Of tensors that stand side by side only their places are known here.
         stacked = any(isinstance(item, Stack | Segments) for item in tree_leaves((step.args, step.kwargs)))
         if rule is None or (stacked and name not in _REARRANGING) or not rule(self, step, given, results):
-            self._lose(*(atom for value in (*given, *results) for atom in self._counted(value)))
+            self.lose(*(atom for value in (*given, *results) for atom in self.counted(value)))
 
     def rearranged(self, step: Step, given: Sequence[Value], results: Sequence[Value]) -> bool:
         """The same entries in other places: parts in order have the frames of the whole, and the other way round."""
         before: Frames = {}
         given = given[:1] if step.name == "expand_as" else given
         for value in given:
-            for atom, frames in self._of(value).items():
+            for atom, frames in self.of(value).items():
                 before.setdefault(atom, []).extend(frames)
         counts: dict[Atom, int] = {}
         for value in results:
-            for atom, count in self._counted(value).items():
+            for atom, count in self.counted(value).items():
                 counts[atom] = counts.get(atom, 0) + count
         for value in results:
-            new = {atom for atom in self._counted(value) if not any(atom in self._counted(other) for other in given)}
+            new = {atom for atom in self.counted(value) if not any(atom in self.counted(other) for other in given)}
             new |= {atom for other in given for atom in self.flat.get(id(other), ())}
             if new:
                 self.flat[id(value)] = new
@@ -210,20 +82,20 @@ class _Reader:
             # Of a tensor in several, each once: all in one frame.
             if many and counts.get(atom, 0) * len(given) == len(frames) and len(results) == 1:
                 for other in frames[1:] if counts[atom] == 1 else ():
-                    self._same(atom, frames[0], other)
+                    self.same(atom, frames[0], other)
                 before[atom] = frames[: counts[atom]]
             elif len(frames) < counts.get(atom, 0) and len(results) > 1 and counts[atom] == len(frames) * len(results):
                 before[atom] = frames * len(results)
             elif len(frames) != counts.get(atom, 0):
-                self._lose(atom)
+                self.lose(atom)
         taken: dict[Atom, int] = {}
         for value in results:
             own: Frames = {}
-            for atom, count in self._counted(value).items():
+            for atom, count in self.counted(value).items():
                 start = taken.get(atom, 0)
                 own[atom] = before.get(atom, [])[start : start + count]
                 taken[atom] = start + count
-            self._give(value, own)
+            self.give(value, own)
         return True
 
     def sliced(self, step: Step, given: Sequence[Value], results: Sequence[Value]) -> bool:
@@ -233,12 +105,12 @@ class _Reader:
         x, (result,) = given[0], results
         dim = step.args[1] % x.ndim if len(step.args) > 1 else 0
         term = resolve(x.dims[dim])
-        if self._counted(x) == self._counted(result) or not isinstance(term, Plus):
+        if self.counted(x) == self.counted(result) or not isinstance(term, Plus):
             return self.rearranged(step, given, results)
         start = step.args[2] if len(step.args) > 2 and step.args[2] is not None else 0
         start += x.shape[dim] * (start < 0)
         frames = self._others(x, range(dim, x.ndim))
-        known, at = self._at(x, dim), 0
+        known, at = self.at(x, dim), 0
         taken: dict[Atom, int] = {}
         for segment in term.segments:
             for atom in atoms(segment):
@@ -250,7 +122,7 @@ class _Reader:
             at += segment.size
         for atom, items in self._others(x, range(dim + 1)).items():
             frames.setdefault(atom, []).extend(items)
-        self._give(result, frames)
+        self.give(result, frames)
         return True
 
     def added(self, step: Step, given: Sequence[Value], results: Sequence[Value]) -> bool:
@@ -258,65 +130,65 @@ class _Reader:
             # A number beside it is a constant along all units.
             return False
         one, two = given[:2]
-        self._meet(self._of(one), self._of(two), turned=False)
-        self._give(results[0], {**self._of(two), **self._of(one)})
+        self.meet(self.of(one), self.of(two), turned=False)
+        self.give(results[0], {**self.of(two), **self.of(one)})
         return True
 
     def multiplied(self, step: Step, given: Sequence[Value], results: Sequence[Value]) -> bool:
         """By a number, or by what has other units; by a parameter along the units, a gain; a square is a norm's."""
         if len(given) == 1 or given[0] is given[1]:
             if len(given) == 1 and sum(1 for _ in _values(step.args)) == 1 and step.args[0] is given[0]:
-                self._give(results[0], self._of(given[0]))
+                self.give(results[0], self.of(given[0]))
                 return True
             return len(given) == 2 and self.squared(step, given[:1], results)
         one, two = given[:2]
         frames: Frames = {}
         inverse = step.name.endswith("div")
-        for atom in self._counted(results[0]):
+        for atom in self.counted(results[0]):
             here = [value for value in (one, two) if self._varies(value, atom, results[0])]
             if len(here) == 1 and not (inverse and here[0] is two):
-                frames[atom] = self._of(here[0]).get(atom, [])
+                frames[atom] = self.of(here[0]).get(atom, [])
             elif len(here) == 2 and not inverse:
                 gain = next((value for value in (two, one) if self._is_gain(value, atom)), None)
                 other = one if gain is two else two
-                if gain is None or len(self._of(other).get(atom, [])) != 1:
+                if gain is None or len(self.of(other).get(atom, [])) != 1:
                     return False
-                frames[atom] = [self._behind(atom, self._of(other)[atom][0], gain)]
+                frames[atom] = [self._behind(atom, self.of(other)[atom][0], gain)]
             else:
                 return False
-        self._give(results[0], frames)
+        self.give(results[0], frames)
         return True
 
-    def _behind(self, atom: Atom, frame: _Frame, gain: Value) -> _Frame:
+    def _behind(self, atom: Atom, frame: Frame, gain: Value) -> Frame:
         """The frame behind a gain; in front of it entries are mixed by A."""
-        self._of(gain)[atom][0].place.gain = True
+        self.of(gain)[atom][0].place.gain = True
         self.anchors.setdefault(atom, frame.place)
-        return _Frame(frame.place, (*frame.gains, self.gains[id(gain)]))
+        return Frame(frame.place, (*frame.gains, self.gains[id(gain)]))
 
     def _varies(self, value: Value, atom: Atom, result: Value) -> bool:
         """Whether entries of a factor differ along the units of a class, as it stands in the product."""
         if atom in self.flat.get(id(value), ()):
             return False
-        dims = [dim - result.ndim for dim in range(result.ndim) if atom in self._along(result, dim)]
+        dims = [dim - result.ndim for dim in range(result.ndim) if atom in self.along(result, dim)]
         return any(-dim <= value.ndim and value.shape[dim] > 1 for dim in dims)
 
     def _is_gain(self, value: Value, atom: Atom) -> bool:
         """Whether a tensor is a parameter along the units of a class and nothing else, and moves with no matrix yet."""
-        return id(value) in self.gains and self._counted(value) == {atom: 1} and sum(n > 1 for n in value.shape) == 1
+        return id(value) in self.gains and self.counted(value) == {atom: 1} and sum(n > 1 for n in value.shape) == 1
 
     def squared(self, step: Step, given: Sequence[Value], results: Sequence[Value]) -> bool:
         power = step.args[1] if len(step.args) > 1 and not isinstance(step.args[1], Value) else 2
         if power != 2:
             return False
-        self.squares[id(results[0])] = set(self._counted(given[0]))
-        self._give(results[0], self._of(given[0]))
+        self.squares[id(results[0])] = set(self.counted(given[0]))
+        self.give(results[0], self.of(given[0]))
         return True
 
     def reduced(self, step: Step, given: Sequence[Value], results: Sequence[Value]) -> bool:
         """Sums and means over other dimensions; of squares over the units themselves, which is a norm."""
         (x,) = given[:1]
-        frames = dict(self._of(x))
-        gone = {atom for atom in self._counted(x) if atom not in self._counted(results[0])}
+        frames = dict(self.of(x))
+        gone = {atom for atom in self.counted(x) if atom not in self.counted(results[0])}
         square = self.squares.get(id(x), set())
         if (gone and not square) or (square and (square - gone)):
             return False
@@ -324,41 +196,41 @@ class _Reader:
             if not self._is_whole(x, atom):
                 return False
             self._measure(atom, frames[atom], "orthogonal")
-        self._give(results[0], {atom: item for atom, item in frames.items() if atom not in gone})
+        self.give(results[0], {atom: item for atom, item in frames.items() if atom not in gone})
         return True
 
     def normed(self, step: Step, given: Sequence[Value], results: Sequence[Value]) -> bool:
         """‖x‖₂ over the units."""
         order = step.args[1] if len(step.args) > 1 else 2
         x = given[0]
-        gone = [atom for atom in self._counted(x) if atom not in self._counted(results[0])]
+        gone = [atom for atom in self.counted(x) if atom not in self.counted(results[0])]
         if order != 2 or any(not self._is_whole(x, atom) for atom in gone):
             return False
         for atom in gone:
-            self._measure(atom, self._of(x).get(atom, []), "orthogonal")
-        self._give(results[0], {atom: item for atom, item in self._of(x).items() if atom not in gone})
+            self._measure(atom, self.of(x).get(atom, []), "orthogonal")
+        self.give(results[0], {atom: item for atom, item in self.of(x).items() if atom not in gone})
         return True
 
     def _is_whole(self, value: Value, atom: Atom) -> bool:
         """Whether a class is all there is on its dimension."""
         return any(resolve(dim) is atom for dim in value.dims)
 
-    def _measure(self, atom: Atom, frames: Sequence[_Frame], kind: str) -> None:
-        self._lower(atom, kind)
+    def _measure(self, atom: Atom, frames: Sequence[Frame], kind: str) -> None:
+        self.lower(atom, kind)
         for frame in frames:
-            if self._settle(atom, frame):
-                self._lose(atom)
+            if self.settle(frame):
+                self.lose(atom)
 
     def standardized(self, step: Step, given: Sequence[Value], results: Sequence[Value]) -> bool:
         x, shape = step.args[0], step.args[1]
         weight, bias = (*step.args[2:4], None, None)[:2]
         centred = "layer_norm" in step.name
         bias = bias if centred else None
-        last = self._along(x, x.ndim - 1)
+        last = self.along(x, x.ndim - 1)
         if len(shape) != 1 or len(last) != 1 or not self._is_whole(x, last[0]):
             return False
         (atom,) = last
-        frames = dict(self._of(x))
+        frames = dict(self.of(x))
         if len(frames.get(atom, [])) != 1:
             return False
         self._measure(atom, frames[atom], "centred" if centred else "orthogonal")
@@ -367,16 +239,16 @@ class _Reader:
                 return False
             frames[atom] = [self._behind(atom, frames[atom][0], weight)]
         if isinstance(bias, Value):
-            self._meet({atom: frames[atom]}, self._of(bias), turned=False)
-        self._give(results[0], frames)
+            self.meet({atom: frames[atom]}, self.of(bias), turned=False)
+        self.give(results[0], frames)
         return True
 
     def linear(self, step: Step, given: Sequence[Value], results: Sequence[Value]) -> bool:
         x, weight = given[:2]
         bias = given[2] if len(given) > 2 else None
-        self._meet(self._at(x, -1), self._at(weight, 1), turned=True)
+        self.meet(self.at(x, -1), self.at(weight, 1), turned=True)
         frames = self._others(x, [x.ndim - 1])
-        return self._written(results[0], frames, self._at(weight, 0), bias)
+        return self._written(results[0], frames, self.at(weight, 0), bias)
 
     def convolved(self, step: Step, given: Sequence[Value], results: Sequence[Value]) -> bool:
         groups = step.args[6] if len(step.args) > 6 else step.kwargs.get("groups", 1)
@@ -384,15 +256,15 @@ class _Reader:
         bias = given[2] if len(given) > 2 else None
         if groups != 1:
             return False
-        self._meet(self._at(x, 1), self._at(weight, 1), turned=True)
-        return self._written(results[0], self._others(x, [1]), self._at(weight, 0), bias)
+        self.meet(self.at(x, 1), self.at(weight, 1), turned=True)
+        return self._written(results[0], self._others(x, [1]), self.at(weight, 0), bias)
 
     def _others(self, value: Value, without: Iterable[int]) -> Frames:
         """The frames on all other dimensions."""
         found: Frames = {}
         for dim in range(value.ndim):
             if dim not in without:
-                for atom, frames in self._at(value, dim).items():
+                for atom, frames in self.at(value, dim).items():
                     found.setdefault(atom, []).extend(frames)
         return found
 
@@ -400,34 +272,34 @@ class _Reader:
         if set(frames) & set(own):
             return False
         if bias is not None:
-            self._meet(own, self._of(bias), turned=False)
-        self._give(result, {**frames, **own})
+            self.meet(own, self.of(bias), turned=False)
+        self.give(result, {**frames, **own})
         return True
 
     def matrix_product(self, step: Step, given: Sequence[Value], results: Sequence[Value]) -> bool:
         one, two = given[-2:]
         if one.ndim < 2 or two.ndim < 2:
             return False
-        self._meet(self._at(one, -1), self._at(two, -2), turned=True)
+        self.meet(self.at(one, -1), self.at(two, -2), turned=True)
         frames = self._others(one, [one.ndim - 1])
         others = self._others(two, [two.ndim - 2])
         together = set(frames) & set(others)
         # Blocks that both have (heads) are compared one with one: they permute, and no more.
-        self._lose(*together)
+        self.lose(*together)
         bias = given[0] if len(given) == 3 else None
         own = {atom: item for atom, item in others.items() if atom not in together}
         kept = {atom: item for atom, item in frames.items() if atom not in together}
         if bias is not None:
-            self._meet({**kept, **own}, self._of(bias), turned=False)
-        self._give(results[0], {**kept, **own})
+            self.meet({**kept, **own}, self.of(bias), turned=False)
+        self.give(results[0], {**kept, **own})
         return True
 
     def attention(self, step: Step, given: Sequence[Value], results: Sequence[Value]) -> bool:
         query, key, value = given[:3]
-        self._meet(self._at(query, -1), self._at(key, -1), turned=True)
+        self.meet(self.at(query, -1), self.at(key, -1), turned=True)
         sides = [self._others(item, [item.ndim - 1]) for item in (query, key, value)]
-        self._lose(*(atom for side in sides for atom in side))
-        self._give(results[0], self._at(value, -1))
+        self.lose(*(atom for side in sides for atom in side))
+        self.give(results[0], self.at(value, -1))
         return True
 
     def summed_products(self, step: Step, given: Sequence[Value], results: Sequence[Value]) -> bool:
@@ -440,43 +312,19 @@ class _Reader:
             return False
         frames: Frames = {}
         for letter in dict.fromkeys(out + left.replace(",", "")):
-            here = [self._at(value, word.index(letter)) for word, value in sides if letter in word]
+            here = [self.at(value, word.index(letter)) for word, value in sides if letter in word]
             if letter not in out and len(here) == 2:
-                self._meet(*here, turned=True)
+                self.meet(*here, turned=True)
             elif letter not in out or len(here) == 2:
-                self._lose(*(atom for side in here for atom in side))
+                self.lose(*(atom for side in here for atom in side))
             for atom, items in here[0].items() if letter in out else ():
                 frames.setdefault(atom, []).extend(items)
-        self._give(results[0], frames)
+        self.give(results[0], frames)
         return True
 
     def looked_up(self, step: Step, given: Sequence[Value], results: Sequence[Value]) -> bool:
-        self._give(results[0], self._at(given[0], 1))
+        self.give(results[0], self.at(given[0], 1))
         return True
-
-    # What comes out -------------------------------------------------------------------------------------------------
-
-    def mixing(self, atom: Atom) -> Mixing | None:
-        """How the parameters of a class are mixed; None if nothing is left but permutations."""
-        anchor = self.anchors.get(atom)
-        if atom in self.lost or (anchor is not None and atom in self.both_ways):
-            return None
-        first = (frame.place for value in self.tracing.parameters.values() for frame in self._of(value).get(atom, []))
-        # Without gains, either way is right: what writes the units, which stands first, is multiplied by A.
-        against = (anchor or next(first, _Place())).root()[1]
-        places: dict[str, tuple[Mixed, ...]] = {}
-        roots: set[int] = set()
-        for name, value in self.tracing.parameters.items():
-            mixed = []
-            for frame in self._of(value).get(atom, []):
-                root, turned = frame.place.root()
-                roots |= set() if frame.place.gain else {id(root)}
-                way = 0 if frame.place.gain else -1 if turned ^ against else 1
-                mixed.append(Mixed(way, frame.place.gains or ()))
-            if mixed:
-                places[name] = tuple(mixed)
-        # Places that nothing ties together may be mixed apart: then this is no class of one matrix.
-        return Mixing(KINDS[self.kinds.get(atom, 0)], places) if len(roots) == 1 else None
 
 
 def _values(*parts: Any) -> Iterator[Value]:
