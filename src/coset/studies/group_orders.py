@@ -75,7 +75,7 @@ class Size:
     normalisation stands before it, and one shared set of units for every residual stream.
     """,
     presets={
-        "quick": Config(widths=(1, 4), inputs=1, most=1_600_000),
+        "quick": Config(widths=(1, 4), inputs=4, most=1_600_000),
         "small": Config(widths=(1, 2, 4, 8, 16, 32), inputs=4),
         "paper": Config(widths=(1, 2, 4, 8, 16, 32, 64), inputs=4),
     },
