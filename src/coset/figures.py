@@ -76,11 +76,13 @@ def styled() -> Iterator[None]:
 
 
 def render(draw: Callable[[], Figure]) -> tuple[bytes, bytes]:
-    """Draw in the shared style; give PNG and SVG, free of dates and versions."""
+    """Draw in the shared style; give PNG and SVG, arranged alike, free of dates and versions."""
     png, svg = io.BytesIO(), io.BytesIO()
     with styled():
         figure = draw()
         figure.savefig(png, format="png", metadata={"Software": None})
+        # Most of drawing is the arrangement of margins, which is known now.
+        figure.set_layout_engine("none")
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     return png.getvalue(), svg.getvalue()
 

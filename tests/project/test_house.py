@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from coset._rooms import APART, INFRASTRUCTURE, ROOMS
@@ -35,11 +36,21 @@ def _modules() -> dict[str, Path]:
 
 
 MODULES = _modules()
-TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
 
 
-def _imports() -> Iterator[Import]:
-    for module, tree in TREES.items():
+@cache
+def _trees() -> dict[str, ast.Module]:
+    """Every module, parsed: by the first test that asks, since every process that tests imports this file."""
+    return {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+
+
+@cache
+def _imports() -> tuple[Import, ...]:
+    return tuple(_read_imports())
+
+
+def _read_imports() -> Iterator[Import]:
+    for module, tree in _trees().items():
         typing = {
             id(inner)
             for node in ast.walk(tree)
@@ -58,7 +69,7 @@ def _imports() -> Iterator[Import]:
 def _is_package_name(whole: str) -> bool:
     """Whether a package makes something else of the name of one of its modules."""
     package, _, name = whole.rpartition(".")
-    return name in _names(TREES[package])
+    return name in _names(_trees()[package])
 
 
 def _names(tree: ast.Module) -> set[str]:
@@ -67,7 +78,6 @@ def _names(tree: ast.Module) -> set[str]:
     }
 
 
-IMPORTS = list(_imports())
 STUDIES = sorted((SOURCE.parent / "coset_studies").rglob("*.py"))
 
 
@@ -85,7 +95,7 @@ def _room(module: str) -> str:
 
 
 def _across() -> list[Import]:
-    return [item for item in IMPORTS if _room(item.module) and _room(item.target) not in ("", _room(item.module))]
+    return [item for item in _imports() if _room(item.module) and _room(item.target) not in ("", _room(item.module))]
 
 
 def test_every_module_is_in_a_room():
@@ -120,7 +130,7 @@ def test_no_module_is_hidden_by_what_its_package_exports():
 def test_no_cycles_inside_rooms():
     """Imports inside of functions count; those for types alone do not."""
     after: dict[str, set[str]] = {module: set() for module in MODULES}
-    for item in IMPORTS:
+    for item in _imports():
         inside = _room(item.module) == _room(item.target) and not item.module.startswith(f"{item.target}.")
         if inside and not item.typing and item.module != item.target:
             after[item.module].add(item.target)
@@ -185,7 +195,7 @@ def test_names_that_studies_import_are_exported():
 def test_the_library_does_not_import_its_studies():
     wrong = [
         f"{module} imports {name}"
-        for module, tree in TREES.items()
+        for module, tree in _trees().items()
         for name in _imported_names(tree)
         if name.partition(".")[0] == "coset_studies"
     ]
