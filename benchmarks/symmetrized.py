@@ -47,7 +47,7 @@ class _Steps:
 
     def __init__(self, problem: Problem, values: Tensor, x: Tensor, y: Tensor, term: EntropyTerm | None) -> None:
         recipe = Recipe(epochs=1, batch_size=len(x), learning_rate=1e-9, optimizer="adam")
-        self.flat = FlatOptimizer(values, recipe, 1, problem.layout.sizes)
+        self.flat = FlatOptimizer(values, recipe, 1)
         self.objective = NegativeELBO(problem, 1, "closed", term=term)
         self.generator = torch.Generator().manual_seed(0)
         self.batch = (x, y)
@@ -55,4 +55,5 @@ class _Steps:
     def __call__(self) -> None:
         self.objective.begin(0, 0)
         for _ in range(16):
-            self.objective.step(self.flat, 0, *self.batch, self.generator)
+            self.objective.write_gradient(self.flat.state["values"], *self.batch, self.generator, self.flat.gradient)
+            self.flat.step(0)

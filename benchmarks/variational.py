@@ -26,7 +26,7 @@ def _step(inputs: int, widths: list[int], batch: int, mirrored: bool, *, steps: 
     problem = pose(MLP(inputs, widths, 10), (x, y), "categorical", 0.05)
     start = torch.stack([problem.start, torch.full_like(problem.start, -4.6)])
     recipe = Recipe(epochs=1, batch_size=batch, learning_rate=1e-3, optimizer="adam")
-    flat = FlatOptimizer(start, recipe, 1, problem.layout.sizes)
+    flat = FlatOptimizer(start, recipe, 1)
     objective = NegativeELBO(problem, 1, "closed", antithetic=mirrored)
 
     def plain() -> None:
@@ -37,7 +37,8 @@ def _step(inputs: int, widths: list[int], batch: int, mirrored: bool, *, steps: 
 
     def variational() -> None:
         for _ in range(steps):
-            objective.step(flat, 0, x, y, generator)
+            objective.write_gradient(flat.state["values"], x, y, generator, flat.gradient)
+            flat.step(0)
 
     noise = "mirrored" if mirrored else "fresh"
     label = f"variational, one step, {noise} noise: MLP {'-'.join(map(str, (inputs, *widths, 10)))}, batch {batch}"

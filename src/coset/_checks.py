@@ -1,9 +1,10 @@
-"""Checks of counts, seeds and numbers that a person gives; ``is_…`` for callers that word the refusal themselves."""
+"""Checks of counts, seeds, numbers and options that a person gives; ``is_…`` for callers that word the refusal."""
 
+import inspect
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from numbers import Real
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from coset.errors import InputError
 
@@ -57,3 +58,9 @@ def check_choice(name: str, value: object, choices: Iterable[str], *, quoted: bo
         listed = ", ".join(repr(choice) if quoted else choice for choice in known)
         raise InputError(f"{name} is {value!r}; expected one of {listed}{otherwise}")
     return value
+
+
+def keyword_options(function: Callable[..., Any]) -> dict[str, bool]:
+    """The options that ``function`` takes by keyword only, and of each whether it must be given."""
+    parts = inspect.signature(function).parameters.values()
+    return {part.name: part.default is part.empty for part in parts if part.kind is part.KEYWORD_ONLY}

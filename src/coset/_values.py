@@ -31,6 +31,12 @@ class Frozen(Mapping[K, V]):
         return repr(self._items)
 
 
+def freeze(value: object, *names: str) -> None:
+    """Make the mappings that a frozen dataclass has under these names its own; for ``__post_init__``."""
+    for name in names:
+        object.__setattr__(value, name, Frozen(getattr(value, name)))
+
+
 def transformed_by_functorch(tensor: Tensor) -> bool:
     """Whether ``tensor`` stands for many (vmap) or carries derivatives (grad, jvp): its values are not its own."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)

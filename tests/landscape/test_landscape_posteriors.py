@@ -23,7 +23,7 @@ from coset.landscape import (
     predictive_likelihood,
     predictive_on,
 )
-from coset.landscape._evaluation import read
+from coset.landscape._barrier import read
 from coset.posterior import fit_mean_field, predictive_log_likelihood
 from coset.posterior.inference.negative_elbo import elbo
 from coset.posterior.prediction.draws import draws_of

@@ -125,19 +125,19 @@ def test_the_gradient_is_that_of_the_definition(network, points, kl, prior, temp
     ],
 )
 def test_steps_are_those_of_the_optimizer_on_the_definition(network, points, optimizer, reference, prior, antithetic):
-    """The quick way, in which the optimizer adds the prior's part, and the general one."""
     x, y = points
     problem = pose(network, points, "categorical", prior, 0.8)
     start = torch.stack([problem.start, torch.linspace(-3, 0, problem.layout.size, dtype=torch.float64)])
     recipe = optimization(1, 5, 1e-2, optimizer[0], optimizer[1], "constant", 0)
-    flat = FlatOptimizer(start, recipe, 1, problem.layout.sizes)
+    flat = FlatOptimizer(start, recipe, 1)
     objective = NegativeELBO(problem, 1, "closed", antithetic=antithetic)
     generator, same = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
     leaf = start.clone().requires_grad_()
     expected, noise = reference(leaf), None
     for step in range(4):
         weight = (1.0, 0.5, 0.0, 2.0)[step]
-        objective.step(flat, step, x[:5], y[:5], generator, weight)
+        objective.write_gradient(flat.state["values"], x[:5], y[:5], generator, flat.gradient, weight)
+        flat.step(step)
         noise = -noise if antithetic and step % 2 else torch.empty_like(problem.start).normal_(generator=same)
         expected.zero_grad()
         _definition(problem, leaf, [noise], x[:5], y[:5], "closed", weight).backward()

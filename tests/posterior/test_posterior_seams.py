@@ -205,6 +205,21 @@ def test_odd_settings_get_one_clear_line(data):
     assert elbo(model, q, data).error > 0
 
 
+def _rewrite(path, tensors, content):
+    written = {key: value for key, value in content.items() if key not in ("format", "tensors", "versions")}
+    write_sealed(path, KEY, FORMAT, tensors, written)
+
+
+def test_a_checkpoint_that_counts_the_steps_of_every_parameter_goes_on(data, tmp_path):
+    model, path = _Activated(torch.tanh), tmp_path / "run"
+    whole = fit_mean_field(model, data, **DESCENT)
+    fit_mean_field(model, data, checkpoint=path, callback=lambda told: told.number == 1, **DESCENT)
+    tensors, content = read_sealed(path, KEY, FORMAT)
+    _rewrite(path, tensors | {"step": tensors["step"].repeat(5)}, content)
+    resumed = fit_mean_field(model, data, checkpoint=path, **DESCENT)
+    assert all(torch.equal(tensor, whole.posterior.mean[name]) for name, tensor in resumed.posterior.mean.items())
+
+
 @pytest.mark.parametrize("damage", ["a tensor is missing", "a tensor has another shape", "no record of the run"])
 def test_a_checkpoint_with_right_checksums_and_wrong_content_is_refused(data, tmp_path, damage):
     path = tmp_path / "run"
@@ -217,7 +232,6 @@ def test_a_checkpoint_with_right_checksums_and_wrong_content_is_refused(data, tm
         tensors[name] = torch.ones(7, 7, 7)
     else:
         content.pop("run")
-    written = {key: value for key, value in content.items() if key not in ("format", "tensors", "versions")}
-    write_sealed(path, KEY, FORMAT, tensors, written)
+    _rewrite(path, tensors, content)
     with pytest.raises(InputError, match=f"checkpoint {path} is damaged: "):
         fit_map(_Activated(torch.tanh), data, checkpoint=path, **DESCENT)

@@ -1,12 +1,11 @@
 """``align``: the element of the group that brings one network to another, by the method of choice."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from coset._checks import check_choice, check_seed
+from coset._checks import check_choice, check_seed, keyword_options
 from coset.alignment._result import Alignment, T
 from coset.alignment.inputs import check_on, check_pair
 from coset.alignment.matching.activations import match_activations
@@ -34,12 +33,11 @@ def align(sym: Symmetry, reference: T, other: T, method: str = "weights", **opti
     """
     check_choice("method", method, METHODS)
     chosen = METHODS[method]
-    parts = inspect.signature(chosen).parameters
-    known = [name for name, part in parts.items() if part.kind is part.KEYWORD_ONLY]
-    if unknown := sorted(set(options) - set(known)):
+    known = keyword_options(chosen)
+    if unknown := sorted(options.keys() - known.keys()):
         raise InputError(f"the method {method!r} has no option '{unknown[0]}'; it has {', '.join(known)}")
-    for name in known:
-        if parts[name].default is inspect.Parameter.empty and options.get(name) is None:
+    for name, needed in known.items():
+        if needed and options.get(name) is None:
             raise InputError(f"{name} is not given; the method {method!r} needs it")
     seed = options.get("seed", 0)
     check_seed(seed)

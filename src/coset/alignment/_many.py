@@ -10,7 +10,7 @@ import torch
 from coset._checks import check_choice, check_count, check_seed
 from coset._magnitudes import unscaled
 from coset._show.progress import Ticker, progress
-from coset._values import Frozen
+from coset._values import freeze
 from coset.alignment._agreement import mean_agreement
 from coset.alignment._result import Callback, T, Teller, carried, marginals, points
 from coset.alignment.averages import mean
@@ -49,8 +49,7 @@ class ManyAlignment(Generic[T]):
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for part in ("agreement", "seconds"):
-            object.__setattr__(self, part, Frozen(getattr(self, part)))
+        freeze(self, "agreement", "seconds")
 
     def between(self, i: int, j: int) -> Element:
         """g_ij = g_i⁻¹ g_j, which brings network j to network i; g_ij g_jk = g_ik exactly."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from coset import callbacks
 from coset._magnitudes import unscaled
-from coset._values import Frozen
+from coset._values import freeze
 from coset.distribution import Distribution, MeanField
 from coset.symmetry import Element, Symmetry
 
@@ -78,8 +78,7 @@ class Alignment(Generic[T]):
     notes: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        for part in ("agreement", "before", "seconds"):
-            object.__setattr__(self, part, Frozen(getattr(self, part)))
+        freeze(self, "agreement", "before", "seconds")
 
     @property
     def params(self) -> Mapping[str, Tensor]:

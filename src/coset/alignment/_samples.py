@@ -11,7 +11,7 @@ from torch import Tensor
 from coset._checks import check_choice, check_count, check_seed
 from coset._magnitudes import unscaled
 from coset._show.progress import Ticker, progress
-from coset._values import Frozen
+from coset._values import freeze
 from coset.alignment._agreement import mean_agreement
 from coset.alignment._result import Callback, Params, Teller
 from coset.alignment.inputs import check_network
@@ -50,8 +50,7 @@ class SamplesAlignment:
     stopped: bool = False
 
     def __post_init__(self) -> None:
-        for part in ("agreement", "seconds"):
-            object.__setattr__(self, part, Frozen(getattr(self, part)))
+        freeze(self, "agreement", "seconds")
 
     def __repr__(self) -> str:
         took = sum(self.seconds.values())

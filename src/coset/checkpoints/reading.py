@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from coset._files.tensors import read_tensors
-from coset._values import Frozen
+from coset._values import freeze
 from coset.errors import InputError
 
 USUAL_KEYS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "params", "weights")
@@ -36,8 +36,7 @@ class Checkpoint:
     prefix: str = ""
 
     def __post_init__(self) -> None:
-        for part in ("params", "metadata"):
-            object.__setattr__(self, part, Frozen(getattr(self, part)))
+        freeze(self, "params", "metadata")
 
 
 def read_checkpoint(path: str | os.PathLike[str], *, key: str | None = None, strip_prefix: str = "") -> Checkpoint:

@@ -1,6 +1,5 @@
 """What commands on networks begin with: a model by its name, files and a symmetry that fit it."""
 
-import inspect
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coset._checks import check_choice
+from coset._checks import check_choice, keyword_options
 from coset.cli.examples import Choice
 from coset.cli.options import parse_pairs
 from coset.errors import InputError, one_line
@@ -226,16 +225,15 @@ def method_options(
         from coset.alignment import align_many
 
         function = align_many
-    parameters = inspect.signature(function).parameters
-    known = {name for name, part in parameters.items() if part.kind is part.KEYWORD_ONLY}
+    known = keyword_options(function)
     for name in settings:
-        if name not in known - _GIVEN_OTHERWISE:
-            had = ", ".join(sorted(known - _GIVEN_OTHERWISE)) or "none"
+        if name not in known.keys() - _GIVEN_OTHERWISE:
+            had = ", ".join(sorted(known.keys() - _GIVEN_OTHERWISE)) or "none"
             whom = f"the method {method}{' for more than two networks' if many else ''}"
             raise InputError(f"{whom} has no setting '{name}'; it has {had}")
-    if "data" in known and choice is None and parameters["data"].default is inspect.Parameter.empty:
+    if known.get("data") and choice is None:
         raise InputError(f"the method {method} runs the networks on inputs: say on which with --data")
-    return known
+    return set(known)
 
 
 def moved_units(g: "Element") -> dict[str, int]:

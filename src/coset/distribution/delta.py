@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coset._checks import check_count
-from coset._values import Frozen
+from coset._values import Frozen, freeze
 from coset.distribution.contract import Distribution
 from coset.distribution.density import repeated
 from coset.distribution.ties import map_tied
@@ -25,7 +25,7 @@ class Delta(Distribution):
     params: Mapping[str, Tensor]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "params", Frozen(self.params))
+        freeze(self, "params")
 
     @property
     def mean(self) -> Mapping[str, Tensor]:

@@ -18,7 +18,7 @@ from coset.distribution.low_rank import LowRank
 from coset.distribution.mean_field import MeanField
 from coset.distribution.rescaling import common_exponent, rescaled
 from coset.distribution.samples import Samples
-from coset.distribution.ties import ties
+from coset.distribution.ties import check_alike, ties
 from coset.errors import InputError
 
 _Divergence = Callable[[Any, Any], Tensor]
@@ -162,15 +162,7 @@ def _of(registry: Mapping[tuple[type, type], _Divergence], a: Distribution, b: D
 
 
 def _check_same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
-    if odd := sorted(a.keys() ^ b.keys()):
-        has, lacks = ("first", "second") if odd[0] in a else ("second", "first")
-        raise InputError(f"the {has} distribution has '{odd[0]}' and the {lacks} has not")
-    for name, tensor in a.items():
-        if tensor.shape != b[name].shape:
-            raise InputError(
-                f"'{name}' has shape {tuple(tensor.shape)} in the first distribution and {tuple(b[name].shape)} in the "
-                f"second; expected equal shapes"
-            )
+    check_alike(("the first distribution", "the second"), (a, b))
     mine, theirs = _first(a), _first(b)
     for name, one in mine.items():
         if one != theirs[name]:

@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from coset._values import Frozen, transformed_by_functorch
+from coset._values import freeze, transformed_by_functorch
 from coset.distribution.contract import Normal
 from coset.distribution.density import check_draws, monomial, pieces, repeated, standard_normal, vector
 from coset.distribution.mean_field import MeanField
@@ -38,7 +38,7 @@ class Gaussian(Normal):
     names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", Frozen(self.mean))
+        freeze(self, "mean")
         object.__setattr__(self, "names", tuple(self.names))
         _check_names(self.mean, self.names, self._first)
         _check_covariance(self.covariance, sum(self.mean[name].numel() for name in self.names))

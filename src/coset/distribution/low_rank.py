@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coset._magnitudes import exponents, scaled_by
-from coset._values import Frozen, transformed_by_functorch
+from coset._values import Frozen, freeze, transformed_by_functorch
 from coset.distribution.contract import Normal
 from coset.distribution.density import check_draws, monomial, pieces, repeated, standard_normal, vector
 from coset.distribution.gaussian import Gaussian
@@ -38,8 +38,7 @@ class LowRank(Normal):
     factors: Mapping[str, Tensor]
 
     def __post_init__(self) -> None:
-        for part in ("mean", "factors"):
-            object.__setattr__(self, part, Frozen(getattr(self, part)))
+        freeze(self, "mean", "factors")
         # A mean and deviations are checked where they are known best.
         object.__setattr__(self, "diagonal", MeanField(self.mean, self.diagonal).std)
         if not self.diagonal:

@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from coset._values import Frozen, transformed_by_functorch
+from coset._values import freeze, transformed_by_functorch
 from coset.distribution.contract import Normal
 from coset.distribution.density import check_draws, repeated, rows, standard_normal
 from coset.distribution.ties import map_tied, once
@@ -35,8 +35,7 @@ class MeanField(Normal):
     std: Mapping[str, Tensor]
 
     def __post_init__(self) -> None:
-        for part in ("mean", "std"):
-            object.__setattr__(self, part, Frozen(getattr(self, part)))
+        freeze(self, "mean", "std")
         for name, deviation in self.std.items():
             if not isinstance(deviation, Tensor):
                 raise InputError(f"std['{name}'] is a {type(deviation).__name__}; expected a tensor")

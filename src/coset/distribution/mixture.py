@@ -60,7 +60,8 @@ class Mixture(Distribution):
             raise InputError("components is empty; expected at least one distribution")
         for number, component in enumerate(self.components):
             require(component, Distribution, f"component {number}", "a distribution")
-        check_alike("component", [component.mean for component in self.components])
+        labels = [f"component {number}" for number in range(len(self.components))]
+        check_alike(labels, [component.mean for component in self.components])
         object.__setattr__(self, "weights", _normalized(weights, len(self.components)))
 
     @cached_property

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coset._checks import check_count, is_count
 from coset._magnitudes import exponents, scaled_by
-from coset._values import Frozen
+from coset._values import Frozen, freeze
 from coset.distribution.contract import Distribution
 from coset.distribution.density import check_draws
 from coset.distribution.ties import check_alike, map_tied, once, ties
@@ -29,7 +29,7 @@ class Samples(Distribution):
     params: Mapping[str, Tensor]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "params", Frozen(self.params))
+        freeze(self, "params")
         if not self.params:
             raise InputError("params is empty; expected at least one tensor of draws")
         lead: dict[str, tuple[int, ...]] = {}
@@ -54,7 +54,7 @@ class Samples(Distribution):
         check_count("chains", chains)
         if not draws or len(draws) % chains:
             raise InputError(f"there are {len(draws)} draws; expected a positive multiple of the {chains} chains")
-        check_alike("draw", draws)
+        check_alike([f"draw {number}" for number in range(len(draws))], draws)
 
         def stacked(name: str) -> Tensor:
             return torch.stack([draw[name] for draw in draws]).reshape(chains, -1, *draws[0][name].shape)

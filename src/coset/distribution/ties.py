@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from torch import Tensor
+from torch import Size, Tensor
 
 from coset._values import memory_of
 from coset.errors import InputError
@@ -27,15 +27,26 @@ def map_tied(function: Callable[[str], Tensor], first: Mapping[str, str]) -> dic
     return {name: made[one] for name, one in first.items()}
 
 
-def check_alike(what: str, parts: Sequence[Mapping[str, Tensor]]) -> None:
-    """Raise unless all have the names and shapes of the first; ``what`` one of them is called."""
-    for number, part in enumerate(parts):
-        if odd := sorted(part.keys() ^ parts[0].keys()):
-            has, lacks = (number, 0) if odd[0] in part else (0, number)
-            raise InputError(f"{what} {has} has '{odd[0]}' and {what} {lacks} has not")
-        for name, tensor in part.items():
-            if tensor.shape != parts[0][name].shape:
-                raise InputError(
-                    f"'{name}' has shape {tuple(tensor.shape)} in {what} {number} and {tuple(parts[0][name].shape)} "
-                    f"in {what} 0; expected equal shapes"
-                )
+def check_alike(
+    labels: Sequence[str], parts: Sequence[Mapping[str, Tensor]], kinds: Sequence[str] = ("shape",)
+) -> None:
+    """Raise unless all have the names of the first, and its tensors' ``kinds``: "shape", "dtype", "device".
+
+    ``labels``: what each of them is called.
+    """
+    for label, part in zip(labels, parts, strict=True):
+        if odd := [name for name in (*parts[0], *part) if name not in parts[0] or name not in part]:
+            has, lacks = (label, labels[0]) if odd[0] in part else (labels[0], label)
+            raise InputError(f"{has} has '{odd[0]}' and {lacks} has not; expected networks of one architecture")
+        for name, tensor in parts[0].items():
+            for kind in kinds:
+                mine, theirs = getattr(tensor, kind), getattr(part[name], kind)
+                if mine != theirs:
+                    raise InputError(
+                        f"'{name}' has {kind} {_shown(mine)} in {labels[0]} and {_shown(theirs)} in {label}; expected "
+                        f"the same in both"
+                    )
+
+
+def _shown(value: object) -> str:
+    return str(tuple(value) if isinstance(value, Size) else value)

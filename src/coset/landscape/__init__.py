@@ -1,16 +1,14 @@
 """Landscapes: paths between networks, functionals along them, barriers."""
 
-from coset.landscape._along import along
-from coset.landscape._barrier import barrier
+from coset.landscape._barrier import barrier, evaluate
 from coset.landscape._collapse import VarianceProfile, activation_variances
 from coset.landscape._criterion import Criterion
 from coset.landscape._curves import Bezier, PolygonalChain
-from coset.landscape._evaluation import evaluate
 from coset.landscape._fitting import Callback, CurveStep, FittedCurve, fit_curve
 from coset.landscape._functionals import DataFunctional, Functional, accuracy, error, loss, on
 from coset.landscape._geodesic import DENSE, GEODESICS, PATHS, geodesic, mixture
 from coset.landscape._great_circle import GreatCircle, great_circle
-from coset.landscape._path import Linear, Path, Point, linear
+from coset.landscape._path import Linear, Path, Point, along, linear
 from coset.landscape._plane import Plane, plane
 from coset.landscape._plot import plot_barriers, plot_collapse
 from coset.landscape._plot_plane import plot_plane

@@ -9,10 +9,9 @@ import torch
 from coset._checks import check_positive, is_count
 from coset._show.progress import progress
 from coset.errors import InputError
-from coset.landscape._evaluation import AnyFunctional, read
-from coset.landscape._functionals import DataFunctional, Functional
-from coset.landscape._path import Path, check_tau
-from coset.landscape._posteriors import PosteriorFunctional
+from coset.landscape._functionals import DataFunctional, Functional, data_means
+from coset.landscape._path import Path, check_path, check_tau, params_of
+from coset.landscape._posteriors import PosteriorFunctional, read_posterior
 from coset.landscape._profile import Profile, Profiles
 from coset.landscape._reading import Reading, excess_error
 
@@ -22,11 +21,38 @@ POINTS = 25
 FIRST_POINTS = 9
 """Evenly spaced points with which a search for the largest excess begins."""
 
+AnyFunctional = Functional | DataFunctional | PosteriorFunctional
+
 Measured = AnyFunctional | Callable[[Any], Any]
 """A functional, or any function of a point that gives a number; of the latter, lower values are taken to be better."""
 
 At = Callable[[Any, float], Any]
 """(point, τ) → the point that is evaluated in its place."""
+
+
+def evaluate(functionals: Mapping[str, AnyFunctional], point: Any) -> dict[str, float]:
+    """The values of several functionals at a point."""
+    return {name: reading.value for name, reading in read(functionals, point).items()}
+
+
+def read(functionals: Mapping[str, AnyFunctional], point: Any) -> dict[str, Reading]:
+    """Values and errors; functionals of one model share forward passes on the same data, those of posteriors draws."""
+    of_data: dict[tuple[int, ...], dict[str, DataFunctional]] = {}
+    of_posteriors: dict[tuple[object, ...], dict[str, PosteriorFunctional]] = {}
+    readings = dict.fromkeys(functionals, Reading(0.0))
+    for name, functional in functionals.items():
+        if isinstance(functional, DataFunctional):
+            of_data.setdefault(functional.forward_pass, {})[name] = functional
+        elif isinstance(functional, PosteriorFunctional):
+            of_posteriors.setdefault(functional.drawing, {})[name] = functional
+        else:
+            readings[name] = functional.read(point)
+    for group in of_data.values():
+        means = data_means(group, params_of(point, "the point"))
+        readings |= {name: Reading(value, 0.0) for name, value in means.items()}
+    for drawn in of_posteriors.values():
+        readings |= read_posterior(drawn, point)
+    return readings
 
 
 @overload
@@ -76,8 +102,7 @@ def barrier(
     statistics anew. ``show``: a progress bar, by default on a terminal.
     """
     several = isinstance(functional, Mapping)
-    if not callable(path):
-        raise InputError(f"path is a {type(path).__name__}; expected a function of τ, as linear(a, b)")
+    check_path(path)
     if at is not None and not callable(at):
         raise InputError(f"at is a {type(at).__name__}; expected a function of a point and τ")
     if tolerance is not None:

@@ -13,11 +13,12 @@ from coset._checks import check_count
 from coset._magnitudes import squares_hold
 from coset._show.progress import progress
 from coset._show.tables import csv_table
-from coset._values import Frozen
+from coset._values import freeze
 from coset.errors import InputError
 from coset.landscape._path import Path, check_tau
 from coset.posterior.prediction.draws import draws_of
 from coset.running import check_layers, check_model, outputs_with, recording, suited, whole_weights
+from coset.running.moments import Moments, merged, moments_of
 
 POINTS = 25
 SAMPLES = 32
@@ -34,7 +35,7 @@ class VarianceProfile:
     variances: Mapping[str, Tensor]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "variances", Frozen(self.variances))
+        freeze(self, "variances")
         for layer, values in self.variances.items():
             if values.ndim != 2 or len(values) != len(self.taus):
                 raise InputError(
@@ -179,7 +180,8 @@ def _variances(
     """The variances (U,) of each layer's units at one point."""
     draws = draws_of(point, samples, seed)
     weights = [whole_weights(model, draws.draw(number)) for number in range(draws.count)]
-    moments = {name: _Moments() for name in names}
+    first: dict[str, Tensor] = {}
+    moments: dict[str, Moments] = {}
     for batch in input_batches(x, batch_size):
         inputs = suited(batch, weights[0])
         sums: dict[str, Tensor] = {}
@@ -190,8 +192,11 @@ def _variances(
                     sums[name] = sums[name] + output.double() if name in sums else output.double()
         for name in names:
             mean = sums[name] / draws.count
-            moments[name].add(mean.movedim(_axis(name, mean, unit_axis), 0).flatten(1))
-    return {name: found.variance(name).cpu() for name, found in moments.items()}
+            values = mean.movedim(_axis(name, mean, unit_axis), 0).flatten(1)
+            # About the first of each unit: what does not vary has variance 0.
+            found = moments_of(values - first.setdefault(name, values[:, :1].clone()), 0)
+            moments[name] = merged(moments[name], found) if name in moments else found
+    return {name: _variance(found, name).cpu() for name, found in moments.items()}
 
 
 def _axis(name: str, output: Tensor, unit_axis: int | Mapping[str, int] | None) -> int:
@@ -210,28 +215,12 @@ def _axis(name: str, output: Tensor, unit_axis: int | Mapping[str, int] | None) 
     return axis
 
 
-class _Moments:
-    """Running sums of (U, n) numbers about the first of each unit, so that what does not vary has variance 0."""
-
-    def __init__(self) -> None:
-        self.count, self.parts = 0, list[Tensor]()
-
-    def add(self, values: Tensor) -> None:
-        if not self.parts:
-            self.parts = [values[:, :1].clone(), *(values.new_zeros(len(values)) for _ in range(3))]
-        shifted = values - self.parts[0]
-        self.parts[3] = torch.maximum(self.parts[3], shifted.abs().amax(1))
-        self.count += values.shape[1]
-        self.parts[1] += shifted.sum(1)
-        self.parts[2] += shifted.square().sum(1)
-
-    def variance(self, layer: str) -> Tensor:
-        """E[(a − E a)²], (U,)."""
-        largest = self.parts[3]
-        if bool(((largest > 0) & torch.isfinite(largest) & ~squares_hold(largest.square())).any()):
-            raise InputError(
-                f"layer '{layer}' has activations that differ by {float(largest.max()):.3g} at most, whose squares are "
-                f"not all numbers in float64; expected activations nearer to 1"
-            )
-        mean = self.parts[1] / self.count
-        return (self.parts[2] / self.count - mean.square()).clamp(min=0)
+def _variance(moments: Moments, layer: str) -> Tensor:
+    """E[(a − E a)²], (U,), of activations about the first of each unit."""
+    largest = moments.largest
+    if bool(((largest > 0) & torch.isfinite(largest) & ~squares_hold(largest.square())).any()):
+        raise InputError(
+            f"layer '{layer}' has activations that differ by {float(largest.max()):.3g} at most, whose squares are "
+            f"not all numbers in float64; expected activations nearer to 1"
+        )
+    return moments.squares / moments.count

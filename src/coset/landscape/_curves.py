@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coset._values import Frozen
 from coset.errors import InputError
-from coset.landscape._path import Point, between, check_alike, check_tau, params_of, pointwise
+from coset.landscape._path import Point, between, check_joinable, check_tau, params_of, pointwise
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +22,7 @@ class _Curve:
             raise InputError(f"control has {len(control)} points; expected at least the two ends")
         labels = [f"control point {number}" for number in range(len(control))]
         points = tuple(Frozen(params_of(point, label)) for point, label in zip(control, labels, strict=True))
-        check_alike(points, labels)
+        check_joinable(points, labels)
         object.__setattr__(self, "control", points)
 
 

@@ -16,7 +16,7 @@ from coset._show.progress import progress
 from coset.errors import InputError
 from coset.landscape._criterion import Criterion, Mean, mean_loss
 from coset.landscape._curves import KINDS, Bezier, PolygonalChain
-from coset.landscape._path import Point, between, check_alike, params_of
+from coset.landscape._path import Point, between, check_joinable, params_of
 from coset.running import Network, owners, suited, whole_weights, with_weights
 from coset.train import Recipe
 from coset.train.check import probe
@@ -137,7 +137,7 @@ class _Fit:
         mean: Mean,
         weight_decay: float,
     ) -> None:
-        check_alike(ends, ("a", "b"))
+        check_joinable(ends, ("a", "b"))
         self.model, self.mean, self.weight_decay, self.kind = model, mean, weight_decay, kind
         self.ends = [{name: tensor.detach() for name, tensor in end.items()} for end in ends]
         self.owner, self.device = owners(model), next(iter(ends[0].values())).device

@@ -14,7 +14,7 @@ from coset._magnitudes import exponent, scaled
 from coset.distribution import Delta, Distribution, Gaussian, LowRank, MeanField, Mixture, Normal, Samples
 from coset.distribution.contract import rule_for
 from coset.errors import InputError
-from coset.landscape._path import Path, between, check_alike, check_tau, linear, params_of
+from coset.landscape._path import Path, between, check_joinable, check_tau, linear, params_of
 from coset.posterior.fit import Fit
 
 
@@ -26,7 +26,7 @@ class MeanFieldGeodesic:
     end: MeanField
 
     def __post_init__(self) -> None:
-        check_alike((self.start.mean, self.end.mean), ("the start", "the end"))
+        check_joinable((self.start.mean, self.end.mean), ("the start", "the end"))
         for name in self.start.std.keys() ^ self.end.std.keys():
             has, lacks = ("the start", "the end") if name in self.start.std else ("the end", "the start")
             raise InputError(f"'{name}' has deviations in {has} and not in {lacks}; expected the same in both")
@@ -51,7 +51,7 @@ class GaussianGeodesic:
     end: Gaussian
 
     def __post_init__(self) -> None:
-        check_alike((self.start.mean, self.end.mean), ("the start", "the end"))
+        check_joinable((self.start.mean, self.end.mean), ("the start", "the end"))
         if self.start.names != self.end.names:
             raise InputError(
                 f"the start's covariance is over {', '.join(self.start.names)} and the end's over "
@@ -101,7 +101,7 @@ class SamplesGeodesic:
                 f"the start has {self.start.chains} × {self.start.draws} draws and the end {self.end.chains} × "
                 f"{self.end.draws}; expected as many"
             )
-        check_alike((self.start.params, self.end.params), ("the start", "the end"))
+        check_joinable((self.start.params, self.end.params), ("the start", "the end"))
 
     @cached_property
     def partners(self) -> Tensor:

@@ -8,12 +8,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from coset._values import Frozen
+from coset._values import freeze
 from coset.distribution.ties import ties
 from coset.errors import InputError
 from coset.geometry.scales import incoming_weights, lengths
 from coset.geometry.spheres import angle_of, arc_shares, are_opposite
-from coset.landscape._path import Point, between, check_alike, check_tau, params_of
+from coset.landscape._path import Point, between, check_joinable, check_tau, params_of
 from coset.symmetry.action import check_names, check_tensor
 from coset.symmetry.incidence import unit_labels
 from coset.symmetry.symmetry import Symmetry
@@ -55,9 +55,8 @@ class GreatCircle:
     tolerance: float = TOLERANCE
 
     def __post_init__(self) -> None:
-        for part in ("start", "end"):
-            object.__setattr__(self, part, Frozen(getattr(self, part)))
-        check_alike((self.start, self.end), ("the start", "the end"))
+        freeze(self, "start", "end")
+        check_joinable((self.start, self.end), ("the start", "the end"))
         check_names(self.sym, self.start, partial=False)
         for name in self.sym.structures:
             check_tensor(name, self.start[name], self.sym.parameters[name].shape)

@@ -1,17 +1,19 @@
 """Paths through weight space: a point for every τ between 0 and 1, the ends exactly the networks they join."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from coset._checks import is_number
-from coset._values import Frozen, memory_of, transformed_by_functorch
-from coset.distribution import Delta
+from coset._values import freeze, memory_of, transformed_by_functorch
+from coset.distribution import Delta, Samples
 from coset.distribution.contract import require
+from coset.distribution.ties import check_alike
 from coset.errors import InputError
+from coset.posterior.prediction.draws import draws_of
 
 Point = Mapping[str, Tensor] | Delta
 """One network: its parameters and buffers, names as in ``state_dict()``, bare or as a ``Delta``."""
@@ -41,9 +43,8 @@ class Linear:
     end: Mapping[str, Tensor]
 
     def __post_init__(self) -> None:
-        for part in ("start", "end"):
-            object.__setattr__(self, part, Frozen(getattr(self, part)))
-        check_alike((self.start, self.end), ("the start", "the end"))
+        freeze(self, "start", "end")
+        check_joinable((self.start, self.end), ("the start", "the end"))
 
     def __call__(self, tau: float, /) -> dict[str, Tensor]:
         """The point at τ; at 0 and 1 the tensors of the ends themselves."""
@@ -53,6 +54,28 @@ class Linear:
 def linear(a: Point, b: Point) -> Linear:
     """The straight line from ``a`` (τ = 0) to ``b`` (τ = 1), two networks with the same names, shapes and types."""
     return Linear(params_of(a, "a"), params_of(b, "b"))
+
+
+@torch.no_grad()
+def along(path: Path[Any], taus: Sequence[float], *, samples: int = 1, seed: int = 0) -> Samples:
+    """Networks all along a path, tensors (T, M, *shape): T chains for the τ, of M draws each.
+
+    A point is one draw. Of posteriors there are ``samples``, under common random numbers: draw j of every τ depends on
+    ``seed`` and j alone, as in ``barrier``; of ``Samples`` so many evenly spaced ones. So one network of ``torch.func``
+    evaluates them all: ``vmap(vmap(f))(dict(along(path, taus).params))``.
+    """
+    check_path(path)
+    if not isinstance(taus, Sized) or len(taus) == 0:
+        raise InputError(f"taus is {taus!r}; expected at least one number from 0 to 1")
+    rows = []
+    for tau in taus:
+        draws = draws_of(path(check_tau(tau)), samples, seed)
+        rows.append([draws.draw(number) for number in range(draws.count)])
+    if len({len(row) for row in rows}) > 1:
+        counts = ", ".join(str(len(row)) for row in rows)
+        raise InputError(f"the path has {counts} draws at the τ asked for; expected as many at each")
+    names = rows[0][0]
+    return Samples({name: torch.stack([torch.stack([one[name] for one in row]) for row in rows]) for name in names})
 
 
 def between(a: Mapping[str, Tensor], b: Mapping[str, Tensor], tau: float) -> dict[str, Tensor]:
@@ -95,6 +118,12 @@ def params_of(point: object, what: str) -> Mapping[str, Tensor]:
     return params
 
 
+def check_path(path: object) -> None:
+    """Raise unless this may be a path."""
+    if not callable(path):
+        raise InputError(f"path is a {type(path).__name__}; expected a function of τ, as linear(a, b)")
+
+
 def check_tau(tau: object) -> float:
     """τ as a float, from 0 to 1."""
     if not is_number(tau) or not 0 <= float(tau) <= 1:
@@ -102,28 +131,12 @@ def check_tau(tau: object) -> float:
     return float(tau)
 
 
-def check_alike(points: Sequence[Mapping[str, Tensor]], labels: Sequence[str]) -> None:
+def check_joinable(points: Sequence[Mapping[str, Tensor]], labels: Sequence[str]) -> None:
     """Raise unless all points have the same names, each name one shape, type and device, and all values are finite."""
-    first = points[0]
-    for other, label in zip(points[1:], labels[1:], strict=True):
-        if odd := [name for name in (*first, *other) if name not in first or name not in other]:
-            has, lacks = (labels[0], label) if odd[0] in first else (label, labels[0])
-            raise InputError(f"{has} has '{odd[0]}' and {lacks} has not; expected networks of one architecture")
-        for name, tensor in first.items():
-            for what in ("shape", "dtype", "device"):
-                mine, theirs = getattr(tensor, what), getattr(other[name], what)
-                if mine != theirs:
-                    raise InputError(
-                        f"'{name}' has {what} {_shown(mine)} in {labels[0]} and {_shown(theirs)} in {label}; expected "
-                        f"the same in both"
-                    )
+    check_alike(labels, points, ("shape", "dtype", "device"))
     for point, label in zip(points, labels, strict=True):
         for name, tensor in point.items():
             # Inside vmap and grad values cannot be looked at.
             if not transformed_by_functorch(tensor) and not bool(tensor.isfinite().all()):
                 bad = int(tensor.isfinite().logical_not().sum())
                 raise InputError(f"'{name}' of {label} has entries that are NaN or infinite ({bad}); expected none")
-
-
-def _shown(value: object) -> str:
-    return str(tuple(value) if isinstance(value, torch.Size) else value)

@@ -129,14 +129,9 @@ def plot_reliability(curves: ReliabilityCurve | Mapping[str, ReliabilityCurve]) 
     if not lines:
         raise InputError("curves is empty; expected at least one, as reliability gives them")
     # matplotlib takes long to import, and only this needs it.
-    import matplotlib
+    from coset.figures import GREY, PALETTE, new_figure, styled
 
-    from coset.figures import GREY, PALETTE, STYLE, new_figure
-
-    with matplotlib.rc_context():
-        # A reader's own matplotlibrc must not change the figures.
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
+    with styled():
         figure = new_figure(3.2, 4.6)
         shares, axes = figure.subplots(2, 1, sharex=True, height_ratios=(1, 3))
         axes.plot([0, 1], [0, 1], color=GREY, lw=0.8, ls=":")

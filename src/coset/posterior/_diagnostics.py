@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from coset._show.progress import progress
 from coset._show.tables import text_table
-from coset._values import Frozen
+from coset._values import freeze
 from coset.alignment import SamplesAlignment, align_samples
 from coset.distribution.contract import require
 from coset.distribution.samples import Samples
@@ -59,7 +59,7 @@ class Mixing:
     constants: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shapes", Frozen(self.shapes))
+        freeze(self, "shapes")
 
     def __len__(self) -> int:
         return len(self.rhat)

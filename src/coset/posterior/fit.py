@@ -283,7 +283,8 @@ def _load(path: Path, identity: Mapping[str, Any], state: dict[str, Tensor]) -> 
             raise InputError(f"checkpoint {path} belongs to another run: {'; '.join(wrong[:3])}")
         with torch.no_grad():
             for name, tensor in state.items():
-                tensor.copy_(tensors[name])
+                # Mean-field runs once counted the steps of each parameter, all alike.
+                tensor.copy_(tensors[name].reshape(-1)[:1] if name == "step" else tensors[name])
         records: list[Mapping[str, float]] = content["records"]
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         # Whole, and yet not what was written here: a tensor is missing or of another shape.

@@ -9,7 +9,7 @@ import torch
 from torch import Size, Tensor
 
 from coset._checks import is_number
-from coset._values import Frozen
+from coset._values import freeze
 from coset.distribution.contract import require
 from coset.errors import InputError
 
@@ -88,7 +88,7 @@ class Named(GaussianPrior):
     otherwise: GaussianPrior = Isotropic()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "special", Frozen(self.special))
+        freeze(self, "special")
         for name, moments in self.special.items():
             if not isinstance(moments, tuple | list) or len(moments) != 2:
                 raise InputError(f"special['{name}'] is {moments!r}; expected (mean, standard deviation)")

@@ -16,7 +16,7 @@ from torch.func import vmap
 
 from coset._batches import is_pair
 from coset._checks import check_positive
-from coset._values import Frozen
+from coset._values import freeze
 from coset.data import Split
 from coset.errors import InputError
 from coset.posterior.likelihoods import Likelihood, as_likelihood
@@ -38,8 +38,7 @@ class Layout:
     aliases: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        for part in ("shapes", "fixed", "aliases"):
-            object.__setattr__(self, part, Frozen(getattr(self, part)))
+        freeze(self, "shapes", "fixed", "aliases")
 
     @property
     def size(self) -> int:

@@ -1,6 +1,5 @@
 """``merge``: one network from several, aligned first, averaged, and renormalised."""
 
-import inspect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
@@ -8,7 +7,7 @@ from typing import Any, Generic
 from torch import Tensor, nn
 
 from coset._batches import Inputs
-from coset._checks import check_choice
+from coset._checks import check_choice, keyword_options
 from coset.alignment import averages
 from coset.alignment._align import METHODS
 from coset.alignment._align import align as align_pair
@@ -154,9 +153,8 @@ def _alignment_options(align: bool, method: str, count: int, options: Mapping[st
             raise InputError(f"options has '{min(options)}', but with align=False there is no alignment to take it")
         return ()
     together = count > 2 and method == "weights"
-    parts = inspect.signature(align_many if together else METHODS[method]).parameters.values()
-    known = [part.name for part in parts if part.kind is part.KEYWORD_ONLY]
-    if unknown := sorted(set(options) - set(known)):
+    known = keyword_options(align_many if together else METHODS[method])
+    if unknown := sorted(options.keys() - known.keys()):
         who = "three networks or more are aligned together, which" if together else f"the method {method!r}"
         raise InputError(f"{who} has no option '{unknown[0]}'; expected one of {', '.join(known)}")
     return known

@@ -5,18 +5,17 @@ al. 2023, "REPAIR: REnormalizing Permuted Activations for Interpolation Repair")
 of the same architecture: corrections are folded into weights, biases and running statistics.
 """
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import nn
 
-from coset._checks import check_choice
+from coset._checks import check_choice, keyword_options
 from coset.alignment._result import Network, points
 from coset.alignment.averages import normalized_weights
 from coset.alignment.inputs import check_networks
-from coset.alignment.merging.measured import data_free, refresh, repair, rescale
+from coset.alignment.merging.measured import data_free, measured, refresh
 from coset.alignment.merging.passes import Task
 from coset.alignment.merging.renormalized import Renormalized
 from coset.errors import InputError
@@ -34,8 +33,8 @@ def none(task: Task) -> Renormalized:
 RENORMALIZATIONS: dict[str, Callable[..., Renormalized]] = {
     "none": none,
     "refresh": refresh,
-    "repair": repair,
-    "rescale": rescale,
+    "repair": measured,
+    "rescale": measured,
     "data-free": data_free,
 }
 
@@ -65,7 +64,7 @@ def renormalize(
     shares = normalized_weights(weights, len(ends))
     first, *others = (points(network) for network in (merged, *ends))
     # Only "none" is given no model, and runs none.
-    task = Task(sym, cast(nn.Module, model), first, others, shares)
+    task = Task(sym, cast(nn.Module, model), first, others, shares, method)
     if method == "none":
         return chosen(task)
     check_model_of(sym, task.model)
@@ -92,7 +91,4 @@ def checked_method(method: str, model: nn.Module | None, options: Mapping[str, A
 
 def options_of(method: str) -> list[str]:
     """The names of a method's own options; none of a method that is not there."""
-    if method not in RENORMALIZATIONS:
-        return []
-    parts = inspect.signature(RENORMALIZATIONS[method]).parameters.values()
-    return [part.name for part in parts if part.kind is part.KEYWORD_ONLY]
+    return list(keyword_options(RENORMALIZATIONS[method])) if method in RENORMALIZATIONS else []

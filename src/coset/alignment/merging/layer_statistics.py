@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from coset._magnitudes import squares_hold
-from coset._values import Frozen, memory_of
+from coset._values import freeze, memory_of
 from coset.alignment._result import Params
 from coset.alignment.matching.losses import arguments_of
 from coset.distribution.ties import ties
@@ -83,7 +83,7 @@ class Anatomy:
     unusable: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "unusable", Frozen(self.unusable))
+        freeze(self, "unusable")
 
 
 def moments(values: Tensor, channel: int, what: str = "values") -> Moments:

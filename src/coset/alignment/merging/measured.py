@@ -27,10 +27,10 @@ def refresh(
     While they are measured every batch norm uses the statistics of its batch, as in training. In further ``passes`` it
     uses those of the pass before, so that after n passes the first n norms in a row are exact.
     """
-    return _measured(replace(task, kind="refresh"), data, batch_size, passes, show)
+    return measured(task, data=data, batch_size=batch_size, passes=passes, show=show)
 
 
-def repair(
+def measured(
     task: Task,
     *,
     data: Inputs,
@@ -42,30 +42,32 @@ def repair(
     """REPAIR (Jordan et al. 2023): units get the weighted means of the ends' means μ and standard deviations σ.
 
     The outputs y of every linear map and convolution become σ/σ_m·(y − μ_m) + μ, folded into weight and bias; layers
-    without a bias get the deviation only. Convolutions are measured over all positions. Batch norms are refreshed (see
-    ``refresh``); a layer whose outputs only a batch norm reads stays as it is: the norm gives them mean β and deviation
-    |γ| whatever it reads, so that a correction before it would be void, and one behind it a second one. Where something
-    else reads them, too, as a skip connection does, they are corrected.
+    without a bias get the deviation only. RESCALE (Qu and Horváth 2024) does not shift: y → σ/σ_m·y, weight and bias
+    alike. Convolutions are measured over all positions. Batch norms are refreshed (see ``refresh``); a layer whose
+    outputs only a batch norm reads stays as it is: the norm gives them mean β and deviation |γ| whatever it reads, so
+    that a correction before it would be void, and one behind it a second one. Where something else reads them, too, as
+    a skip connection does, they are corrected.
 
     In the first pass every batch is corrected by its own statistics; what is kept are those of all batches together. In
     further ``passes`` the corrections of the pass before are used, so that after n passes the first n layers in a row
     are exact. ``hidden_only``: leave alone the layers whose outputs carry no class that permutes: the network's own.
     Units that are constant on these data stay as they are.
     """
-    return _measured(replace(task, kind="repair", hidden_only=hidden_only), data, batch_size, passes, show)
-
-
-def rescale(
-    task: Task,
-    *,
-    data: Inputs,
-    batch_size: int = BATCH_SIZE,
-    passes: int = 1,
-    hidden_only: bool = True,
-    show: bool | None = None,
-) -> Renormalized:
-    """RESCALE (Qu and Horváth 2024): as ``repair``, but without a shift: y → σ/σ_m·y, weight and bias alike."""
-    return _measured(replace(task, kind="rescale", hidden_only=hidden_only), data, batch_size, passes, show)
+    task = replace(task, hidden_only=hidden_only)
+    check_count("passes", passes)
+    if passes > 1 and isinstance(data, Iterator):
+        raise InputError(
+            f"data is a {type(data).__name__}, which can be gone through once, and passes is {passes}; expected a "
+            f"tensor or a loader, or passes=1"
+        )
+    with (
+        evaluation_mode(task.model),
+        progress("renormalising", passes * (count_batches(data, batch_size) or 0), show=show) as bar,
+    ):
+        known = first_pass(task, input_batches(data, batch_size), bar)
+        for _ in range(passes - 1):
+            known = next_pass(task, known, input_batches(data, batch_size), bar)
+    return result(task, known, refreshed(task.merged, known.found, known.anatomy.norms))
 
 
 def data_free(
@@ -79,7 +81,7 @@ def data_free(
 ) -> Renormalized:
     """Measure the ends and the merged network on ``count`` inputs of standard normal noise, and correct the difference.
 
-    A layer that no batch norm reads gets REPAIR's correction (see ``repair``) with the statistics on noise. A batch
+    A layer that no batch norm reads gets REPAIR's correction (see ``measured``) with the statistics on noise. A batch
     norm's statistics on real data are known of the ends, and the change that averaging makes is taken from noise (where
     all batch norms use the statistics of the batch), in units of the deviation: with bars for the weighted means over
     the ends and n for noise, σ = σ̄·σⁿ/σ̄ⁿ and μ = μ̄ + (μⁿ − μ̄ⁿ)·σ̄/σ̄ⁿ. Norms of weights in place of noise would be the
@@ -96,23 +98,6 @@ def data_free(
     with evaluation_mode(task.model), progress("renormalising", -(-count // size), show=show) as bar:
         known = first_pass(task, input_batches(noise, size), bar)
     return result(task, known, _transported(task, known))
-
-
-def _measured(task: Task, data: Inputs, batch_size: int, passes: int, show: bool | None) -> Renormalized:
-    check_count("passes", passes)
-    if passes > 1 and isinstance(data, Iterator):
-        raise InputError(
-            f"data is a {type(data).__name__}, which can be gone through once, and passes is {passes}; expected a "
-            f"tensor or a loader, or passes=1"
-        )
-    with (
-        evaluation_mode(task.model),
-        progress("renormalising", passes * (count_batches(data, batch_size) or 0), show=show) as bar,
-    ):
-        known = first_pass(task, input_batches(data, batch_size), bar)
-        for _ in range(passes - 1):
-            known = next_pass(task, known, input_batches(data, batch_size), bar)
-    return result(task, known, refreshed(task.merged, known.found, known.anatomy.norms))
 
 
 def result(task: Task, known: Known, params: Params) -> Renormalized:

@@ -21,7 +21,7 @@ from coset.symmetry.axes import units_of
 
 @dataclass(frozen=True)
 class Task:
-    """The question: which network to correct after which ends, and how: "refresh", "repair" or "rescale".
+    """The question: which network to correct after which ends, and how: ``kind``, a name in ``RENORMALIZATIONS``.
 
     ``hidden_only``: not the layers whose outputs carry no class that permutes. ``batch_ends``: whether the ends' batch
     norms, too, use the statistics of the batch and not their own.
@@ -32,7 +32,7 @@ class Task:
     merged: Params
     ends: Sequence[Params]
     weights: Sequence[float]
-    kind: str = "refresh"
+    kind: str
     hidden_only: bool = True
     batch_ends: bool = False
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from coset._values import Frozen
+from coset._values import freeze
 from coset.alignment._result import Params
 from coset.alignment.merging.layer_statistics import BatchNorm, Layer
 from coset.errors import InputError
@@ -31,8 +31,7 @@ class Renormalized:
     factors: Params = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for part in ("params", "skipped", "factors"):
-            object.__setattr__(self, part, Frozen(getattr(self, part)))
+        freeze(self, "params", "skipped", "factors")
 
     def __repr__(self) -> str:
         return (

@@ -103,13 +103,15 @@ def descend(
     weights = [1.0] * recipe.epochs if how.kl_weight is None else _kl_weights(how.kl_weight, recipe.epochs)
     objective = NegativeELBO(problem, how.samples, kl, antithetic=how.antithetic, term=term)
     values, per_epoch = _initial_values(problem, start, how.std), -(-problem.count // recipe.batch_size)
-    flat = FlatOptimizer(values, recipe, per_epoch, problem.layout.sizes)
+    flat = FlatOptimizer(values, recipe, per_epoch)
 
     def steps(epoch: int) -> Iterator[Tensor]:
         generator = device_stream("noise", seed, epoch, problem.start)
         objective.begin(seed, epoch)
         for number, (x, y) in numbered_batches(problem, flat, seed, epoch):
-            yield objective.step(flat, number, x, y, generator, weights[epoch])
+            loss = objective.write_gradient(flat.state["values"], x, y, generator, flat.gradient, weights[epoch])
+            flat.step(number)
+            yield loss
 
     def report(epoch: int, mean: Tensor) -> dict[str, float]:
         nll = float(mean)

@@ -11,7 +11,6 @@ from coset.distribution import Estimate, Normal
 from coset.distribution.contract import require
 from coset.errors import InputError
 from coset.posterior.fit import Control, Fit
-from coset.posterior.inference.flat_optimizer import FlatOptimizer
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike, Problem, pose
 
@@ -119,55 +118,6 @@ class NegativeELBO:
             if added is not None:
                 gradient.add_(added, alpha=-scale * self.problem.temperature / self.samples)
         return losses[0] if self.samples == 1 else torch.stack(losses).mean()
-
-    def step(
-        self,
-        flat: FlatOptimizer,
-        number: int,
-        x: Tensor,
-        y: Tensor,
-        generator: torch.Generator,
-        weight: float = 1.0,
-    ) -> Tensor:
-        """One step of an optimizer of ``values`` along this gradient, as step ``number``; the loss of the batch."""
-        scale = weight / self.problem.count
-        # A prior so wide that it says nothing would be divided by.
-        plain = self.samples == 1 and self.kl == "closed" and self.flat_prior
-        if not (plain and flat.takes_decay and scale * float(self.precision[0]) > 1e-12):
-            loss = self.write_gradient(flat.state["values"], x, y, generator, flat.gradient, weight)
-            flat.step(number)
-            return loss
-        loss, parts, decay = self.write_spreads(flat.state["values"], x, y, generator, flat.gradient[1], scale)
-        flat.step(number, parts, decay)
-        return loss
-
-    def write_spreads(
-        self, values: Tensor, x: Tensor, y: Tensor, generator: torch.Generator, spreads: Tensor, scale: float
-    ) -> tuple[Tensor, list[Tensor], float]:
-        """``write_gradient`` for one draw and the paper's prior, with few passes over memory; ``scale`` is w/N.
-
-        With c = w/(N s²): ∂μ = g + cμ, of which the loss, the pieces of g and c are returned, and
-        ∂ρ = cσ·(σ + g·ε/c) − wT/N, written to ``spreads``.
-        """
-        with torch.no_grad():
-            torch.exp(values[1], out=self.sigma)
-        strength = scale * float(self.precision[0])
-        sign = self._draw(values, generator)
-        loss, parts = self.loss_gradients(x, y)
-        sizes = self.problem.layout.sizes
-        with torch.no_grad():
-            rows = (torch.split(row, sizes) for row in (self.sigma, self.noise, spreads))
-            for part, sigma, noise, spread in zip(parts, *rows, strict=True):
-                torch.addcmul(sigma, part, noise, value=sign / strength, out=spread)
-            constant = spreads.new_full((1,), -scale * self.problem.temperature)
-            torch.addcmul(constant, self.sigma, spreads, value=strength, out=spreads)
-            added = None if self.term is None else self.term.gradient(values, self.noise, sign)
-            if added is not None:
-                share = -scale * self.problem.temperature
-                spreads.add_(added[1], alpha=share)
-                pieces = zip(parts, torch.split(added[0], sizes), strict=True)
-                parts = [torch.add(part, piece, alpha=share) for part, piece in pieces]
-        return loss, parts, strength
 
     def begin(self, seed: int, epoch: int) -> None:
         """An epoch begins with new noise: the next draw mirrors none before it."""

@@ -9,6 +9,7 @@ With n examples, K̃ and L̃ without their diagonals (Song et al. 2012):
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -81,21 +82,22 @@ def sums_of_matrices(k: Tensor, l: Tensor) -> PairSums:  # noqa: E741
     )
 
 
-def _unbiased(products: float, rows_k: Tensor, rows_l: Tensor, _diagonals: float) -> float:
-    n = len(rows_k)
-    totals = float(rows_k.sum()) * float(rows_l.sum())
-    inner = products + totals / ((n - 1) * (n - 2)) - 2 * float(rows_k @ rows_l) / (n - 2)
-    return inner / (n * (n - 3))
+Number = TypeVar("Number", float, Tensor)
 
 
-def _biased(products: float, rows_k: Tensor, rows_l: Tensor, diagonals: float) -> float:
-    n = len(rows_k)
-    totals = float(rows_k.sum()) * float(rows_l.sum())
-    return (products + diagonals - 2 / n * float(rows_k @ rows_l) + totals / n**2) / (n - 1) ** 2
+def _unbiased(inner: Number, crossed: Number, totals: Number, n: int) -> Number:
+    return (inner + totals / ((n - 1) * (n - 2)) - 2 * crossed / (n - 2)) / (n * (n - 3))
 
 
-ESTIMATORS: dict[str, Callable[[float, Tensor, Tensor, float], float]] = {"unbiased": _unbiased, "biased": _biased}
-"""HSIC by name, from Σ K∘L off the diagonal, the rows of K and L and Σ K_ii·L_ii; biased rows include the diagonal."""
+def _biased(inner: Number, crossed: Number, totals: Number, n: int) -> Number:
+    return (inner - 2 / n * crossed + totals / n**2) / (n - 1) ** 2
+
+
+ESTIMATORS: dict[str, Callable[[Any, Any, Any, int], Any]] = {"unbiased": _unbiased, "biased": _biased}
+"""HSIC by name, from Σ K∘L, (K1)·(L1) and 1ᵀK1·1ᵀL1, for one pair of kernels or as tensors for several, and n.
+
+All of these are without the diagonals for the unbiased one, and with them for the biased one.
+"""
 
 FEWEST = {"unbiased": 4, "biased": 2}
 """The fewest examples that an estimator needs."""
@@ -113,11 +115,15 @@ def hsic_terms(sums: PairSums, estimator: str) -> HsicTerms:
     """The three HSIC of CKA from the sums over two kernel matrices."""
     n = len(sums.rows_k)
     check_examples(estimator, n)
-    hsic = ESTIMATORS[estimator]
     dk, dl = sums.diagonal_k, sums.diagonal_l
-    rows_k, rows_l = sums.rows_k, sums.rows_l
-    if estimator == "biased":
-        rows_k, rows_l = rows_k + dk, rows_l + dl
+    whole = estimator == "biased"
+    rows_k, rows_l = (sums.rows_k + dk, sums.rows_l + dl) if whole else (sums.rows_k, sums.rows_l)
+
+    def hsic(products: float, own: Tensor, other: Tensor, diagonals: float) -> float:
+        totals = float(own.sum()) * float(other.sum())
+        inner = products + diagonals if whole else products
+        return float(ESTIMATORS[estimator](inner, float(own @ other), totals, n))
+
     return HsicTerms(
         kl=hsic(sums.kl, rows_k, rows_l, float(dk @ dl)),
         kk=hsic(sums.kk, rows_k, rows_k, float(dk @ dk)),

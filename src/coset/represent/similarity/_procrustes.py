@@ -26,7 +26,7 @@ from coset.represent.channels import (
     total,
     wide_chunks,
 )
-from coset.represent.similarity.unit_matching import as_tensors, best_match
+from coset.represent.similarity.unit_matching import best_match
 from coset.represent.unit_groups import Group, UnitGroup, group_on
 
 
@@ -157,7 +157,7 @@ def _matched(group: UnitGroup, scores: Tensor) -> tuple[float, Tensor, Tensor]:
     # As the group counts channels, with dead ones added where there are too few.
     missing = (0, group.size - scores.shape[1], 0, group.size - scores.shape[0])
     match = best_match(group, torch.nn.functional.pad(scores, missing)[places][:, places])
-    order, signs = as_tensors(match, scores)
+    order, signs = (torch.from_numpy(part).to(scores.device) for part in (match.order, match.signs))
     by_channel, sign_by_channel = torch.empty_like(order), torch.empty_like(signs)
     by_channel[places], sign_by_channel[places] = places[order], signs
     by_channel = torch.where(by_channel < scores.shape[1], by_channel, -1)

@@ -11,7 +11,7 @@ from coset._show.progress import progress
 from coset.errors import InputError
 from coset.represent.channels import check_pair, ordinary_features
 from coset.represent.similarity._cka import cka, whole_kernel
-from coset.represent.similarity._hsic import ROUNDING, check_examples
+from coset.represent.similarity._hsic import ESTIMATORS, ROUNDING, check_examples
 from coset.represent.similarity._procrustes import procrustes
 from coset.represent.similarity.procrustes_resampling import resampled_distances, sums_by_example
 from coset.represent.unit_groups import Group
@@ -179,13 +179,10 @@ def u_centred(k: Tensor) -> Tensor:
 
 def _weighted_hsic(w: Tensor, products: Tensor, rows_k: Tensor, rows_l: Tensor, estimator: str) -> Tensor:
     """HSIC of resamples w (B, N) from K∘L (N, N) and the rows wK, wL (B, N), as in ``_hsic``; (B,)."""
-    n = w.shape[1]
     inner = ((w @ products) * w).sum(1)
-    crossed = (w * rows_k * rows_l).sum(1)
     totals = (w * rows_k).sum(1) * (w * rows_l).sum(1)
-    if estimator == "biased":
-        return (inner - 2 / n * crossed + totals / n**2) / (n - 1) ** 2
-    return (inner + totals / ((n - 1) * (n - 2)) - 2 / (n - 2) * crossed) / (n * (n - 3))
+    found: Tensor = ESTIMATORS[estimator](inner, (w * rows_k * rows_l).sum(1), totals, w.shape[1])
+    return found
 
 
 def _weights(n: int, draws: int, generator: torch.Generator) -> Tensor:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -28,29 +27,23 @@ def best_match(group: UnitGroup, scores: Tensor) -> Match:
     Pieces that change places are assigned by the values of their insides, which are matched before: for nested groups
     that is the exact maximum, since the insides of different pairs of pieces are chosen independently.
     """
-    matrix = scores.detach().cpu().double().numpy()
-    found = _side_by_side(group.parts, matrix)
-    return max(found, _flipped(_side_by_side(group.parts, -matrix)), key=_value) if group.sign else found
+    return _side_by_side(group.parts, scores.detach().cpu().double().numpy(), flips=group.sign)
 
 
-def _value(match: Match) -> float:
-    return match.value
-
-
-def _flipped(match: Match) -> Match:
-    return Match(match.value, match.order, -match.signs)
-
-
-def _side_by_side(parts: tuple[Part, ...], scores: _Scores) -> Match:
-    found, start = [], 0
-    for part in parts:
-        found.append(_row(part, scores[start : start + part.size, start : start + part.size]))
-        start += part.size
-    starts = np.cumsum([0, *(part.size for part in parts)])
+def _side_by_side(parts: tuple[Part, ...], scores: _Scores, *, flips: bool) -> Match:
+    """The parts one by one; ``flips``: or all of them with their signs turned around, if that is better."""
+    if flips:
+        found, other = (_side_by_side(parts, signed, flips=False) for signed in (scores, -scores))
+        return found if found.value >= other.value else Match(other.value, other.order, -other.signs)
+    starts = np.cumsum([0, *(part.size for part in parts)]).tolist()
+    rows = [
+        _row(part, scores[start : start + part.size, start : start + part.size])
+        for part, start in zip(parts, starts, strict=False)
+    ]
     return Match(
-        sum(match.value for match in found),
-        np.concatenate([match.order + at for match, at in zip(found, starts, strict=False)]),
-        np.concatenate([match.signs for match in found]),
+        sum(match.value for match in rows),
+        np.concatenate([match.order + start for match, start in zip(rows, starts, strict=False)]),
+        np.concatenate([match.signs for match in rows]),
     )
 
 
@@ -76,10 +69,8 @@ def _row_of_movable(part: Part, scores: _Scores) -> Match:
     for a in range(n):
         for b in range(n) if part.permutes else (a,):
             block = scores[a * width : (a + 1) * width, b * width : (b + 1) * width]
-            match = _side_by_side(part.inside, block)
-            if part.signs:
-                match = max(match, _flipped(_side_by_side(part.inside, -block)), key=_value)
-            pairs[a, b], table[a, b] = match, match.value
+            pairs[a, b] = _side_by_side(part.inside, block, flips=part.signs)
+            table[a, b] = pairs[a, b].value
     order = assign(table) if part.permutes else np.arange(n)
     chosen = [pairs[a, int(b)] for a, b in enumerate(order)]
     return Match(
@@ -87,8 +78,3 @@ def _row_of_movable(part: Part, scores: _Scores) -> Match:
         np.concatenate([match.order + b * width for match, b in zip(chosen, order, strict=True)]),
         np.concatenate([match.signs for match in chosen]),
     )
-
-
-def as_tensors(match: Match, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Order (int64) and signs (float64) of a match on the device of ``like``."""
-    return torch.from_numpy(match.order).to(like.device), torch.from_numpy(match.signs).to(like.device)
