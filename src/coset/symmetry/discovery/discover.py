@@ -19,7 +19,8 @@ from coset.symmetry.discovery.linearity import linear_classes
 from coset.symmetry.discovery.remarks import not_read, read_one_by_one, reported, smaller
 from coset.symmetry.discovery.terms import Atom, leave_unread
 from coset.symmetry.discovery.tracing import Tracing, trace
-from coset.symmetry.discovery.verification import generic_influence, verified_mixing
+from coset.symmetry.discovery.turning_units import turning_units
+from coset.symmetry.discovery.verification import generic_influence, verified_mixing, verified_turns
 from coset.symmetry.discovery.verification import verify as verified
 from coset.symmetry.incidence import block_count
 from coset.symmetry.mixing import Mixing
@@ -84,8 +85,9 @@ def discover(
     graph = replace(sym.graph, layers=layers, ends=ends)
     sym = sym.annotated(pinned=reported(tracing), notes=notes, unsaved=buffers, graph=graph)
     sym, mixing = _mixing(sym, linear_classes(tracing, atoms, movable), movable if valued else {})
+    turns = turning_units(tracing, atoms, movable, sym)
     if not verify:
-        sym = replace(sym, continuous=mixing)
+        sym = replace(sym, continuous=mixing, turns=turns)
         return _with_handed_on(sym, model, inputs, keywords) if valued else sym
     astray: set[str] = set()
     missing = verified(sym, program, movable, leaves, expected=expected, astray=astray)
@@ -109,6 +111,8 @@ def discover(
     sym = _with_handed_on(sym.annotated(unverified=lines), model, inputs, keywords)
     remember(sym, model)
     sym = _with_matrices(sym, mixing, verified_mixing(sym, mixing, program, movable, leaves))
+    if turns:
+        sym = replace(sym, turns=verified_turns(sym, turns, program, movable, leaves))
     remember(sym, model)
     return sym
 
