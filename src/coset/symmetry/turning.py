@@ -170,6 +170,28 @@ def _placed(sym: "Symmetry", turn: Turn, parameter: str, k: Tensor, tensor: Tens
     return whole.reshape(shape)
 
 
+def centred(sym: "Symmetry", params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of which every reflection flips entries and does no more: biases b + Σ_j W_j·e/2 − c/2.
+
+    A reflection y → e − y, z → c − z of a unit is a sign of y − e/2 and z − c/2.
+    """
+    result = dict(params)
+    for turn in sym.turns.values():
+        if turn.order:
+            halves = torch.full((math.prod(sym.shape(turn.owner)),), 0.5, dtype=torch.float64)
+            for item in turn.taken:
+                own = constants(sym, turn, item, halves, params[item.weight])
+                result[item.bias] = result[item.bias] + own.reshape(result[item.bias].shape)
+            unflipped = Turn(
+                turn.owner,
+                0,
+                {name: tuple(Turned(shift=place.shift) for place in places) for name, places in turn.places.items()},
+            )
+            for name in turn.places:
+                result[name] = _placed(sym, unflipped, name, -halves, result[name], linear=False)
+    return result
+
+
 def _taken(sym: "Symmetry", turn: Turn, k: Tensor, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The biases of readers with what they take up of the units that turn an odd number of times."""
     found: dict[str, Tensor] = {}
@@ -178,7 +200,7 @@ def _taken(sym: "Symmetry", turn: Turn, k: Tensor, params: Mapping[str, Tensor])
             continue
         if item.weight not in params:
             raise InputError(
-                f"'{item.weight}' is not among the parameters given; by it '{item.bias}' takes up what '{turn.key}' adds"
+                f"'{item.weight}' is not among the parameters given; by it '{item.bias}' takes up what is added"
             )
         bias = found.get(item.bias, params[item.bias])
         own = constants(sym, turn, item, k % 2, params[item.weight])

@@ -408,7 +408,7 @@ def _as_function(step: Step) -> Callable[[Tensor], Tensor]:
     """An operation of one tensor as a function of it."""
 
     def function(x: Tensor) -> Tensor:
-        args = [x if isinstance(arg, Value) else arg for arg in step.args]
+        args = [x.clone() if isinstance(arg, Value) else arg for arg in step.args]
         result: Tensor = step.target(*args, **step.kwargs)
         return result
 

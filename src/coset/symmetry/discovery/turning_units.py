@@ -59,9 +59,10 @@ def _alone(sym: Symmetry, name: str) -> bool:
 def _sources(step: Step) -> Iterator[tuple[int, float]]:
     """(s, c) of the affine relations of a function, the smallest turns first."""
     given = tensors_in((*step.args, *step.kwargs.values()))
-    if step.name in _RELATIONS and len(given) == 1 and not given[0].inert and isinstance(step.result, Value):
+    name = step.name.removesuffix("_")
+    if name in _RELATIONS and len(given) == 1 and not given[0].inert and isinstance(step.result, Value):
         numbers = [arg for arg in (*step.args[1:], *step.kwargs.values()) if isinstance(arg, int | float)]
-        yield from _RELATIONS[step.name](numbers)
+        yield from _RELATIONS[name](numbers)
 
 
 def _periodic(*periods: float) -> Callable[[Sequence[float]], list[tuple[int, float]]]:
