@@ -33,6 +33,16 @@ class State:
 STILL = State()
 
 
+class Course:
+    """All operations of a traced model, with the tensors each is given and the operation that made each tensor."""
+
+    def __init__(self, tracing: Tracing) -> None:
+        self.parameters = dict(tracing.parameters)
+        self.names = {id(value): name for name, value in tracing.parameters.items()}
+        self.steps = [(step, _given(step)) for step in tracing.steps]
+        self.makers = {id(value): step for step in tracing.steps for value in tensors_in(step.result)}
+
+
 class Moves:
     """The moves of parameters by which the units of one class are moved in front of a function, and only there.
 
@@ -40,12 +50,10 @@ class Moves:
     of the appearance of the class that is read) → the amount that the bias takes up.
     """
 
-    def __init__(self, tracing: Tracing, atom: Atom) -> None:
+    def __init__(self, course: Course, atom: Atom) -> None:
         self._atom = atom
-        self._steps = tracing.steps
-        self._names = {id(value): name for name, value in tracing.parameters.items()}
-        self._values = dict(tracing.parameters)
-        self._makers = {id(value): step for step in tracing.steps for value in tensors_in(step.result)}
+        self._steps, self._makers = course.steps, course.makers
+        self._names, self._values = course.names, course.parameters
         self._states: dict[int, State] = {}
         self._takers: dict[str, set[int]] = {}
         self.parameters: dict[str, State] = {}
@@ -70,10 +78,10 @@ class Moves:
             known = dict(self.parameters), dict(self.taken)
             self._states = {id(self._values[name]): state for name, state in self.parameters.items()}
             read: set[int] = set()
-            for step in self._steps:
-                given = _given(step)
-                read |= {id(value) for value in given}
-                if any(self._state(value) for value in given):
+            for step, given in self._steps:
+                moved = [id(value) for value in given if self._state(value)]
+                if moved:
+                    read.update(moved)
                     self._read(step, given)
             if known == (self.parameters, self.taken):
                 break
@@ -81,7 +89,7 @@ class Moves:
             raise Blocked  # an output
         for bias, takers in self._takers.items():
             value = self._values[bias]
-            if any(value in _given(step) and id(step) not in takers for step in self._steps):
+            if any(value in given and id(step) not in takers for step, given in self._steps):
                 raise Blocked  # what takes a constant up is read elsewhere, too
 
     def places(self, name: str) -> tuple[Turned, ...]:
@@ -190,8 +198,7 @@ class Moves:
         if len(given) == 1:
             self._function(step, given)
             return
-        one, two = given
-        factor = float(step.kwargs.get("alpha", 1)) * (-1 if step.name.startswith("sub") else 1)
+        (one, two), factor = given, _second_factor(step)
         self._alike(one, two)
         result = step.result
         flips = [_spread(self._state(value).flips, value, result) for value in given if not value.zero]
@@ -211,7 +218,7 @@ class Moves:
         if len(given) == 1:
             self._function(step, given)
             return
-        if any(self._state(value).constant for value in given):
+        if step.kwargs or any(self._state(value).constant for value in given):
             raise Blocked
         for value, other in (given, (given[1], given[0])):
             if self._state(value).flips and id(other) in self._names and self._on(other) and not self._state(other):
@@ -254,7 +261,9 @@ class Moves:
         """The parameter that a tensor is, or a view of which it is, and for each of its dimensions the parameter's."""
         if id(value) in self._names:
             return self._names[id(value)], list(range(value.ndim))
-        step = self._makers[id(value)]
+        step = self._makers.get(id(value))
+        if step is None or _plain(step) not in _VIEWS:
+            raise Blocked
         (x,) = tensors_in(step.args)
         name, axes = self._origin(x)
         back = _order(step, x.ndim)
@@ -316,9 +325,10 @@ class Moves:
 
     def _write_through(self, step: Step, sign: int, shift: float) -> None:
         """Behind a linear function of one tensor, a·u + b: u becomes ±u + (shift ± b − b)/a."""
-        (x,) = tensors_in(step.args)
+        if len(given := _given(step)) != 1:
+            raise Blocked
         a, b = _coefficients(_as_function(step))
-        self.write(x, sign, (shift + (sign - 1) * b) / a)
+        self.write(given[0], sign, (shift + (sign - 1) * b) / a)
 
     def _write_view(self, step: Step, sign: int, shift: float) -> None:
         if len(given := tensors_in(step.args)) != 1:
@@ -331,7 +341,7 @@ class Moves:
         if len(given) == 1:
             self._write_through(step, sign, shift)
             return
-        factors = 1.0, float(step.kwargs.get("alpha", 1)) * (-1 if step.name.startswith("sub") else 1)
+        factors = 1.0, _second_factor(step)
         for number in (1, 0):
             kept = dict(self.parameters), dict(self._states)
             try:
@@ -376,6 +386,14 @@ class Moves:
 def _given(step: Step) -> list[Value]:
     parts = [item for item in (*step.args, *step.kwargs.values()) if isinstance(item, Stack | Segments)]
     return [*tensors_in((*step.args, *step.kwargs.values())), *(value for part in parts for value in part.parts)]
+
+
+def _second_factor(step: Step) -> float:
+    """By which number the second term of a sum or a difference is multiplied."""
+    alpha = step.kwargs.get("alpha", 1)
+    if not isinstance(alpha, int | float):
+        raise Blocked
+    return -float(alpha) if step.name.startswith("sub") else float(alpha)
 
 
 def _plain(step: Step) -> str:
@@ -456,7 +474,7 @@ _MOVED = _PARTS | frozenset(
     | {f"{kind}_pad{d}d" for kind in ("reflection", "replication") for d in (1, 2, 3)}
 )
 _POOLS = [f"{kind}{d}d" for kind in ("avg_pool", "adaptive_avg_pool") for d in (1, 2, 3)]
-_PEAKS = [f"{kind}{d}d" for kind in ("max_pool", "adaptive_max_pool") for d in (1, 2, 3)]
+_PEAKS = [f"max_pool{d}d" for d in (1, 2, 3)]
 _MAPS = ("conv1d", "conv2d", "conv3d")
 
 _Rule = Callable[[Moves, Step, Sequence[Value]], None]

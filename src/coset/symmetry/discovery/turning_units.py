@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from torch import Tensor
 
 from coset.symmetry.axes import units_of
-from coset.symmetry.discovery.affine_moves import Blocked, Moves
+from coset.symmetry.discovery.affine_moves import Blocked, Course, Moves
 from coset.symmetry.discovery.calls import tensors_in
 from coset.symmetry.discovery.relations import Value
 from coset.symmetry.discovery.terms import Atom, atoms, resolve
@@ -34,13 +34,13 @@ def turning_units(
         return {}
     names = {atom: name for name, atom in classes.items() if atom.pinned is None}
     shared = {name for tie in ties(movable) if not tie.same for name in (tie.one, tie.two)}
-    found: list[Turn] = []
+    course, found = Course(tracing), list[Turn]()
     done: set[tuple[int, str]] = set()
     for step, (sign, shift) in sources:
         for atom in dict.fromkeys(_atoms_on(step.result, names)):
             if (id(step), names[atom]) in done or not _alone(sym, names[atom]):
                 continue
-            turn = _turn(tracing, step, sign, shift, atom, names[atom], sym, movable, shared)
+            turn = _turn(course, step, sign, shift, atom, names[atom], sym, movable, shared)
             if turn is not None:
                 done.add((id(step), names[atom]))
                 found += [] if turn in found else [turn]
@@ -58,9 +58,9 @@ def _alone(sym: Symmetry, name: str) -> bool:
 
 def _sources(step: Step) -> Iterator[tuple[int, float]]:
     """(s, c) of the affine relations of a function, the smallest turns first."""
-    given = tensors_in((*step.args, *step.kwargs.values()))
     name = step.name.removesuffix("_")
-    if name in _RELATIONS and len(given) == 1 and not given[0].inert and isinstance(step.result, Value):
+    given = tensors_in((*step.args, *step.kwargs.values())) if name in _RELATIONS else []
+    if len(given) == 1 and not given[0].inert and isinstance(step.result, Value):
         numbers = [arg for arg in (*step.args[1:], *step.kwargs.values()) if isinstance(arg, int | float)]
         yield from _RELATIONS[name](numbers)
 
@@ -90,7 +90,7 @@ _RELATIONS: dict[str, Callable[[Sequence[float]], list[tuple[int, float]]]] = {
 
 
 def _turn(
-    tracing: Tracing,
+    course: Course,
     source: Step,
     sign: int,
     shift: float,
@@ -101,7 +101,7 @@ def _turn(
     shared: set[str],
 ) -> Turn | None:
     """The turn of a class in front of one function; None where something cannot follow it."""
-    moves = Moves(tracing, atom)
+    moves = Moves(course, atom)
     try:
         moves.write(tensors_in(source.args)[0], sign, shift)
         moves.settle()
