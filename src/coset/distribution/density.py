@@ -9,6 +9,7 @@ from coset._checks import check_count
 from coset.errors import InputError
 from coset.symmetry.action import Action
 from coset.symmetry.element import Element
+from coset.symmetry.turning import turned
 
 
 def rows(params: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
@@ -78,7 +79,7 @@ def monomial(action: Action, mean: Mapping[str, Tensor], names: Sequence[str]) -
     numbers = torch.arange(1, 1 + sum(sizes), dtype=torch.float64, device=device).split_with_sizes(sizes)
     numbered = {name: part.reshape(mean[name].shape) for name, part in zip(names, numbers, strict=True)}
     finite = Action(action.sym, Element(action.g.permutations, signs=action.g.signs), whole=False)
-    moved = vector(finite(numbered, partial=True), names, mean)
+    moved = vector(turned(action.sym, action.g.turns, finite(numbered, partial=True), linear=True), names, mean)
     ones = {name: torch.ones_like(part) for name, part in numbered.items()}
     magnitude = vector(action.spread(ones, mean), names, mean)
     # Rounded, because a variance is moved with its shift.

@@ -9,6 +9,7 @@ from coset._show.tables import text_table
 from coset.errors import InputError
 from coset.symmetry._grammar import render_axis
 from coset.symmetry.axes import Units, units_of
+from coset.symmetry.turning import Turn
 
 if TYPE_CHECKING:
     from coset.symmetry.symmetry import Symmetry
@@ -28,6 +29,9 @@ def render(sym: "Symmetry") -> str:
     ]
     if sym.continuous:
         lines[-1] += f"; with matrices a group of dimension {sym.continuous_dimension:,}"
+    if sym.turns:
+        units = sum(math.prod(sym.shape(turn.owner)) for turn in sym.turns.values())
+        lines[-1] += f"; units that turn: {units:,}"
     if not sym.classes:
         return "\n".join([*lines, "no class of interchangeable units: the group is trivial", *sym.notes])
     header = ["class", "size", "permutations", "scales", "signs", "carried by"]
@@ -44,6 +48,9 @@ def render(sym: "Symmetry") -> str:
             lines.append(
                 f"and {len(sym.families) - _FAMILIES_SHOWN} more; explain(name) tells what a parameter carries"
             )
+    if sym.turns:
+        shown = [_turn_row(sym, key) for key in list(sym.turns)[:_FAMILIES_SHOWN]]
+        lines += ["", text_table(("turns of", "kind", "shifted", "flipped", "constants go to"), shown)]
     fixed = [name for name, parameter in sym.parameters.items() if not parameter.moves]
     if fixed:
         lines += ["", f"fixed: {_shortened(fixed)}"]
@@ -80,6 +87,14 @@ def _family_row(sym: "Symmetry", key: str) -> tuple[str, ...]:
     return key, free, _shortened(places)
 
 
+def _turn_row(sym: "Symmetry", key: str) -> tuple[str, ...]:
+    turn = sym.turns[key]
+    shifted = [f"{name} by {item.shift:.4g}" for name, items in turn.places.items() for item in items if item.shift]
+    flipped = [name for name, items in turn.places.items() if any(item.flip for item in items)]
+    biases = list(dict.fromkeys(item.bias for item in turn.taken))
+    return key, turn.named, *(_shortened(names) or "–" for names in (shifted, flipped, biases))
+
+
 def _appearances(sym: "Symmetry", name: str) -> Iterator[tuple[str, Units]]:
     """Every appearance of a class, with the parameter and its axis as people write them."""
     for parameter, item in sym.parameters.items():
@@ -112,7 +127,20 @@ def explain(sym: "Symmetry", name: str) -> str:
         lines += [f"  {_told(sym, unit, name)}" for unit in dict.fromkeys(units)]
         if reason:
             lines.append(f"  {reason}")
+    lines += [f"{turn.named} of '{key}': {told}" for key, turn in sym.turns.items() for told in _turned(turn, name)]
     return "\n".join(lines)
+
+
+def _turned(turn: Turn, name: str) -> list[str]:
+    """What turns of units do to a parameter, in words."""
+    places = turn.places.get(name, ())
+    found = [f"each shifts its entries by {item.shift:.6g}" for item in places if item.shift]
+    found += ["each flips its entries"] if any(item.flip for item in places) else []
+    return found + [
+        f"it takes up {item.amount:g} times what '{item.weight}' reads of them"
+        for item in turn.taken
+        if item.bias == name
+    ]
 
 
 def _told(sym: "Symmetry", unit: Units, name: str) -> str:

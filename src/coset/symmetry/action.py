@@ -15,6 +15,7 @@ from coset.symmetry.gather import Pass, apply, is_plain
 from coset.symmetry.group import check, full_map
 from coset.symmetry.mixing import mixed
 from coset.symmetry.structure import Stretch
+from coset.symmetry.turning import is_translation, turned
 
 if TYPE_CHECKING:
     from coset.symmetry.symmetry import Symmetry
@@ -80,7 +81,8 @@ class Action:
             moved[name] = seen[tie]
         for name, correction in corrections.items():
             moved[name] = moved[name] * correction.to(moved[name].dtype)
-        return mixed(self.sym, self.g.matrices, moved) | unsaved
+        moved = mixed(self.sym, self.g.matrices, moved) if self.g.matrices else moved
+        return (turned(self.sym, self.g.turns, moved) if self.g.turns else moved) | unsaved
 
     def spread(self, deviations: Mapping[str, Tensor], means: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """|g|·s for standard deviations s around ``means``: signs and shifts do not touch a deviation."""
@@ -98,11 +100,18 @@ class Action:
         return spread
 
     def check_monomial(self) -> None:
-        """Raise if the element mixes units: most families of distributions are not closed under that."""
+        """Raise if the element mixes units, or adds weights to biases: most families of distributions are not closed
+        under that. Half-turns only shift and flip.
+        """
         if self.g.matrices:
             raise InputError(
                 f"the element mixes the units of '{next(iter(self.g.matrices))}', which takes independent weights to "
                 f"dependent ones; act with an element of sym.monomial, or on points or samples"
+            )
+        if not is_translation(self.sym, self.g):
+            raise InputError(
+                "the element reflects units, by which biases of readers take up weights: independent weights become "
+                "dependent; act with an element of sym.monomial, or on points or samples"
             )
 
     def _moved(self, name: str, tensor: Tensor, *, magnitude: bool = False) -> Tensor:

@@ -1,4 +1,4 @@
-"""Members of a symmetry group: permutations, positive scales, signs, and matrices of classes that mix."""
+"""Members of a symmetry group: permutations, positive scales, signs, matrices of classes that mix, turns of units."""
 
 import os
 import reprlib
@@ -29,18 +29,20 @@ class Element:
 
     ``permutations``: class → p of shape (sizes of the classes around it; size); unit i of the new network is unit p[i]
     of the old one, in every block. ``scales``: family → positive d of its class's shape. ``signs``: family → ±1.
-    ``matrices``: class → invertible matrices (blocks…, n, n), one in every new block, that act after all else; classes
-    that are left out are not mixed. In matrix form A = P·D with (Px)_i = x[p_i], so that d is indexed by the old units,
-    and a block's inner permutation by the old block.
+    ``matrices``: class → invertible matrices (blocks…, n, n), one in every new block, that act after all of these;
+    classes that are left out are not mixed. ``turns``: key → whole numbers of its class's shape, half-turns or
+    reflections of the new units, which act last; units that are left out do not turn. In matrix form A = P·D with
+    (Px)_i = x[p_i], so that d is indexed by the old units, and a block's inner permutation by the old block.
     """
 
     permutations: Mapping[str, Tensor] = field(default_factory=dict)
     scales: Mapping[str, Tensor] = field(default_factory=dict)
     signs: Mapping[str, Tensor] = field(default_factory=dict)
     matrices: Mapping[str, Tensor] = field(default_factory=dict)
+    turns: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for part in ("permutations", "scales", "signs", "matrices"):
+        for part in ("permutations", "scales", "signs", "matrices", "turns"):
             object.__setattr__(self, part, Frozen(getattr(self, part)))
 
     def __eq__(self, other: object) -> bool:
@@ -59,12 +61,13 @@ class Element:
             "scale": self.scales,
             "sign": self.signs,
             "matrix": self.matrices,
+            "turn": self.turns,
         }
         return {f"{part}/{name}": parts[part][name] for part in parts for name in sorted(parts[part])}
 
     def to(self, device: torch.device | str) -> "Element":
         """The same element with its tensors on ``device``."""
-        parts = (self.permutations, self.scales, self.signs, self.matrices)
+        parts = (self.permutations, self.scales, self.signs, self.matrices, self.turns)
         return Element(*({name: tensor.to(device) for name, tensor in part.items()} for part in parts))
 
     def __repr__(self) -> str:
@@ -75,6 +78,7 @@ class Element:
         parts += [f"{name}: scales {float(d.min()):.3g}…{float(d.max()):.3g}" for name, d in self.scales.items()]
         parts += [f"{name}: {int((s < 0).sum())} of {s.numel()} flipped" for name, s in self.signs.items()]
         parts += [f"{name}: mixed by {tuple(m.shape)}" for name, m in self.matrices.items()]
+        parts += [f"{name}: {int((k != 0).sum())} of {k.numel()} turned" for name, k in self.turns.items()]
         return f"Element({'; '.join(parts)})"
 
     def save(self, path: str | os.PathLike[str], sym: "Symmetry | None" = None) -> None:
@@ -106,13 +110,13 @@ class Element:
                 f"{source} is not an element of version 1 or {VERSION}: its metadata are "
                 f"{reprlib.repr(dict(sorted(metadata.items())))}"
             )
-        parts: dict[str, dict[str, Tensor]] = {"permutation": {}, "scale": {}, "sign": {}, "matrix": {}}
+        parts: dict[str, dict[str, Tensor]] = {"permutation": {}, "scale": {}, "sign": {}, "matrix": {}, "turn": {}}
         for name, tensor in tensors.items():
             part, _, key = name.partition("/")
             if part not in parts:
                 raise InputError(f"{source} holds {name!r}; expected names that begin with {', '.join(parts)}, then /")
             parts[part][key] = tensor
-        loaded = Element(parts["permutation"], parts["scale"], parts["sign"], parts["matrix"])
+        loaded = Element(*parts.values())
         try:
             check_values(loaded)
             if sym is not None:
@@ -125,8 +129,8 @@ class Element:
 
 
 def check_values(g: Element) -> None:
-    """Raise unless permutations are permutations, scales positive, signs ±1 and matrices invertible; values under vmap
-    are not looked at.
+    """Raise unless permutations are permutations, scales positive, signs ±1, matrices invertible and turns whole
+    numbers; values under vmap are not looked at.
     """
     for name, p in g.permutations.items():
         if p.dtype != torch.long:
@@ -150,6 +154,9 @@ def check_values(g: Element) -> None:
             torch.isfinite(torch.linalg.slogdet(m.detach()).logabsdet).all()
         ):
             raise InputError(f"the matrix of '{name}' is singular or not finite")
+    for key, k in g.turns.items():
+        if k.dtype != torch.long:
+            raise InputError(f"the turns of '{key}' are of type {k.dtype}; expected torch.int64")
 
 
 def unit_map(permutations: Mapping[str, Tensor], name: str, chain: tuple[str, ...], shape: tuple[int, ...]) -> Tensor:

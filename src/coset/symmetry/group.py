@@ -13,6 +13,7 @@ from coset.symmetry.element import Element, check_values, unit_map
 from coset.symmetry.incidence import appearances
 from coset.symmetry.mixing import check_matrices, conjugated, random_matrices
 from coset.symmetry.structure import ancestors, with_followers
+from coset.symmetry.turning import carried_turns, check_turns, random_turns, summed_turns
 
 if TYPE_CHECKING:
     from coset.symmetry.symmetry import Symmetry
@@ -24,6 +25,7 @@ def element(
     scales: Mapping[str, Tensor] | None = None,
     signs: Mapping[str, Tensor] | None = None,
     matrices: Mapping[str, Tensor] | None = None,
+    turns: Mapping[str, Tensor] | None = None,
 ) -> Element:
     """An element from its parts, checked; what is left out is neutral."""
 
@@ -35,6 +37,7 @@ def element(
         {key: ones(key, torch.float64) for key in sym.scaling} | dict(scales or {}),
         {key: ones(key, torch.int8) for key in sym.flipping} | dict(signs or {}),
         dict(matrices or {}),
+        dict(turns or {}),
     )
     check(sym, result)
     return result
@@ -45,8 +48,8 @@ def _in_order(sym: "Symmetry", name: str) -> Tensor:
     return torch.arange(shape[-1]).expand(shape).contiguous()
 
 
-def random(sym: "Symmetry", generator: torch.Generator, spread: float) -> Element:
-    """Uniform permutations and signs; scales exp(spread·N(0, 1)); matrices as ``random_matrices`` says."""
+def random(sym: "Symmetry", generator: torch.Generator, spread: float, turns: int) -> Element:
+    """Uniform permutations and signs; scales exp(spread·N(0, 1)); matrices and turns as their rooms say."""
     if not isinstance(generator, torch.Generator):
         raise InputError(f"random needs a torch.Generator, found {type(generator).__name__}")
     device = generator.device
@@ -67,7 +70,11 @@ def random(sym: "Symmetry", generator: torch.Generator, spread: float) -> Elemen
         name: random_matrices(sym.continuous[name].kind, (*sym.shape(name), sym.shape(name)[-1]), generator, spread)
         for name in sorted(sym.continuous)
     }
-    return Element(permutations, scales, signs, matrices)
+    numbers = {
+        key: random_turns(sym.turns[key], sym.shape(sym.turns[key].owner), generator, turns)
+        for key in sorted(sym.turns)
+    }
+    return Element(permutations, scales, signs, matrices, numbers)
 
 
 def full_map(sym: "Symmetry", g: Element, name: str) -> Tensor:
@@ -88,6 +95,11 @@ def _carried(sym: "Symmetry", g: Element, matrices: Mapping[str, Tensor]) -> dic
         name: conjugated(sym, full_map(sym, g, name), _factors(sym, g, name), name, matrix)
         for name, matrix in matrices.items()
     }
+
+
+def _turned(sym: "Symmetry", g: Element, turns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """p·T·p⁻¹ for the permutations and signs p of g."""
+    return {key: carried_turns(sym, g, key, k, full_map(sym, g, sym.turns[key].owner)) for key, k in turns.items()}
 
 
 def _factors(sym: "Symmetry", g: Element, name: str) -> Tensor:
@@ -123,12 +135,15 @@ def compose(sym: "Symmetry", g: Element, h: Element) -> Element:
         undo = full_map(sym, h, sym.families[key].owner).argsort().to(mine.device)
         return mine.reshape(-1)[undo].reshape(mine.shape) * theirs
 
-    matrices = _carried(sym, g, h.matrices)
+    matrices, turns = _carried(sym, g, h.matrices), _turned(sym, g, h.turns)
+    for key, k in g.turns.items():
+        turns[key] = summed_turns(sym.turns[key], k + turns[key].to(k.device)) if key in turns else k
     return Element(
         permutations,
         {key: product(key, g.scales[key], h.scales[key]) for key in sym.scaling},
         {key: product(key, g.signs[key], h.signs[key]) for key in sym.flipping},
         {**matrices, **{name: m @ matrices[name] if name in matrices else m for name, m in g.matrices.items()}},
+        turns,
     )
 
 
@@ -150,7 +165,8 @@ def inverse(sym: "Symmetry", g: Element) -> Element:
         {key: carried(key, g.signs[key]) for key in sym.flipping},
     )
     inverted = {name: torch.linalg.inv(matrix) for name, matrix in g.matrices.items()}
-    return replace(undone, matrices=_carried(sym, undone, inverted))
+    back = {key: summed_turns(sym.turns[key], -k) for key, k in g.turns.items()}
+    return replace(undone, matrices=_carried(sym, undone, inverted), turns=_turned(sym, undone, back))
 
 
 def restrict(
@@ -164,7 +180,7 @@ def restrict(
 ) -> "Symmetry":
     """The subgroup that moves only some classes, and of these only some parts.
 
-    Matrices permute, scale and flip: where one of these is left out, they are.
+    Matrices permute, scale and flip, and turns carry what is flipped: where one of these is left out, they are.
     """
     if isinstance(names, str):
         raise InputError(f"restrict takes a collection of class names, found the string '{names}'; use ['{names}']")
@@ -183,7 +199,8 @@ def restrict(
     free = {key: item for key, item in families.items() if item.scales or item.signs}
     kept = wanted if permutations and scales and signs and continuous else set[str]()
     mixing = {name: item for name, item in sym.continuous.items() if name in kept}
-    return replace(sym, classes=classes, families=free, continuous=mixing)
+    turns = {key: item for key, item in sym.turns.items() if item.owner in kept}
+    return replace(sym, classes=classes, families=free, continuous=mixing, turns=turns)
 
 
 def check_shapes(sym: "Symmetry", g: Element) -> None:
@@ -211,8 +228,9 @@ def check_shapes(sym: "Symmetry", g: Element) -> None:
 
 def check(sym: "Symmetry", g: Element) -> None:
     """Raise unless ``g`` is a member: shapes, permutations that are permutations, positive scales, signs ±1, matrices
-    of their kinds.
+    of their kinds, turns of units that turn.
     """
     check_shapes(sym, g)
     check_values(g)
     check_matrices(sym, g)
+    check_turns(sym, g)

@@ -17,6 +17,7 @@ from coset.symmetry.layers import Activation, Contraction, Layer
 from coset.symmetry.mixing import KINDS, Mixed, Mixing
 from coset.symmetry.parameters import Family, Parameter
 from coset.symmetry.structure import UnitClass
+from coset.symmetry.turning import ORDERS, Taken, Turn, Turned
 
 if TYPE_CHECKING:
     from coset.symmetry.symmetry import Symmetry
@@ -57,6 +58,8 @@ def to_json(sym: "Symmetry") -> str:
     parts |= {name: json.dumps(list(lines), ensure_ascii=False) for name, lines in told.items() if lines}
     if sym.continuous:
         parts["continuous"] = block({name: _mixing_row(item) for name, item in sym.continuous.items()})
+    if sym.turns:
+        parts["turns"] = block({key: _turn_row(item) for key, item in sym.turns.items()})
     if sym.graph.layers or sym.graph.activations:
         parts["graph"] = json.dumps(_graph_row(sym.graph), ensure_ascii=False)
     return "{" + ",\n ".join(f'"{name}": {text}' for name, text in parts.items()) + "}\n"
@@ -79,6 +82,32 @@ def _mixing(row: Any, where: str) -> Mixing:
     if kind not in KINDS or any(place.way not in (-1, 0, 1) for items in found.values() for place in items):
         raise InputError(f"{where} is damaged: it is of kind {kind!r}, or entries are multiplied in no known way")
     return Mixing(kind, found)
+
+
+def _turn_row(turn: Turn) -> dict[str, Any]:
+    places = {name: [[item.flip, item.shift] for item in items] for name, items in turn.places.items()}
+    taken = [[item.weight, item.bias, item.amount, item.axis, item.number] for item in turn.taken]
+    return {"class": turn.owner, "name": turn.name, "order": turn.order, "places": places, "taken": taken}
+
+
+def _turn(row: Any, where: str) -> Turn:
+    owner, name, order = (_field(row, part, kind, where) for part, kind in _TURN.items())
+    places, taken = _field(row, "places", dict, where), _field(row, "taken", list, where)
+    if order not in ORDERS:
+        raise InputError(f"{where} is damaged: it is of order {order}")
+    try:
+        return Turn(
+            owner,
+            order,
+            {str(key): tuple(Turned(bool(flip), float(c)) for flip, c in items) for key, items in places.items()},
+            tuple(Taken(str(w), str(b), float(amount), int(axis), int(n)) for w, b, amount, axis, n in taken),
+            name,
+        )
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{where} is damaged: its places cannot be read ({type(error).__name__})") from error
+
+
+_TURN: dict[str, type] = {"class": str, "name": str, "order": int}
 
 
 def _graph_row(graph: Graph) -> dict[str, Any]:
@@ -163,6 +192,10 @@ def parts_from_json(text: str, where: str) -> dict[str, Any]:
         "continuous": {
             name: _mixing(row, f"{where}: what mixes {name}")
             for name, row in _optional(data, "continuous", dict, where, {}).items()
+        },
+        "turns": {
+            key: _turn(row, f"{where}: turns of {key}")
+            for key, row in _optional(data, "turns", dict, where, {}).items()
         },
         "graph": replace(_graph(data["graph"], where), nodes=classes) if "graph" in data else Graph(),
     }

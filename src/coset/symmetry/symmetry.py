@@ -12,6 +12,7 @@ from typing import Any, TypeVar, overload
 import torch
 from torch import Tensor, nn
 
+from coset._checks import check_count
 from coset._files.atomic import write_text
 from coset._values import Frozen
 from coset.errors import InputError
@@ -29,6 +30,7 @@ from coset.symmetry.intertwiners._intertwiner import Diagonal, Intertwiner
 from coset.symmetry.mixing import Mixing
 from coset.symmetry.parameters import Family, Parameter
 from coset.symmetry.structure import Structure, UnitClass, build_structure, shape_of
+from coset.symmetry.turning import Turn, validate_turn
 
 _T = TypeVar("_T", bound=Transformable)
 
@@ -43,6 +45,7 @@ class Symmetry:
     classes, or blocks of them, whose moves no output noticed, so that verification says nothing of them. ``unsaved``:
     buffers that are no part of a state dict and pass through an action unchanged. ``graph``: the network as discovery
     saw it; empty where a symmetry was declared. ``continuous``: class → Mixing, for classes that matrices may mix.
+    ``turns``: key → Turn, half-turns and reflections of units.
     """
 
     classes: Mapping[str, UnitClass]
@@ -54,9 +57,10 @@ class Symmetry:
     unsaved: tuple[str, ...] = field(default=())
     graph: Graph = field(default_factory=Graph)
     continuous: Mapping[str, Mixing] = field(default_factory=dict)
+    turns: Mapping[str, Turn] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for part in ("classes", "families", "parameters", "continuous"):
+        for part in ("classes", "families", "parameters", "continuous", "turns"):
             object.__setattr__(self, part, Frozen(getattr(self, part)))
         _validate(self)
 
@@ -97,15 +101,18 @@ class Symmetry:
         scales: Mapping[str, Tensor] | None = None,
         signs: Mapping[str, Tensor] | None = None,
         matrices: Mapping[str, Tensor] | None = None,
+        turns: Mapping[str, Tensor] | None = None,
     ) -> Element:
         """An element from its parts, checked; what is left out is neutral."""
-        return group.element(self, permutations, scales, signs, matrices)
+        return group.element(self, permutations, scales, signs, matrices, turns)
 
-    def random(self, generator: torch.Generator, *, spread: float = 0.5) -> Element:
+    def random(self, generator: torch.Generator, *, spread: float = 0.5, turns: int = 2) -> Element:
         """Uniform permutations and signs, log-normal scales exp(spread·N(0, 1)), matrices of Haar's measure on O(n) and
-        O·diag(exp(spread·N(0, 1)))·O on GL(n); restrict first to leave parts out.
+        O·diag(exp(spread·N(0, 1)))·O on GL(n), numbers of half-turns uniform in −turns…turns, reflections of half of
+        the units; restrict first to leave parts out.
         """
-        return group.random(self, generator, spread)
+        check_count("turns", turns, 0)
+        return group.random(self, generator, spread, turns)
 
     def compose(self, g: Element, h: Element) -> Element:
         """The product gh: act(compose(g, h), θ) = act(g, act(h, θ))."""
@@ -142,14 +149,15 @@ class Symmetry:
     ) -> "Symmetry":
         """The subgroup that moves only the classes in ``names`` (default: all), and of these only the parts wanted.
 
-        Matrices permute, scale and flip: where one of these is left out, they are.
+        Matrices permute, scale and flip, and turns carry what is flipped: where one of these is left out, they are;
+        ``continuous=False`` leaves out both.
         """
         return group.restrict(self, names, permutations=permutations, scales=scales, signs=signs, continuous=continuous)
 
     @cached_property
     def monomial(self) -> "Symmetry":
         """Permutations, scales and signs alone."""
-        return self.restrict(continuous=False) if self.continuous else self
+        return self.restrict(continuous=False) if self.continuous or self.turns else self
 
     # Its size -------------------------------------------------------------------------------------------------------
 
@@ -192,7 +200,7 @@ class Symmetry:
 
     @property
     def log_order(self) -> float:
-        """Logarithm of the order of the finite part: permutations and signs."""
+        """Logarithm of the order of the finite part: permutations and signs. Turns are not counted."""
         flips = sum(math.prod(self.shape(self.families[key].owner)) for key in self.flipping)
         return self.log_permutations + flips * math.log(2)
 
@@ -336,6 +344,8 @@ def _validate(sym: Symmetry) -> None:
     _ = sym.structures
     for name, mixing in sym.continuous.items():
         _validate_mixing(sym, name, mixing)
+    for key, turn in sym.turns.items():
+        validate_turn(sym, key, turn)
 
 
 def _validate_mixing(sym: Symmetry, name: str, mixing: Mixing) -> None:

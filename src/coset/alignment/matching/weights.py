@@ -1,7 +1,7 @@
 """Matching on the weights themselves: coordinate ascent, restarts, and a relaxation for better optima."""
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -31,6 +31,7 @@ from coset.alignment.matching.relaxation import relax as relax_all
 from coset.alignment.matching.rotations import NoGauge, Params, rotated
 from coset.alignment.matching.scale_fit import fit_scales
 from coset.alignment.matching.scores import Scoring
+from coset.alignment.matching.turns import unturned
 from coset.distribution import normalize_scales
 from coset.symmetry import Element, Symmetry
 
@@ -58,7 +59,8 @@ def match_weights(
 
     ``continuous``: over the whole group where units may be mixed and both networks are points (Theus et al. 2025), see
     ``rotations``: gains are then folded and GL(n) balanced for matching, and restored; the element has the scales for
-    that whatever ``scales`` says. Where a network has no such gauge (a gain of 0, heads without full rank), or with
+    that whatever ``scales`` says. Units of points turn, too, see ``turns``: the objective is then that of the networks
+    without turns. Where a network has no such gauge (a gain of 0, heads without full rank), or with
     ``start``, ``buffers`` or ``restarts``, permutations and signs alone are matched; a note says so where it was not
     asked for.
 
@@ -80,6 +82,12 @@ def match_weights(
         check_start(sym, start)
     clock, since = Clock(), time.perf_counter()
     notes: tuple[str, ...] = ()
+    if continuous and sym.turns and start is None and not deviations(reference) and not deviations(other):
+        options: dict[str, Any] = {
+            "divergence": divergence, "gauge": gauge, "scales": scales, "relax": relax, "restarts": restarts,
+            "buffers": buffers, "seed": seed, "callback": callback, "show": show,
+        }  # fmt: skip
+        return _over_turns(sym, reference, other, options)
     plain = start is None and not buffers and not restarts
     if continuous and sym.continuous and plain and not deviations(reference) and not deviations(other):
         try:
@@ -122,6 +130,19 @@ def match_weights(
         stopped=climb.stopped,
         notes=notes,
     )
+
+
+def _over_turns(sym: Symmetry, reference: T, other: T, options: Mapping[str, Any]) -> Alignment[T]:
+    """The same where units turn: both networks without turns are matched, see ``turns``."""
+    pair = unturned(sym, points(reference), points(other))
+    found = match_weights(pair.symmetry, pair.reference, pair.other, **options)
+    element = pair.restored(found.element)
+    aligned = carried(sym, element, other)
+    return Alignment(
+        sym, "weights", element, aligned, found.objective, found.history,
+        agreement(sym, points(reference), points(aligned)), agreement(sym, points(reference), points(other)),
+        found.seconds, found.stopped, notes=found.notes,
+    )  # fmt: skip
 
 
 def _over_all(

@@ -19,12 +19,14 @@ from coset.symmetry.discovery.linearity import linear_classes
 from coset.symmetry.discovery.remarks import not_read, read_one_by_one, reported, smaller
 from coset.symmetry.discovery.terms import Atom, leave_unread
 from coset.symmetry.discovery.tracing import Tracing, trace
-from coset.symmetry.discovery.verification import generic_influence, verified_mixing
+from coset.symmetry.discovery.turning_units import turning_units
+from coset.symmetry.discovery.verification import generic_influence, verified_mixing, verified_turns
 from coset.symmetry.discovery.verification import verify as verified
 from coset.symmetry.incidence import block_count
 from coset.symmetry.mixing import Mixing
 from coset.symmetry.preserving import remember
 from coset.symmetry.symmetry import Symmetry
+from coset.symmetry.turning import Turn
 
 
 @sources_forgotten()
@@ -37,11 +39,12 @@ def discover(
     strict: bool = False,
     fixed_buffers: bool | Collection[str] = False,
 ) -> Symmetry:
-    """The symmetry group of a model nobody has described: permutations, scales and signs with f(g·θ, x) = f(θ, x).
+    """The symmetry group of a model nobody has described: all g that are found with f(g·θ, x) = f(θ, x).
 
     The model is exported to a graph of ATen operations. Dimensions are unified through it (what remains unified and
     unpinned is a class of interchangeable units); scales and signs are solved as a linear system, as physical units
-    are.
+    are. Classes that only linear maps and norms see are mixed by matrices (``sym.continuous``), and units in front of
+    sin or a sigmoid turn (``sym.turns``).
 
     ``example_inputs``: a tensor, a tuple of positional arguments, or a mapping of keyword arguments (what a tokenizer
     returns); None where all of them are ``kwargs``. With ``verify`` the result is checked in float64 on random elements
@@ -84,8 +87,9 @@ def discover(
     graph = replace(sym.graph, layers=layers, ends=ends)
     sym = sym.annotated(pinned=reported(tracing), notes=notes, unsaved=buffers, graph=graph)
     sym, mixing = _mixing(sym, linear_classes(tracing, atoms, movable), movable if valued else {})
+    turns = turning_units(tracing, atoms, movable, sym)
     if not verify:
-        sym = replace(sym, continuous=mixing)
+        sym = replace(sym, continuous=mixing, turns=turns)
         return _with_handed_on(sym, model, inputs, keywords) if valued else sym
     astray: set[str] = set()
     missing = verified(sym, program, movable, leaves, expected=expected, astray=astray)
@@ -109,6 +113,7 @@ def discover(
     sym = _with_handed_on(sym.annotated(unverified=lines), model, inputs, keywords)
     remember(sym, model)
     sym = _with_matrices(sym, mixing, verified_mixing(sym, mixing, program, movable, leaves))
+    sym = _with_turns(sym, turns, verified_turns(sym, turns, program, movable, leaves))
     remember(sym, model)
     return sym
 
@@ -132,6 +137,14 @@ def _with_matrices(sym: Symmetry, seen: Mapping[str, Mixing], confirmed: Mapping
         )
         sym = sym.annotated(notes=(*sym.notes, what))
     return replace(sym, continuous=confirmed) if confirmed else sym
+
+
+def _with_turns(sym: Symmetry, seen: Mapping[str, Turn], confirmed: Mapping[str, Turn]) -> Symmetry:
+    """The symmetry with the turns of units that verification confirmed; the others are noted."""
+    if refused := [key for key in seen if key not in confirmed]:
+        what = f"the units of {_some(refused, 3)} seem to turn, but outputs change when they do"
+        sym = sym.annotated(notes=(*sym.notes, what))
+    return replace(sym, turns=confirmed) if confirmed else sym
 
 
 def _read(

@@ -1,7 +1,7 @@
 """From an exported model to statements about its parameters: one rule per operation."""
 
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,12 +56,13 @@ from coset.symmetry.discovery.ties import Tie, ties
 
 @dataclass(frozen=True)
 class Step:
-    """One operation: its name, what it was given and what it gave; tensors as their Values."""
+    """One operation: its name, what it was given and what it gave; tensors as their Values. ``target``: itself."""
 
     name: str
     args: Any
     kwargs: Mapping[str, Any]
     result: Any
+    target: Callable[..., Any]
 
 
 @dataclass
@@ -189,7 +190,8 @@ def _run(tracing: Tracing, module: torch.fx.GraphModule, arguments: Sequence[Any
             env[node] = _call(tracing, node, env)
             if hasattr(node.target, "_schema"):
                 args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
-                tracing.steps.append(Step(name_of_node(node), args, kwargs, env[node]))
+                target: Any = node.target
+                tracing.steps.append(Step(name_of_node(node), args, kwargs, env[node], target))
             if node in tracing.watched and isinstance(env[node], Value) and not env[node].inert:
                 tracing.activations |= dict.fromkeys(tracing.watched[node], env[node])
         elif node.op == "output":

@@ -22,6 +22,7 @@ from coset.symmetry.incidence import standing
 from coset.symmetry.mixing import Mixing, mix
 from coset.symmetry.parameters import Parameter
 from coset.symmetry.symmetry import Symmetry
+from coset.symmetry.turning import Turn, turned
 
 TOLERANCE = 1e-9
 _LOOSE = 1e-4
@@ -105,6 +106,34 @@ def verified_mixing(
     if keeps(mixing):
         return dict(mixing)
     return {name: item for name, item in mixing.items() if keeps({name: item})}
+
+
+def verified_turns(
+    sym: Symmetry,
+    turns: Mapping[str, Turn],
+    program: torch.export.ExportedProgram,
+    params: Mapping[str, Tensor],
+    inputs: Sequence[Any],
+    *,
+    seed: int = 0,
+) -> dict[str, Turn]:
+    """The turns that do not change the outputs when random units turn; all at once, or else one by one."""
+    if not turns:
+        return {}
+    generator = torch.Generator().manual_seed(seed)
+
+    def keeps(part: Mapping[str, Turn]) -> bool:
+        candidate = replace(sym, turns=part)
+        theta = general_position(params, sym, generator)
+        x = other_inputs(program, theta, inputs, evaluate(program, theta, inputs), generator)
+        before = evaluate(program, theta, x)
+        theta = turned(candidate, candidate.random(generator).turns, theta)
+        change = difference(before, evaluate(program, theta, x))
+        return change <= TOLERANCE or change <= 30 * _rounding(program, theta, x, generator) <= _LOOSE
+
+    if keeps(turns):
+        return dict(turns)
+    return {key: item for key, item in turns.items() if keeps({key: item})}
 
 
 def generic_influence(

@@ -22,7 +22,7 @@ class Intertwiner:
     For a non-affine σ every A ∈ G_σ is monomial, A = P·D (theorem E.14), and φ_σ(P·D) = P·|D|^p·sign(D)^s with
     p = ``scale_power`` and s = ``sign_power``. The two are kept apart: |x| has scale power 1 and sign power 0.
 
-    ``remark`` names affine relations such as σ(−x) = 1 − σ(x), which are reported and never acted on.
+    ``remark`` names affine relations such as σ(−x) = 1 − σ(x), which no matrix shows; discovery acts on some as turns.
     """
 
     name: str

@@ -14,9 +14,9 @@ from coset.errors import InputError
 from coset.symmetry.intertwiners._intertwiner import Elementwise, Intertwiner
 from coset.symmetry.intertwiners.inferring import infer_intertwiner
 
-_SIGMOID = "σ(−x) = 1 − σ(x): an affine relation, absorbed by the next bias; not acted on"
-_CAPPED = "σ(6 − x) = 6 − σ(x): an affine relation, absorbed by the next bias; not acted on"
-_PHASE = "σ(x + π) = −σ(x): an affine relation, absorbed by the bias before; not acted on"
+_SIGMOID = "σ(−x) = 1 − σ(x): an affine relation, absorbed by the next bias; a reflection where all readers have one"
+_CAPPED = "σ(6 − x) = 6 − σ(x): an affine relation, absorbed by the next bias; a reflection where all readers have one"
+_PHASE = "σ(x + π) = −σ(x): an affine relation, absorbed by the bias before; a half-turn"
 
 
 def rbf(x: Tensor) -> Tensor:
