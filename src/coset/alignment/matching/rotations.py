@@ -31,7 +31,7 @@ class NoGauge(InputError):
 
 
 _ROUNDS, _SWEEPS, _SIGNS = 50, 30, 3
-_RISE = 1e-10
+_RISE = 1e-12
 """Rounds end where one of them raises the objective by less, relative to its size."""
 
 

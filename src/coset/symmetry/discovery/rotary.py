@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from coset.symmetry.axes import units_of
 from coset.symmetry.discovery.linearity import ASKING, REARRANGING
 from coset.symmetry.discovery.relations import Value
-from coset.symmetry.discovery.terms import Atom, atoms, resolve
+from coset.symmetry.discovery.terms import Atom, Plus, Term, atoms, parts_of, resolve
 from coset.symmetry.discovery.tracing import Step, Tracing
 from coset.symmetry.mixing import Mixed, Mixing
 from coset.symmetry.pairs import couples, paired_structure
@@ -61,25 +61,29 @@ class _Reader:
         for atom in {atom for value in given for atom in self.known.get(id(value), ())} if name not in ASKING else ():
             moving = [atom in self.known.get(id(value), ()) for value in given]
             carried = [_carries(value, atom) for value in results]
-            if not _cut_off(step, carried) and not (
-                rule is not None and rule(moving, [_carries(value, atom) for value in given], carried)
-            ):
+            kept = rule is not None and rule(moving, [_carries(value, atom) for value in given], carried)
+            if not kept and not _is_cut_off(name, atom, given, results):
                 self.lost.add(atom)
             for value, there in zip(results, carried, strict=True):
                 if there:
                     self.known.setdefault(id(value), set()).add(atom)
 
 
-def _cut_off(step: Step, carried: Sequence[bool]) -> bool:
-    """Whether a part is taken out in which there are no pairs: cuts go between the segments of a dimension."""
-    whole = step.name in ("split", "split_with_sizes", "chunk", "narrow") or (
-        step.name == "slice" and len(step.args) < 5
-    )
-    return whole and not any(carried)
+def _is_cut_off(name: str, atom: Atom, given: Sequence[Value], results: Sequence[Value]) -> bool:
+    """Whether what is taken out of a tensor may be a part without pairs: coordinates that do not rotate, or values."""
+    if name not in REARRANGING or any(_carries(value, atom) for value in results):
+        return False
+    segments = [part for value in given for dim in value.dims for part in _segments(dim)]
+    return not all(_carries(value, atom) for value in given) or any(atom not in atoms(part) for part in segments)
+
+
+def _segments(dim: Term) -> tuple[Term, ...]:
+    term = resolve(dim)
+    return parts_of(term) if isinstance(term, Plus) else ()
 
 
 def _carries(value: Value, atom: Atom) -> bool:
-    return any(atom is other for dim in value.dims for other in atoms(resolve(dim)))
+    return any(atom in atoms(resolve(dim)) for dim in value.dims)
 
 
 # Rules: which tensors given are multiplied by rotations, which carry the class at all, which results do so.
