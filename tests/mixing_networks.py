@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coset.symmetry import discover
+from rotary_networks import RotaryModel, as_complex, side_by_side
 
 
 class LowRankAdapter(nn.Module):
@@ -124,6 +125,12 @@ NETWORKS = {
     "rms norm, tied": (lambda: LanguageModel(nn.RMSNorm, tied=True), tokens),
     "grouped queries": (lambda: LanguageModel(nn.RMSNorm, shared=2), tokens),
     "norms behind": (lambda: LanguageModel(after=True), tokens),
+    "rotary halves": (RotaryModel, tokens),
+    "rotary neighbours": (lambda: RotaryModel(side_by_side, d=16, heads=4, shared=2), tokens),
+    "rotary, one key": (lambda: RotaryModel(layers=2, shared=2), tokens),
+    "rotary in part": (lambda: RotaryModel(as_complex, d=16, rotary=4, bias=True), tokens),
+    "rotary, norms of queries": (lambda: RotaryModel(normed=True), tokens),
+    "rotary, tied": (lambda: RotaryModel(tied=True), tokens),
 }
 
 

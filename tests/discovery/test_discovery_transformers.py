@@ -1,6 +1,7 @@
 """Models of the library ``transformers``, built from small configurations: verified, their groups counted by hand."""
 
 import os
+from collections import Counter
 from functools import cache
 
 import pytest
@@ -161,6 +162,51 @@ def test_the_group_of(name):
     _, sym = discovered(name)
     assert not sym.pinned
     assert found_group(sym) == MODELS[name][-1]
+
+
+# Of models with rotary positions: the kinds of two layers, and the dimension of the connected group. A pair has a scale
+# and an angle, six values in a head have GL(6); the stream turns where it is untied and no gain is written to it.
+TURNING = {
+    "LlamaForCausalLM": ("2*GL(6) O(24) 2*U(1)^3", 276 + 5 * 24 + 2 * (2 * (6 + 36) + 40)),
+    "Phi3ForCausalLM": ("2*GL(6) O(24) 2*U(1)^3", 276 + 5 * 24 + 2 * (2 * (6 + 36) + 40)),
+    "GPTJForCausalLM": ("2*GL(2) 2*GL(6) O(23) 2*U(1)^2", 253 + 3 * 24 + 2 * 4 * (4 + 4 + 36)),
+    "CohereForCausalLM": ("2*GL(6) 2*U(1)^3", 2 * (24 + 2 * (6 + 36) + 40)),
+    "FalconForCausalLM": ("2*GL(6) 2*U(1)^3", 2 * (24 + 6 + 36)),
+    "Gemma2ForCausalLM": ("2*GL(6) 2*U(1)^3", 2 * (2 * (6 + 36) + 40)),
+}
+
+
+def mixed_by(sym):
+    """The kinds of classes that mix, each with its number."""
+    kinds = Counter(item.named(sym.classes[name].size) for name, item in sym.continuous.items())
+    return " ".join(f"{count}*{kind}" if count > 1 else kind for kind, count in sorted(kinds.items()))
+
+
+@pytest.mark.parametrize("name", TURNING)
+def test_rotary_pairs_turn(name):
+    _, sym = discovered(name)
+    assert (mixed_by(sym), sym.continuous_dimension) == TURNING[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "kinds", "dimension"),
+    [
+        # Norms of queries and keys: no angle, and of scales those of their gains, one for every pair and layer.
+        ("Qwen3", GROUPED, "2*GL(6) O(24)", 276 + 5 * 24 + 2 * (2 * 36 + 3 + 40)),
+        # Four of six coordinates rotate; queries, keys and values of a head stand together in one weight.
+        (
+            "GPTNeoX", {**TEXT, "rotary_pct": 0.667, "use_cache": False},
+            "2*GL(2) 2*GL(6) O(23) 2*U(1)^2", 253 + 5 * 24 + 2 * 4 * (4 + 4 + 36),
+        ),
+    ],
+)  # fmt: skip
+def test_models_with_norms_of_queries_or_rotary_parts(name, settings, kinds, dimension):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = getattr(transformers, f"{name}Config")(**settings)
+        model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    sym = discover(model, torch.randint(2, 50, (2, 7), generator=torch.Generator().manual_seed(0)))
+    assert (mixed_by(sym), sym.continuous_dimension) == (kinds, dimension)
 
 
 def test_sam():

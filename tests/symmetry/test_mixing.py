@@ -39,6 +39,18 @@ COUNTED = {
     "grouped queries": (["GL(4)", "GL(4)", "O(8)"], 2 * 16 + 3 * 8 + 8 * 7 // 2),
     # What a norm has written is added to: no stream turns. The final norm has a gain of its own.
     "norms behind": (["GL(4)", "GL(4)"], 2 * 2 * 16 + 8),
+    # Values of every key head, a scale and an angle for every rotary pair of it, gains, the gated MLP, the stream.
+    "rotary halves": (["GL(4)", "O(8)", "U(1)^2"], 2 * 16 + 2 * 2 * 2 + 3 * 8 + 6 + 8 * 7 // 2),
+    "rotary neighbours": (["GL(4)", "O(16)", "U(1)^2"], 2 * 16 + 2 * 2 * 2 + 3 * 16 + 6 + 16 * 15 // 2),
+    "rotary, one key": (["GL(4)"] * 2 + ["O(8)"] + ["U(1)^2"] * 2, 2 * (16 + 2 * 2 + 6) + 5 * 8 + 8 * 7 // 2),
+    # Of eight coordinates of a head four rotate, and four mix.
+    "rotary in part": (
+        ["GL(4)", "GL(8)", "O(16)", "U(1)^2"],
+        2 * (64 + 16 + 2 * 2) + 3 * 16 + 6 + 16 * 15 // 2,
+    ),
+    # Norms of queries and keys: scales of their gains, one for every pair, and no angle.
+    "rotary, norms of queries": (["GL(4)", "O(8)"], 2 * 16 + 2 + 3 * 8 + 6 + 8 * 7 // 2),
+    "rotary, tied": (["GL(4)", "U(1)^2"], 2 * 16 + 2 * 2 * 2 + 2 * 8 + 6),
 }
 
 
@@ -74,6 +86,9 @@ def test_products_and_inverses_act_as_they_should(name):
 
 def generators(kind, n):
     """A basis of the Lie algebra of matrices of a kind, one after the other."""
+    if kind == "rotary":
+        yield from torch.eye(n, dtype=torch.float64)[:, :, None, None] * torch.tensor([[0.0, -1], [1, 0]])
+        return
     basis = centred_basis(n) if kind == "centred" else torch.eye(n, dtype=torch.float64)
     for i, j in product(range(basis.shape[1]), repeat=2):
         one = basis[:, i, None] * basis[:, j]
@@ -101,12 +116,14 @@ def tangent_rank(sym, params):
         *outer, n = sym.shape(name)
         for block in torch.eye(torch.Size(outer).numel(), dtype=torch.float64):
             for generator in generators(mixing.kind, n):
-                x = block.reshape(*outer, 1, 1) * generator
+                x = block.reshape(*outer, *[1] * generator.ndim) * generator
                 rows.append(along(lambda t, name=name, x=x: sym.element(matrices={name: torch.matrix_exp(t * x)})))
     return int(torch.linalg.matrix_rank(torch.stack(rows), rtol=1e-6))
 
 
-@pytest.mark.parametrize("name", ["deep linear", "low-rank adapter", "cosine head", "heads", "layer norm", "rms norm"])
+@pytest.mark.parametrize(
+    "name", ["deep linear", "low-rank adapter", "cosine head", "heads", "layer norm", "rms norm", "rotary halves"]
+)
 def test_dimensions_are_those_of_orbits(name):
     _, sym, params, _ = setting(name)
     assert tangent_rank(sym, params) == sym.continuous_dimension

@@ -11,7 +11,7 @@ from torch import Tensor
 from coset.errors import InputError
 from coset.symmetry.element import Element, check_values, unit_map
 from coset.symmetry.incidence import appearances
-from coset.symmetry.mixing import check_matrices, conjugated, random_matrices
+from coset.symmetry.mixing import check_matrices, conjugated, matrices_shape, random_matrices
 from coset.symmetry.structure import ancestors, with_followers
 from coset.symmetry.turning import carried_turns, check_turns, random_turns, summed_turns
 
@@ -67,7 +67,7 @@ def random(sym: "Symmetry", generator: torch.Generator, spread: float, turns: in
     scales = {key: torch.exp(spread * normal(key)) for key in sorted(sym.scaling)}
     signs = {key: torch.where(normal(key) < 0, -1, 1).to(torch.int8) for key in sorted(sym.flipping)}
     matrices = {
-        name: random_matrices(sym.continuous[name].kind, (*sym.shape(name), sym.shape(name)[-1]), generator, spread)
+        name: random_matrices(sym.continuous[name].kind, matrices_shape(sym, name), generator, spread)
         for name in sorted(sym.continuous)
     }
     numbers = {

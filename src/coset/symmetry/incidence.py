@@ -29,6 +29,20 @@ def rows_along(tensor: Tensor, structure: Structure, stretch: Stretch) -> Tensor
     return tensor.reshape(structure.sizes).movedim(stretch.dims, front).reshape(stretch.size, -1)
 
 
+def unit_rows(
+    tensor: Tensor, lead: int, structure: Structure, stretch: Stretch, item: Appearance
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Positions along a stretch in rows; the rows of a class, unit by unit; and the tensor with these axes in front.
+
+    ``lead``: how many axes of samples stand in front.
+    """
+    whole = tensor.reshape(*tensor.shape[:lead], *structure.sizes)
+    moved = whole.movedim(tuple(lead + dim for dim in stretch.dims), tuple(range(len(stretch.dims))))
+    order = item.unit.argsort(stable=True)
+    order = order[item.unit[order] >= 0].to(tensor.device)
+    return moved.reshape(stretch.size, -1), order, moved
+
+
 def spread(values: Tensor, structure: Structure, stretch: Stretch) -> Tensor:
     """Values (n,) along a stretch in a shape that broadcasts with a parameter taken apart into ``structure.sizes``."""
     return values.reshape([size if dim in stretch.dims else 1 for dim, size in enumerate(structure.sizes)])

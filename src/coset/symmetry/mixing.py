@@ -15,15 +15,17 @@ from torch import Tensor
 
 from coset._values import Frozen, transformed_by_functorch
 from coset.errors import InputError
-from coset.symmetry.incidence import appearances
+from coset.symmetry.incidence import appearances, unit_rows
+from coset.symmetry.pairs import rotations, turned
 from coset.symmetry.structure import Appearance, Stretch, Structure
 
 if TYPE_CHECKING:
     from coset.symmetry.element import Element
     from coset.symmetry.symmetry import Symmetry
 
-KINDS = ("general", "orthogonal", "centred")
-"""GL(n); O(n), where norms see the class; O(n − 1), the rotations that leave 1 where it is, where means do, too."""
+KINDS = ("general", "orthogonal", "centred", "rotary")
+"""GL(n); O(n), where norms see the class; O(n − 1), the rotations that leave 1 where it is, where means do, too; U(1)ⁿ,
+a rotation of the plane for every unit, where units are pairs of coordinates (``coset.symmetry.pairs``)."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ class Mixed:
 class Mixing:
     """A ``kind`` of matrices, one in every block of a class, and how parameters are multiplied by them.
 
-    ``places``: parameter → its appearances of the class, in order.
+    ``places``: parameter → its appearances of the class, in order; for the kind "rotary", which has a matrix for every
+    unit, each stands for the two coordinates of the pairs.
     """
 
     kind: str
@@ -57,16 +60,27 @@ class Mixing:
 
     def named(self, n: int) -> str:
         """The name of the group of these matrices of n rows."""
-        return {"general": f"GL({n})", "orthogonal": f"O({n})", "centred": f"O({n - 1})"}[self.kind]
+        names = {"general": f"GL({n})", "orthogonal": f"O({n})", "centred": f"O({n - 1})", "rotary": f"U(1)^{n}"}
+        return names[self.kind]
 
     def dimension(self, n: int) -> int:
         """The dimension of the group of these matrices of n rows."""
-        return {"general": n * n, "orthogonal": n * (n - 1) // 2, "centred": (n - 1) * (n - 2) // 2}[self.kind]
+        sizes = {"general": n * n, "orthogonal": n * (n - 1) // 2, "centred": (n - 1) * (n - 2) // 2, "rotary": n}
+        return sizes[self.kind]
+
+
+def matrices_shape(sym: "Symmetry", name: str) -> tuple[int, ...]:
+    """The shape of the matrices of a class: (blocks…, n, n), and (blocks…, n, 2, 2) for n pairs that turn."""
+    shape = sym.shape(name)
+    return (*shape, 2, 2) if sym.continuous[name].kind == "rotary" else (*shape, shape[-1])
 
 
 def random_matrices(kind: str, shape: tuple[int, ...], generator: torch.Generator, spread: float) -> Tensor:
-    """Matrices of ``shape`` (blocks…, n, n): Haar on O(n) and O(n − 1); O·diag(exp(spread·N(0, 1)))·O on GL(n)."""
+    """Matrices of ``shape`` (…, n, n): Haar on O(n), O(n − 1) and U(1); O·diag(exp(spread·N(0, 1)))·O on GL(n)."""
     n = shape[-1]
+    if kind == "rotary":
+        uniform = torch.rand(shape[:-2], generator=generator, dtype=torch.float64, device=generator.device)
+        return rotations(2 * math.pi * uniform)
 
     def normal(*sizes: int) -> Tensor:
         return torch.randn(*shape[:-2], *sizes, generator=generator, dtype=torch.float64, device=generator.device)
@@ -98,7 +112,7 @@ def check_matrices(sym: "Symmetry", g: "Element") -> None:
         if name not in sym.continuous:
             known = ", ".join(sym.continuous) or "none"
             raise InputError(f"the matrix of '{name}' is not free in this symmetry; classes that mix: {known}")
-        wanted = (*sym.shape(name), sym.shape(name)[-1])
+        wanted = matrices_shape(sym, name)
         if tuple(matrix.shape) != wanted:
             raise InputError(f"the matrix of '{name}' has shape {tuple(matrix.shape)}; expected {wanted}")
         kind = sym.continuous[name].kind
@@ -112,6 +126,8 @@ def check_matrices(sym: "Symmetry", g: "Element") -> None:
             raise InputError(f"the matrix of '{name}' is not orthogonal")
         if kind == "centred" and not bool(((wide.sum(-1) - 1).abs() < bound).all()):
             raise InputError(f"the matrix of '{name}' does not leave the mean of the units where it is")
+        if kind == "rotary" and not bool((torch.linalg.det(wide) > 0).all()):
+            raise InputError(f"the matrix of '{name}' reflects pairs; expected rotations")
 
 
 def mixed(sym: "Symmetry", matrices: Mapping[str, Tensor], params: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -143,6 +159,8 @@ def _through(
     params: Mapping[str, Tensor],
 ) -> Tensor:
     tensor = params[parameter]
+    if sym.continuous[name].kind == "rotary":
+        return turned(sym, name, parameter, tensor, matrix)
     found = [(stretch, item) for stretch, item in appearances(sym, parameter) if item.name == name]
     blocks = matrix.reshape(-1, *matrix.shape[-2:]).to(tensor.device)
     for (stretch, item), place in zip(found, places, strict=True):
@@ -180,30 +198,16 @@ def units_of_parameter(sym: "Symmetry", name: str, parameter: str, tensor: Tenso
     found = [(stretch, item) for stretch, item in appearances(sym, parameter) if item.name == name]
     result = []
     for (stretch, item), place in zip(found, places, strict=True):
-        rows, order, _ = _rows(tensor, 0, sym.structures[parameter], stretch, item)
+        rows, order, _ = unit_rows(tensor, 0, sym.structures[parameter], stretch, item)
         result.append((place, rows[order].reshape(math.prod(shape[:-1]), shape[-1], -1)))
     return result
-
-
-def _rows(
-    tensor: Tensor, lead: int, structure: Structure, stretch: Stretch, item: Appearance
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Positions along a stretch in rows; the rows of a class, unit by unit; and the tensor with these axes in front.
-
-    ``lead``: how many axes of samples stand in front.
-    """
-    whole = tensor.reshape(*tensor.shape[:lead], *structure.sizes)
-    moved = whole.movedim(tuple(lead + dim for dim in stretch.dims), tuple(range(len(stretch.dims))))
-    order = item.unit.argsort(stable=True)
-    order = order[item.unit[order] >= 0].to(tensor.device)
-    return moved.reshape(stretch.size, -1), order, moved
 
 
 def _multiplied(
     tensor: Tensor, lead: int, structure: Structure, stretch: Stretch, item: Appearance, blocks: Tensor
 ) -> Tensor:
     """The tensor with the units of each block replaced by their combinations; ``blocks``: (B, n, n)."""
-    rows, order, moved = _rows(tensor, lead, structure, stretch, item)
+    rows, order, moved = unit_rows(tensor, lead, structure, stretch, item)
     old = rows[order].reshape(blocks.shape[0], blocks.shape[1], -1)
     new = blocks.to(rows.dtype) @ old
     result = rows.index_copy(0, order, new.reshape(len(order), -1)).reshape(moved.shape)
@@ -213,6 +217,8 @@ def _multiplied(
 
 def conjugated(sym: "Symmetry", source: Tensor, factor: Tensor, name: str, matrix: Tensor) -> Tensor:
     """G·M·G⁻¹ for the monomial G of a class: new unit i is old unit source[i], times factor[source[i]]; both (N,)."""
+    if sym.continuous[name].kind == "rotary":  # a factor is common to both coordinates
+        return matrix.reshape(-1, 2, 2)[source.to(matrix.device)].reshape(matrix.shape)
     n = sym.shape(name)[-1]
     old = matrix.reshape(-1, n, n)
     source, factor = source.to(matrix.device), factor.to(matrix)

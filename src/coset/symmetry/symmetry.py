@@ -28,6 +28,7 @@ from coset.symmetry.graph import Graph
 from coset.symmetry.incidence import appearances
 from coset.symmetry.intertwiners._intertwiner import Diagonal, Intertwiner
 from coset.symmetry.mixing import Mixing
+from coset.symmetry.pairs import couples, paired_structure
 from coset.symmetry.parameters import Family, Parameter
 from coset.symmetry.structure import Structure, UnitClass, build_structure, shape_of
 from coset.symmetry.turning import Turn, validate_turn
@@ -292,6 +293,16 @@ class Symmetry:
                 structures[name] = known[parameter.axes]
         return structures
 
+    @cached_property
+    def paired(self) -> Mapping[tuple[str, str], Structure]:
+        """The same for every class of pairs that turn, with both coordinates of these: by class and parameter."""
+        return {
+            (name, key): paired_structure(self.parameters[key].axes, name, self.classes, key)
+            for name, mixing in self.continuous.items()
+            if mixing.kind == "rotary"
+            for key in mixing.places
+        }
+
 
 def _validate(sym: Symmetry) -> None:
     """Refuse contradictions, naming the class or parameter."""
@@ -343,19 +354,21 @@ def _validate(sym: Symmetry) -> None:
             raise InputError(f"{name}: its gain '{parameter.gain}' does not carry the same classes")
     _ = sym.structures
     for name, mixing in sym.continuous.items():
-        _validate_mixing(sym, name, mixing)
+        if name not in sym.classes:
+            raise InputError(f"'{name}' mixes, but is no class; the classes are: {', '.join(sym.classes)}")
+        if unknown := [key for key in (*mixing.places, *mixing.gains) if key not in sym.parameters]:
+            raise InputError(f"what mixes '{name}' names '{unknown[0]}', which is no parameter")
+    for name, mixing in sym.continuous.items():
+        _validate_places(sym, name, mixing)
     for key, turn in sym.turns.items():
         validate_turn(sym, key, turn)
 
 
-def _validate_mixing(sym: Symmetry, name: str, mixing: Mixing) -> None:
-    if name not in sym.classes:
-        raise InputError(f"'{name}' mixes, but is no class; the classes are: {', '.join(sym.classes)}")
+def _validate_places(sym: Symmetry, name: str, mixing: Mixing) -> None:
     for parameter, places in mixing.places.items():
-        known = [parameter, *(gain for place in places for gain in place.gains)]
-        if odd := [key for key in known if key not in sym.parameters]:
-            raise InputError(f"what mixes '{name}' names '{odd[0]}', which is no parameter")
         carried = sum(item.name == name for _, item in appearances(sym, parameter))
+        if mixing.kind == "rotary":
+            carried = len(couples(sym.paired[name, parameter], name) or ())
         if carried != len(places):
             raise InputError(f"'{parameter}' carries '{name}' {carried} times; it is mixed in {len(places)} places")
 

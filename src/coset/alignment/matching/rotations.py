@@ -1,8 +1,9 @@
 """Matching on the weights over the whole group: permutations and signs, and rotations of classes that mix.
 
 Over GL(n) nearness has no maximum: first both networks are brought into a gauge, gains folded into their readers and
-what writes a class balanced with what reads it, in which rotations are left of it. There every step is exact: an
-assignment, a polar factor, or for blocks an assignment of the nuclear norms of what is in them (Theus et al. 2025).
+what writes a class balanced with what reads it, in which rotations are left of it; of rotary pairs, the scales. There
+every step is exact: an assignment, a polar factor, an angle for every rotary pair, or for blocks an assignment of what
+the best rotations in them are worth (nuclear norms: Theus et al. 2025).
 """
 
 import math
@@ -18,8 +19,9 @@ from coset.alignment.assignment import assign
 from coset.distribution import normalize_scales
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
-from coset.symmetry.incidence import appearances
-from coset.symmetry.mixing import centred_basis, units_of_parameter
+from coset.symmetry.incidence import appearances, unit_labels
+from coset.symmetry.mixing import centred_basis, matrices_shape, units_of_parameter
+from coset.symmetry.pairs import best_rotations, pairs_of_parameter
 
 Params = Mapping[str, Tensor]
 
@@ -29,12 +31,12 @@ class NoGauge(InputError):
 
 
 _ROUNDS, _SWEEPS, _SIGNS = 50, 30, 3
-_RISE = 1e-10
+_RISE = 1e-12
 """Rounds end where one of them raises the objective by less, relative to its size."""
 
 
 def matching_gauge(sym: Symmetry, params: Params, *, scales: bool = False) -> Element:
-    """The element that folds the gains of classes that mix into their readers, and balances classes under GL(n).
+    """The element that folds the gains of classes that mix into their readers, and balances GL(n) and rotary pairs.
 
     ``scales``: also without all other scales (``normalize_scales``), which are balanced with the matrices in turn.
     """
@@ -47,13 +49,36 @@ def matching_gauge(sym: Symmetry, params: Params, *, scales: bool = False) -> El
             step = sym.inverse(sym.element(scales=undo.scales, signs=undo.signs))
         step = sym.compose(sym.element(**_folded(sym, sym.act(step, before))), step)
         folded = sym.act(step, before)
-        general = [name for name, mixing in sym.continuous.items() if mixing.kind == "general"]
-        step = sym.compose(sym.element(matrices={name: _balanced(sym, name, folded) for name in general}), step)
+        general = {name: _balanced(sym, name, folded) for name in _of_kind(sym, "general")}
+        pairs = {key: d for name in _of_kind(sym, "rotary") for key, d in _balanced_scales(sym, name, folded).items()}
+        step = sym.compose(sym.element(scales=pairs, matrices=general), step)
         g = sym.compose(step, g)
         after = sym.act(g, params)
         if all(torch.allclose(after[name], before[name], rtol=1e-9, atol=1e-9) for name in after):
             break
     return g
+
+
+def _of_kind(sym: Symmetry, kind: str) -> list[str]:
+    return [name for name, mixing in sym.continuous.items() if mixing.kind == kind]
+
+
+def _balanced_scales(sym: Symmetry, name: str, params: Params) -> dict[str, Tensor]:
+    """The scales with which queries and keys have equal norms in every rotary pair: d = (‖k‖/‖q‖)^½, q → d·q, k → k/d.
+
+    Pairs of which one side vanishes keep their scale.
+    """
+    found = {}
+    for key in (key for key in sym.scaling if sym.families[key].owner == name):
+        squares = {power: torch.zeros(sym.shape(name), dtype=torch.float64).reshape(-1) for power in (1, -1)}
+        for parameter in _counted(sym, name, params):
+            entries = params[parameter].detach().double().cpu().square().reshape(-1)
+            for power, total in squares.items():
+                labels = unit_labels(sym, parameter, sym.families[key], power).reshape(-1)
+                total.index_add_(0, labels[labels >= 0], entries[labels >= 0])
+        ratio = (squares[-1] / squares[1]).pow(0.25)
+        found[key] = torch.where((ratio > 0) & ratio.isfinite(), ratio, 1.0).reshape(sym.shape(name))
+    return found
 
 
 def _folded(sym: Symmetry, params: Params) -> dict[str, dict[str, Tensor]]:
@@ -121,7 +146,13 @@ def _counted(sym: Symmetry, name: str, params: Params) -> list[str]:
 
 
 def _polar(matrix: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-    """The rotation A of a kind with the largest ⟨A, matrix⟩, and that value; (…, n, n) → (…, n, n), (…)."""
+    """The rotation A of a kind with the largest ⟨A, matrix⟩, and that value; (…, n, n) → (…, n, n), (…).
+
+    Of rotary pairs, all angles and their sum: (…, n, 2, 2) → (…, n, 2, 2), (…).
+    """
+    if kind == "rotary":
+        turned, values = best_rotations(matrix)
+        return turned, values.sum(-1)
     n = matrix.shape[-1]
     if kind == "centred":
         basis = centred_basis(n)
@@ -139,24 +170,28 @@ class Rotations:
     reference: Params
 
     def scores(self, name: str, other: Params, settled: Iterable[str] | None = None) -> Tensor:
-        """Σ over places of X₀·X₁ᵀ for all pairs of blocks, (B, B, n, n); on parameters of ``settled`` classes alone."""
+        """Σ over places of X₀·X₁ᵀ for all pairs of blocks, (B, B, n, n); on parameters of ``settled`` classes alone.
+
+        Of n rotary pairs, (B, B, n, 2, 2).
+        """
         *outer, n = self.sym.shape(name)
-        blocks = math.prod(outer)
-        total = torch.zeros(blocks, blocks, n, n, dtype=torch.float64)
+        blocks, rotary = math.prod(outer), self.sym.continuous[name].kind == "rotary"
+        total = torch.zeros(blocks, blocks, *((n, 2, 2) if rotary else (n, n)), dtype=torch.float64)
         for parameter in _counted(self.sym, name, other):
             beside = {item.name for _, item in appearances(self.sym, parameter)} - {name}
             if settled is not None and not beside <= {*settled, *self._fixed()}:
                 continue
-            pairs = zip(
-                units_of_parameter(self.sym, name, parameter, self.reference[parameter]),
-                units_of_parameter(self.sym, name, parameter, other[parameter]),
-                strict=True,
-            )
-            for (place, left), (_, right) in pairs:
-                if place.way:
-                    right = right.to(left)
-                    total += torch.einsum("bik,cjk->bcij", left, right).double().cpu()
+            sides = [self._units(name, parameter, params[parameter]) for params in (self.reference, other)]
+            for left, right in zip(*sides, strict=True):
+                equation = "bpik,cpjk->bcpij" if rotary else "bik,cjk->bcij"
+                total += torch.einsum(equation, left, right.to(left)).double().cpu()
         return total
+
+    def _units(self, name: str, parameter: str, tensor: Tensor) -> list[Tensor]:
+        """What is mixed of a class on a parameter: (B, n, all else), of rotary pairs (B, n, 2, all else)."""
+        if self.sym.continuous[name].kind == "rotary":
+            return pairs_of_parameter(self.sym, name, parameter, tensor)
+        return [units for place, units in units_of_parameter(self.sym, name, parameter, tensor) if place.way]
 
     def _fixed(self) -> set[str]:
         return {name for name, item in self.sym.classes.items() if item.size == 1}
@@ -169,7 +204,7 @@ class Rotations:
             own = scores.diagonal(dim1=0, dim2=1).movedim(-1, 0)
             if bool(own.any()):
                 turned, _ = _polar(own, self.sym.continuous[name].kind)
-                matrices[name] = turned.reshape(*self.sym.shape(name), -1)
+                matrices[name] = turned.reshape(matrices_shape(self.sym, name))
         return self.sym.element(matrices=matrices)
 
     def exchange(self, parent: str, other: Params) -> Element:
@@ -181,7 +216,7 @@ class Rotations:
             values = values + value
         order = torch.from_numpy(assign(values.numpy()))
         rows = torch.arange(len(order))
-        matrices = {name: turned[name][rows, order].reshape(*self.sym.shape(name), -1) for name in inside}
+        matrices = {name: turned[name][rows, order].reshape(matrices_shape(self.sym, name)) for name in inside}
         return self.sym.element({parent: order}, matrices=matrices)
 
 

@@ -17,6 +17,7 @@ from coset.symmetry.discovery.exporting import export, sources_forgotten
 from coset.symmetry.discovery.influence import Standing, to_be_felt
 from coset.symmetry.discovery.linearity import linear_classes
 from coset.symmetry.discovery.remarks import not_read, read_one_by_one, reported, smaller
+from coset.symmetry.discovery.rotary import rotary_classes
 from coset.symmetry.discovery.terms import Atom, leave_unread
 from coset.symmetry.discovery.tracing import Tracing, trace
 from coset.symmetry.discovery.turning_units import turning_units
@@ -112,7 +113,12 @@ def discover(
         raise InputError(f"{unseen} classes cannot be verified on these inputs: {'; '.join(lines[:4])}")
     sym = _with_handed_on(sym.annotated(unverified=lines), model, inputs, keywords)
     remember(sym, model)
-    sym = _with_matrices(sym, mixing, verified_mixing(sym, mixing, program, movable, leaves))
+    confirmed = verified_mixing(sym, mixing, program, movable, leaves)
+    # What verification says nothing of does not turn.
+    unnoticed = {part.name for part in missing}
+    pairs = {name: item for name, item in rotary_classes(sym, tracing, atoms).items() if name not in unnoticed}
+    turning = verified_mixing(sym, pairs, program, movable, leaves)
+    sym = _with_matrices(sym, mixing, {**confirmed, **turning})
     sym = _with_turns(sym, turns, verified_turns(sym, turns, program, movable, leaves))
     remember(sym, model)
     return sym

@@ -5,9 +5,8 @@ norms leave O(n), norms behind means O(n − 1), anything else nothing but permu
 a class gets a frame: A on what is written, A⁻ᵀ on what it is contracted with, and gains that it has passed.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
@@ -16,7 +15,7 @@ from coset.symmetry.discovery.frames import Frame, FrameBook, Frames
 from coset.symmetry.discovery.relations import Value
 from coset.symmetry.discovery.stacks import Segments, Stack
 from coset.symmetry.discovery.terms import Atom, Plus, atoms, resolve
-from coset.symmetry.discovery.tracing import Step, Tracing
+from coset.symmetry.discovery.tracing import Step, Tracing, tensors_of
 from coset.symmetry.mixing import Mixing
 
 
@@ -45,20 +44,19 @@ class _Reader(FrameBook):
 
     def read(self, step: Step) -> None:
         """What one operation does to the classes on the tensors it is given."""
-        given = list(_values(step.args, step.kwargs))
-        results = list(_values(step.result))
+        given, results = step.given, step.results
         name = step.name.removesuffix("_")
-        if name in _ASKING or not any(self.counted(value) for value in (*given, *results)):
+        if name in ASKING or not any(self.counted(value) for value in (*given, *results)):
             return
         for value in given:
             if id(value) in self.squares and name not in _REDUCTIONS:
                 self.lose(*self.squares[id(value)])
-        if name in _REARRANGING and all(id(value) in self.frames for value in results):
+        if name in REARRANGING and all(id(value) in self.frames for value in results):
             return  # a part that was taken out of several is what it was
         rule = _RULES.get(name)
         # Of tensors that stand side by side only their places are known here.
         stacked = any(isinstance(item, Stack | Segments) for item in tree_leaves((step.args, step.kwargs)))
-        if rule is None or (stacked and name not in _REARRANGING) or not rule(self, step, given, results):
+        if rule is None or (stacked and name not in REARRANGING) or not rule(self, step, given, results):
             self.lose(*(atom for value in (*given, *results) for atom in self.counted(value)))
 
     def rearranged(self, step: Step, given: Sequence[Value], results: Sequence[Value]) -> bool:
@@ -137,7 +135,7 @@ class _Reader(FrameBook):
     def multiplied(self, step: Step, given: Sequence[Value], results: Sequence[Value]) -> bool:
         """By a number, or by what has other units; by a parameter along the units, a gain; a square is a norm's."""
         if len(given) == 1 or given[0] is given[1]:
-            if len(given) == 1 and sum(1 for _ in _values(step.args)) == 1 and step.args[0] is given[0]:
+            if len(given) == 1 and len(tensors_of(step.args)) == 1 and step.args[0] is given[0]:
                 self.give(results[0], self.of(given[0]))
                 return True
             return len(given) == 2 and self.squared(step, given[:1], results)
@@ -327,21 +325,12 @@ class _Reader(FrameBook):
         return True
 
 
-def _values(*parts: Any) -> Iterator[Value]:
-    """The tensors among arguments, those of stacks and segments included."""
-    for item in tree_leaves(parts):
-        if isinstance(item, Value):
-            yield item
-        elif isinstance(item, Stack | Segments):
-            yield from item.parts
-
-
-_ASKING = frozenset({"_assert_tensor_metadata", "sym_size", "sym_stride", "sym_numel"})
+ASKING = frozenset({"_assert_tensor_metadata", "sym_size", "sym_stride", "sym_numel"})
 """Operations that look at no entry."""
 
 _REDUCTIONS = frozenset({"sum", "mean"})
 
-_REARRANGING = frozenset(
+REARRANGING = frozenset(
     {"view", "_unsafe_view", "reshape", "permute", "transpose", "t", "mT", "numpy_T", "unsqueeze", "squeeze"}
     | {"expand", "expand_as", "clone", "contiguous", "to", "_to_copy", "type_as", "detach", "alias", "dropout"}
     | {"movedim", "flatten", "unflatten", "chunk", "split", "split_with_sizes", "unbind", "select", "slice"}
@@ -351,7 +340,7 @@ _REARRANGING = frozenset(
 _Rule = Callable[[_Reader, Step, Sequence[Value], Sequence[Value]], bool]
 
 _RULES: dict[str, _Rule] = {
-    **dict.fromkeys(_REARRANGING, _Reader.rearranged),
+    **dict.fromkeys(REARRANGING, _Reader.rearranged),
     **dict.fromkeys(("slice", "narrow"), _Reader.sliced),
     **dict.fromkeys(("add", "sub"), _Reader.added),
     **dict.fromkeys(("mul", "div"), _Reader.multiplied),

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
 from torch.fx.node import map_arg
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from coset.errors import InputError
 from coset.symmetry.discovery import (
@@ -63,6 +63,24 @@ class Step:
     kwargs: Mapping[str, Any]
     result: Any
     target: Callable[..., Any]
+
+    @property
+    def given(self) -> list[Value]:
+        """The tensors among its arguments."""
+        return tensors_of(self.args, self.kwargs)
+
+    @property
+    def results(self) -> list[Value]:
+        """The tensors it gave."""
+        return tensors_of(self.result)
+
+
+def tensors_of(*parts: Any) -> list[Value]:
+    """The tensors among arguments, those of stacks and segments included."""
+    found: list[Value] = []
+    for item in tree_leaves(parts):
+        found += [item] if isinstance(item, Value) else item.parts if isinstance(item, Stack | Segments) else []
+    return found
 
 
 @dataclass
