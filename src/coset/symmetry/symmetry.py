@@ -104,7 +104,7 @@ class Symmetry:
 
     def random(self, generator: torch.Generator, *, spread: float = 0.5) -> Element:
         """Uniform permutations and signs, log-normal scales exp(spread·N(0, 1)), matrices of Haar's measure on O(n) and
-        O·diag(exp(spread·N(0, 1)))·O on GL(n); restrict first to leave parts out.
+        U(1), and O·diag(exp(spread·N(0, 1)))·O on GL(n); restrict first to leave parts out.
         """
         return group.random(self, generator, spread)
 
