@@ -109,8 +109,8 @@ class Symmetry:
 
     def random(self, generator: torch.Generator, *, spread: float = 0.5, turns: int = 2) -> Element:
         """Uniform permutations and signs, log-normal scales exp(spread·N(0, 1)), matrices of Haar's measure on O(n) and
-        O·diag(exp(spread·N(0, 1)))·O on GL(n), numbers of half-turns uniform in −turns…turns, reflections of half of
-        the units; restrict first to leave parts out.
+        U(1), O·diag(exp(spread·N(0, 1)))·O on GL(n), numbers of half-turns uniform in −turns…turns, reflections of half
+        of the units; restrict first to leave parts out.
         """
         check_count("turns", turns, 0)
         return group.random(self, generator, spread, turns)

@@ -294,13 +294,24 @@ class _Ascent:
                 break
         return Rotated(best, history)
 
+    def _apart(self, params: Params) -> Params:
+        """The parameters with zeros where blocks stand, which at first say nothing: their insides are to be matched."""
+        blocks = {*self.parents, *(name for name in self.sym.continuous if name not in self.free)}
+        return {
+            name: tensor
+            if blocks.isdisjoint(item.name for _, item in appearances(self.sym, name))
+            else tensor.new_zeros(()).expand(tensor.shape)
+            for name, tensor in params.items()
+        }
+
     def _course(self) -> Iterator[tuple[Element, str]]:
         """Steps in turn, until a round of them no longer helps."""
         yield self.steps.turn(self.free, self.right, settled=()), "streams"
         reached = -math.inf
         for number in range(_ROUNDS):
             if self.units:
-                found = self.match(self.left, self.right, self.units, not number)
+                ends = (self.left, self.right) if number else (self._apart(self.left), self._apart(self.right))
+                found = self.match(*ends, self.units, not number)
                 yield self.sym.element(found.permutations, signs=found.signs), "units"
             for parent in self.parents:
                 yield self.steps.exchange(parent, self.right), f"blocks {parent}"
