@@ -13,6 +13,9 @@ from coset.posterior.symmetrized.units import LOG_2PI
 MOST_BLOCKS = 16
 """With more blocks than this one index for all takes less time."""
 
+MOST_VIEWS = 8
+"""So many pairs of tensors are remembered."""
+
 
 class Block(NamedTuple):
     """Columns ``first`` to ``first + width`` of some places (n, k): those at start + row·i + column·j."""
@@ -23,10 +26,6 @@ class Block(NamedTuple):
     row: int
     column: int
 
-    def of(self, gathered: Tensor) -> Tensor:
-        """These columns of (r, n, k)."""
-        return gathered[:, :, self.first : self.first + self.width]
-
 
 class Places:
     """Places ``owned`` (n, k) in vectors (D,), none of them twice, as blocks that can be copied as they lie."""
@@ -36,22 +35,38 @@ class Places:
         self._flat = owned.reshape(-1).to(device)
         blocks = blocks_of(owned)
         self._blocks = blocks if blocks is not None and len(blocks) <= MOST_BLOCKS else None
+        self._views: dict[tuple[object, ...], list[tuple[Tensor, Tensor]]] = {}
 
     def take(self, source: Tensor, out: Tensor) -> None:
         """out (r, n, k) from vectors (r, D), the entries of each one after the other in memory."""
         if self._blocks is None:
             torch.index_select(source, 1, self._flat, out=out.view(len(source), -1))
             return
-        for block in self._blocks:
-            block.of(out).copy_(self._view(source, block))
+        for view, part in self._viewed(source, out, self._blocks):
+            part.copy_(view)
 
     def put(self, values: Tensor, into: Tensor) -> None:
         """values (r, n, k) to their places in vectors (r, D), the entries of each one after the other in memory."""
         if self._blocks is None:
             into.index_copy_(1, self._flat, values.reshape(len(values), -1))
             return
-        for block in self._blocks:
-            self._view(into, block).copy_(block.of(values))
+        for view, part in self._viewed(into, values, self._blocks):
+            view.copy_(part)
+
+    def _viewed(self, vectors: Tensor, gathered: Tensor, blocks: list[Block]) -> list[tuple[Tensor, Tensor]]:
+        """Each block in ``vectors`` and in ``gathered``: views, kept for the next call with the same memory.
+
+        They hold that memory, so that no other tensor can come to lie there while they are kept.
+        """
+        key = tuple((t.data_ptr(), t.dtype, t.shape, t.stride()) for t in (vectors, gathered))
+        if key not in self._views:
+            if len(self._views) >= MOST_VIEWS:
+                self._views.clear()
+            self._views[key] = [
+                (self._view(vectors, block), gathered[:, :, block.first : block.first + block.width])
+                for block in blocks
+            ]
+        return self._views[key]
 
     def _view(self, vectors: Tensor, block: Block) -> Tensor:
         shape, stride = (len(vectors), self.shape[0], block.width), (vectors.stride(0), block.row, block.column)
