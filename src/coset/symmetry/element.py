@@ -30,10 +30,9 @@ class Element:
     ``permutations``: class → p of shape (sizes of the classes around it; size); unit i of the new network is unit p[i]
     of the old one, in every block. ``scales``: family → positive d of its class's shape. ``signs``: family → ±1.
     ``matrices``: class → invertible matrices (blocks…, n, n), one in every new block, that act after all of these, and
-    for pairs that turn (blocks…, n, 2, 2); classes that are left out are not mixed. ``turns``: key → whole numbers of its
-    class's shape, half-turns or reflections of the new units, which act last; units that are left out do not turn. In
-    matrix form A = P·D with
-    (Px)_i = x[p_i], so that d is indexed by the old units, and a block's inner permutation by the old block.
+    for pairs that turn (blocks…, n, 2, 2); classes that are left out are not mixed. ``turns``: key → whole numbers of
+    its class's shape, half-turns or reflections of the new units, which act last; units that are left out do not turn.
+    In matrix form A = P·D with (Px)_i = x[p_i], so that d is indexed by the old units, and a block's inner permutation by the old block.
     """
 
     permutations: Mapping[str, Tensor] = field(default_factory=dict)
