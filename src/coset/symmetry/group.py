@@ -183,7 +183,10 @@ def restrict(
     free = {key: item for key, item in families.items() if item.scales or item.signs}
     kept = wanted if permutations and scales and signs and continuous else set[str]()
     mixing = {name: item for name, item in sym.continuous.items() if name in kept}
-    return replace(sym, classes=classes, families=free, continuous=mixing)
+    whole = names is None and permutations and scales and signs and continuous
+    return replace(
+        sym, classes=classes, families=free, continuous=mixing, translations=sym.translations if whole else ()
+    )
 
 
 def check_shapes(sym: "Symmetry", g: Element) -> None:
