@@ -17,6 +17,8 @@ from coset.symmetry.layers import Activation, Contraction, Layer
 from coset.symmetry.mixing import KINDS, Mixed, Mixing
 from coset.symmetry.parameters import Family, Parameter
 from coset.symmetry.structure import UnitClass
+from coset.symmetry.translations import KINDS as TRANSLATION_KINDS
+from coset.symmetry.translations import Divided, Level, Link, Move, Take, Through, Translation
 
 if TYPE_CHECKING:
     from coset.symmetry.symmetry import Symmetry
@@ -57,6 +59,8 @@ def to_json(sym: "Symmetry") -> str:
     parts |= {name: json.dumps(list(lines), ensure_ascii=False) for name, lines in told.items() if lines}
     if sym.continuous:
         parts["continuous"] = block({name: _mixing_row(item) for name, item in sym.continuous.items()})
+    if sym.translations:
+        parts["translations"] = block({item.name: _translation_row(item) for item in sym.translations})
     if sym.graph.layers or sym.graph.activations:
         parts["graph"] = json.dumps(_graph_row(sym.graph), ensure_ascii=False)
     return "{" + ",\n ".join(f'"{name}": {text}' for name, text in parts.items()) + "}\n"
@@ -79,6 +83,69 @@ def _mixing(row: Any, where: str) -> Mixing:
     if kind not in KINDS or any(place.way not in (-1, 0, 1) for items in found.values() for place in items):
         raise InputError(f"{where} is damaged: it is of kind {kind!r}, or entries are multiplied in no known way")
     return Mixing(kind, found)
+
+
+def _translation_row(item: Translation) -> dict[str, Any]:
+    row: dict[str, Any] = {"kind": item.kind, "shape": list(item.shape), "moves": [_move_row(m) for m in item.moves]}
+    further = {"free": None if item.free is None else _link_row(item.free), "target": item.target}
+    row |= {key: value for key, value in further.items() if value is not None}
+    return row | ({"centred": item.centred} if item.centred else {})
+
+
+def _move_row(move: Move) -> dict[str, Any]:
+    row: dict[str, Any] = {"parameters": list(move.parameters), "factor": move.factor}
+    further = {"links": [_link_row(link) for link in move.links], "over": list(move.over), "gain": move.gain}
+    return row | {key: value for key, value in further.items() if value}
+
+
+def _link_row(link: Link) -> list[Any]:
+    if isinstance(link, Take):
+        return ["take", link.times, [list(run) for run in link.runs]]
+    if isinstance(link, Through):
+        return ["through", link.parameter, link.axis, link.groups]
+    if isinstance(link, Divided):
+        return ["divided", link.gain]
+    return ["level", link.gain, link.offset, link.power]
+
+
+def _translation(row: Any, where: str) -> Translation:
+    try:
+        kind, free, target = row["kind"], row.get("free"), row.get("target")
+        if kind not in TRANSLATION_KINDS:
+            raise ValueError(kind)
+        return Translation(
+            kind,
+            tuple(map(int, row["shape"])),
+            tuple(_move(move) for move in row["moves"]),
+            None if free is None else _taken(*free[1:]),
+            tuple(tuple(map(int, axes)) for axes in row.get("centred", ())),
+            None if target is None else tuple(map(str, target)),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise InputError(f"{where} is damaged: it cannot be read ({type(error).__name__})") from error
+
+
+def _move(row: Any) -> Move:
+    gain = row.get("gain")
+    links = tuple(_link(*link) for link in row.get("links", ()))
+    names = tuple(map(str, row["parameters"]))
+    return Move(names, float(row["factor"]), links, tuple(map(int, row.get("over", ()))), gain and str(gain))
+
+
+def _taken(times: Any, runs: Any) -> Take:
+    return Take(tuple((int(first), int(step), int(count)) for first, step, count in runs), int(times))
+
+
+def _link(kind: str, *parts: Any) -> Link:
+    if kind == "take":
+        return _taken(*parts)
+    if kind == "through":
+        return Through(str(parts[0]), int(parts[1]), int(parts[2]))
+    if kind == "level":
+        return Level(parts[0] and str(parts[0]), str(parts[1]), int(parts[2]))
+    if kind == "divided":
+        return Divided(str(parts[0]))
+    raise ValueError(kind)
 
 
 def _graph_row(graph: Graph) -> dict[str, Any]:
@@ -164,6 +231,10 @@ def parts_from_json(text: str, where: str) -> dict[str, Any]:
             name: _mixing(row, f"{where}: what mixes {name}")
             for name, row in _optional(data, "continuous", dict, where, {}).items()
         },
+        "translations": tuple(
+            _translation(row, f"{where}: the translation {name}")
+            for name, row in _optional(data, "translations", dict, where, {}).items()
+        ),
         "graph": replace(_graph(data["graph"], where), nodes=classes) if "graph" in data else Graph(),
     }
 

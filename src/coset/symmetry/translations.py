@@ -98,14 +98,24 @@ class Level:
         return x * self.factor(params).to(x)
 
 
-Link = Take | Through | Level
+@dataclass(frozen=True)
+class Divided:
+    """x ↦ x/γ, entry by entry."""
+
+    gain: str
+
+    def __call__(self, x: Tensor, params: Params) -> Tensor:
+        return x / _gain(params, self.gain).to(x)
+
+
+Link = Take | Through | Level | Divided
 
 
 @dataclass(frozen=True)
 class Move:
     """How a parameter (under each of its names) follows the free numbers: + factor·links(z).
 
-    ``over``: axes along which the change is the same, or, with a ``gain`` along the only one, divided by it.
+    ``over``: axes along which the change is the same, but for a ``gain`` along the last of them that divides it.
     """
 
     parameters: tuple[str, ...]
@@ -133,7 +143,7 @@ class Move:
     def _along(self, params: Params) -> Tensor:
         assert self.gain is not None
         ndim = _of(params, self.parameters[0]).ndim
-        return _gain(params, self.gain).reshape([-1 if axis in self.over else 1 for axis in range(ndim)])
+        return _gain(params, self.gain).reshape([-1 if axis == self.over[-1] else 1 for axis in range(ndim)])
 
 
 @dataclass(frozen=True)
@@ -172,14 +182,13 @@ class Translation:
         """All parameters that it moves or is computed from."""
         links = [link for move in self.moves for link in move.links]
         read = [link.parameter for link in links if isinstance(link, Through)]
-        read += [name for link in links if isinstance(link, Level) for name in (link.gain, link.offset) if name]
-        gains = [move.gain for move in self.moves if move.gain] + list(self.target or ())
-        return tuple(dict.fromkeys((*self.parameters, *read, *gains)))
+        read += [link.offset for link in links if isinstance(link, Level)]
+        return tuple(dict.fromkeys((*self.parameters, *read, *self.gains, *(self.target or ()))))
 
     @property
     def gains(self) -> tuple[str, ...]:
         """The gains along whose inverse it moves."""
-        links = [link.gain for move in self.moves for link in move.links if isinstance(link, Level)]
+        links = [link.gain for move in self.moves for link in move.links if isinstance(link, Level | Divided)]
         return tuple(dict.fromkeys(name for name in (*links, *(move.gain for move in self.moves)) if name))
 
     @property
@@ -266,15 +275,13 @@ def translated(
     return result
 
 
-def normalized(
-    translations: Collection[Translation], params: Params, like: Params | None = None
-) -> dict[str, Tensor]:
+def normalized(translations: Collection[Translation], params: Params, like: Params | None = None) -> dict[str, Tensor]:
     """The one network of the same function whose pivots stand at their targets, or where those of another one stand.
 
-    The second round takes up constants that shifts by other amounts than 0 have brought back.
+    The second round takes up constants that shifts have brought back.
     """
     result = _single(translations, params)
-    for _ in range(1 if like is None else 2):
+    for _ in range(2):
         for item in translations:
             result = item.brought(result, None if like is None else item.values(like))
     return result

@@ -19,12 +19,14 @@ from coset.symmetry.discovery.linearity import linear_classes
 from coset.symmetry.discovery.remarks import not_read, read_one_by_one, reported, smaller
 from coset.symmetry.discovery.terms import Atom, leave_unread
 from coset.symmetry.discovery.tracing import Tracing, trace
-from coset.symmetry.discovery.verification import generic_influence, verified_mixing
+from coset.symmetry.discovery.translating import translations
+from coset.symmetry.discovery.verification import generic_influence, verified_mixing, verified_translations
 from coset.symmetry.discovery.verification import verify as verified
 from coset.symmetry.incidence import block_count
 from coset.symmetry.mixing import Mixing
 from coset.symmetry.preserving import remember
 from coset.symmetry.symmetry import Symmetry
+from coset.symmetry.translations import Translation
 
 
 @sources_forgotten()
@@ -84,8 +86,9 @@ def discover(
     graph = replace(sym.graph, layers=layers, ends=ends)
     sym = sym.annotated(pinned=reported(tracing), notes=notes, unsaved=buffers, graph=graph)
     sym, mixing = _mixing(sym, linear_classes(tracing, atoms, movable), movable if valued else {})
+    sym, shifts = _translations(sym, translations(program, movable, fixed), movable if valued else {})
     if not verify:
-        sym = replace(sym, continuous=mixing)
+        sym = replace(sym, continuous=mixing, translations=shifts)
         return _with_handed_on(sym, model, inputs, keywords) if valued else sym
     astray: set[str] = set()
     missing = verified(sym, program, movable, leaves, expected=expected, astray=astray)
@@ -109,6 +112,7 @@ def discover(
     sym = _with_handed_on(sym.annotated(unverified=lines), model, inputs, keywords)
     remember(sym, model)
     sym = _with_matrices(sym, mixing, verified_mixing(sym, mixing, program, movable, leaves))
+    sym = _with_translations(sym, shifts, verified_translations(sym, shifts, program, movable, leaves))
     remember(sym, model)
     return sym
 
@@ -122,6 +126,25 @@ def _mixing(
     zeros = (f"'{gain}' has entries that are 0: the units of '{name}' are not mixed" for name, gain in dead.items())
     kept = {name: item for name, item in mixing.items() if name not in dead}
     return sym.annotated(notes=(*sym.notes, *zeros)), kept
+
+
+def _translations(
+    sym: Symmetry, found: Sequence[Translation], movable: Mapping[str, Tensor]
+) -> tuple[Symmetry, tuple[Translation, ...]]:
+    """Those along gains without zeros, where these have values; the others are noted."""
+    gains = dict.fromkeys(gain for item in found for gain in item.gains if gain in movable)
+    dead = [gain for gain in gains if bool((movable[gain] == 0).any())]
+    zeros = (f"'{gain}' has entries that are 0: nothing is translated along its inverse" for gain in dead)
+    kept = tuple(item for item in found if not set(item.gains) & set(dead))
+    return sym.annotated(notes=(*sym.notes, *zeros)), kept
+
+
+def _with_translations(sym: Symmetry, seen: Sequence[Translation], confirmed: Sequence[Translation]) -> Symmetry:
+    """The symmetry with the translations that verification let through; the others are noted."""
+    if refused := [item.name for item in seen if item not in confirmed]:
+        what = f"outputs change with the translations {_some(refused, 3)}, which are left out"
+        sym = sym.annotated(notes=(*sym.notes, what))
+    return replace(sym, translations=tuple(confirmed)) if confirmed else sym
 
 
 def _with_matrices(sym: Symmetry, seen: Mapping[str, Mixing], confirmed: Mapping[str, Mixing]) -> Symmetry:

@@ -63,11 +63,13 @@ class Unknowns:
 
     free: dict[str, Tensor] = field(default_factory=dict)
     known: dict[str, list[Term]] = field(default_factory=dict)
+    turn: dict[str, int] = field(default_factory=dict)
 
-    def add(self, name: str, count: int) -> None:
+    def add(self, name: str, count: int, turn: int) -> None:
+        """``turn``: when they enter; later ones are eliminated first."""
         if name not in self.free:
             self.free[name] = torch.ones(count, dtype=torch.bool)
-            self.known[name] = []
+            self.known[name], self.turn[name] = [], turn
 
     def resolved(self, terms: Iterable[Term]) -> list[Term]:
         """The same sum over free unknowns alone, what cancels left out."""
@@ -101,9 +103,8 @@ class Unknowns:
     def vanish(self, terms: Sequence[Term]) -> None:
         """Let a sum be 0 in every entry; where unknowns cannot be told from it, all of them are 0."""
         while terms := self.resolved(terms):
-            order = list(self.free)
             plain = [term for term in terms if not term.links]
-            for term in sorted(plain, key=lambda item: order.index(item.name), reverse=True):
+            for term in sorted(plain, key=lambda item: self.turn[item.name], reverse=True):
                 others = [other for other in terms if other is not term]
                 count = len(self.free[term.name])
                 twice = any(other.name == term.name for other in others)

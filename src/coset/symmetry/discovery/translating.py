@@ -29,7 +29,7 @@ from coset.symmetry.discovery.blindness import (
 )
 from coset.symmetry.discovery.shifts import Term, Unknowns, numbers, squeezed
 from coset.symmetry.discovery.ties import ties
-from coset.symmetry.translations import Level, Link, Move, Take, Through, Translation, in_order
+from coset.symmetry.translations import Divided, Level, Link, Move, Take, Through, Translation, in_order
 
 _LARGEST = 4_000_000
 """Entries of a tensor whose places are followed one by one."""
@@ -45,9 +45,10 @@ class Norm:
 
 @dataclass(frozen=True)
 class Source:
-    """Where unknown shifts enter: a parameter, the axes along which they are the same, and ``ones`` of a reader.
+    """Where unknown shifts enter: a parameter, and the axes along which they are the same.
 
-    ``norm``: it is a reader behind this norm, which acts as a bias does by what it reads of the offset.
+    ``norm``: it is a reader behind this norm, along whose inverse gain it is changed; if there is an offset, it acts as
+    a bias does by what it reads of that.
     """
 
     parameter: str
@@ -57,10 +58,11 @@ class Source:
 
     def move(self, names: tuple[str, ...], factor: float, links: tuple[Link, ...]) -> Move:
         """How the parameter follows a shift of what it is added to."""
+        gain = None if self.norm is None else self.norm.gain
         if self.norm is None or self.norm.offset is None:
-            return Move(names, factor, links, self.over)
+            return Move(names, factor, links, self.over, gain)
         level = Level(self.norm.gain, self.norm.offset, -1)
-        return Move(names, factor, (*links, level), self.over, self.norm.gain)
+        return Move(names, factor, (*links, level), self.over, gain)
 
 
 def translations(
@@ -80,6 +82,7 @@ class _Pass:
     names: dict[Node, str] = field(default_factory=dict)
     buffers: dict[Node, str] = field(default_factory=dict)
     blind: dict[Node, Blind] = field(default_factory=dict)
+    turns: dict[Node, int] = field(default_factory=dict)
     shifts: dict[Node, Any] = field(default_factory=dict)
     norms: dict[Node, Norm] = field(default_factory=dict)
     sums: set[Node] = field(default_factory=set)
@@ -107,10 +110,12 @@ class _Pass:
     def found(self) -> tuple[Translation, ...]:
         graph = self.program.graph
         self.blind = blindness(graph)
+        self.turns = {node: number for number, node in enumerate(graph.nodes)}
         for node in graph.nodes:
             self.read(node)
         moves = self.followers()
-        shifts = [item for name in self.sources if (item := self.shift(name, moves[name])) is not None]
+        order = sorted(self.sources, key=self.unknowns.turn.__getitem__)
+        shifts = [item for name in order if (item := self.shift(name, moves[name])) is not None]
         constants = [item for node in self.names for item in self.constants(node)]
         return in_order([*self.readers, *constants, *shifts])
 
@@ -232,7 +237,8 @@ class _Pass:
     def source(self, source: Source) -> Term:
         """A term with unknown shifts of a parameter; ``over`` axes are of size 1."""
         count = torch.Size(source.shape).numel()
-        self.unknowns.add(source.parameter, count)
+        node = next(node for node, name in self.names.items() if name == source.parameter)
+        self.unknowns.add(source.parameter, count, min(self.turns[user] for user in node.users))
         self.sources[source.parameter] = source
         return Term(source.parameter, torch.arange(count).reshape(source.shape))
 
@@ -297,9 +303,7 @@ class _Pass:
         sign = -1.0 if operation(node) == "sub" else 1.0
         parts = zip(node.args[:2], (1.0, sign), strict=False)
         terms = [
-            replace(term.over(len(shape)), factor=term.factor * by)
-            for part, by in parts
-            for term in self.of(part)
+            replace(term.over(len(shape)), factor=term.factor * by) for part, by in parts for term in self.of(part)
         ]
         return self.unknowns.resolved(terms)
 
@@ -338,7 +342,11 @@ class _Pass:
         shape = shape_of(node.args[0])
         padding = argument(node, "padding", 0)
         padded = any(padding) if isinstance(padding, list | tuple) else bool(padding)
-        if shape is None or padded or any(not term.is_same_along(range(2, len(shape))) for term in self.of(node.args[0])):
+        if (
+            shape is None
+            or padded
+            or any(not term.is_same_along(range(2, len(shape))) for term in self.of(node.args[0]))
+        ):
             return self.refuse(node)
         return self.of(node.args[0])
 
@@ -388,9 +396,7 @@ class _Pass:
             self.vanish(x)
         return self._read_by(node, x, weight, bias, 1, 1, argument(node, "groups", 1))
 
-    def _read_by(
-        self, node: Node, x: Any, weight: Any, bias: Any, axis: int, dim: int, groups: int = 1
-    ) -> list[Term]:
+    def _read_by(self, node: Node, x: Any, weight: Any, bias: Any, axis: int, dim: int, groups: int = 1) -> list[Term]:
         """W·x + b: what W makes of the shift of x is taken up by b, or else passed on."""
         shape, before = shape_of(node), shape_of(x)
         self.vanish(weight)
@@ -478,18 +484,21 @@ class _Pass:
         return []
 
     def layer_norm(self, node: Node) -> list[Term]:
-        x, weight, bias = node.args[0], argument(node, "weight"), argument(node, "bias")
-        self.vanish(x)
-        self.vanish(weight)
-        shape = shape_of(node)
-        names = [None if item is None else self.names.get(item) for item in (weight, bias)]
-        known = all(name is not None or item is None for name, item in zip(names, (weight, bias), strict=True))
-        if len(argument(node, "normalized_shape")) != 1 or shape is None:
+        bias, shape, norm = argument(node, "bias"), shape_of(node), self._norm(node)
+        self.vanish(node.args[0])
+        self.vanish(argument(node, "weight"))
+        if norm is None or shape is None:
             self.vanish(bias)
             return []
-        if known:
-            self.norms[node] = Norm(*names)
+        self.norms[node] = norm
         return self._along(self.of(bias), len(shape), -1)
+
+    def _norm(self, node: Node) -> Norm | None:
+        """The parameters of a LayerNorm over the last dimension."""
+        given = argument(node, "weight"), argument(node, "bias")
+        names = [None if item is None else self.names.get(item) for item in given]
+        known = all(name is not None or item is None for name, item in zip(names, given, strict=True))
+        return Norm(*names) if known and len(argument(node, "normalized_shape")) == 1 else None
 
     def batch_norm(self, node: Node) -> list[Term]:
         """A running mean takes up what is added in front of it."""
@@ -512,16 +521,31 @@ class _Pass:
         """A constant that is added to all rows of a table."""
         weight, index = node.args[:2]
         self.vanish(index)
-        shape = shape_of(weight)
-        tables = isinstance(weight, Node) and weight in self.names and all(
-            operation(user) == "embedding" and user.args[0] is weight for user in weight.users
-        )
-        result = shape_of(node)
-        if not tables or shape is None or result is None:
+        shape, result = shape_of(weight), shape_of(node)
+        if not isinstance(weight, Node) or weight not in self.names or shape is None or result is None:
             self.vanish(weight)
             return []
-        term = self.source(Source(self.names[weight], (1, shape[1]), (0,)))  # type: ignore[index]
+        readers = [user for user in weight.users if operation(user) != "embedding" or user.args[0] is not weight]
+        if readers:
+            return self._tied(weight, readers, shape, len(result))
+        term = self.source(Source(self.names[weight], (1, shape[1]), (0,)))
         return self.unknowns.resolved([term.at(numbers(shape[1], len(result), -1))])
+
+    def _tied(self, weight: Node, readers: Sequence[Node], shape: tuple[int, ...], ndim: int) -> list[Term]:
+        """A table that reads, too, behind a LayerNorm: all rows may add 1/γ, a constant there that its bias takes up."""
+        (reader, *more), name = readers, self.names[weight]
+        x, _, bias = (*reader.args, None, None)[:3]
+        own = self.bias(bias)
+        direct = operation(reader) == "linear" and isinstance(x, Node) and operation(x) == "layer_norm"
+        norm = self._norm(x) if direct and not more else None  # type: ignore[arg-type]
+        if norm is None or norm.gain is None or (norm.offset is not None and own is None):
+            return []
+        self.source(Source(name, (1, 1), (0, 1), Norm(norm.gain, None)))
+        if norm.offset is not None:
+            links = (Take.of(torch.zeros(shape[0], dtype=torch.long)), Level(norm.gain, norm.offset))
+            self.taken.setdefault(str(own), []).append(Term(name, torch.arange(shape[0]), -1.0, links))
+        along = (Take.of(torch.zeros(shape[1], dtype=torch.long)), Divided(norm.gain))
+        return self.unknowns.resolved([Term(name, numbers(shape[1], ndim, -1), 1.0, along)])
 
 
 def _turned(index: Tensor, ndim: int, dim: int) -> Tensor:

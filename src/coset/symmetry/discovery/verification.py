@@ -22,6 +22,7 @@ from coset.symmetry.incidence import standing
 from coset.symmetry.mixing import Mixing, mix
 from coset.symmetry.parameters import Parameter
 from coset.symmetry.symmetry import Symmetry
+from coset.symmetry.translations import Translation, random_values, translated
 
 TOLERANCE = 1e-9
 _LOOSE = 1e-4
@@ -105,6 +106,34 @@ def verified_mixing(
     if keeps(mixing):
         return dict(mixing)
     return {name: item for name, item in mixing.items() if keeps({name: item})}
+
+
+def verified_translations(
+    sym: Symmetry,
+    found: Sequence[Translation],
+    program: torch.export.ExportedProgram,
+    params: Mapping[str, Tensor],
+    inputs: Sequence[Any],
+    *,
+    seed: int = 0,
+) -> tuple[Translation, ...]:
+    """The translations along which random numbers change no output; all at once, or else by halves."""
+    if not found:
+        return ()
+    generator = torch.Generator().manual_seed(seed)
+    theta = general_position(params, sym, generator)
+    x = other_inputs(program, theta, inputs, evaluate(program, theta, inputs), generator)
+    before = evaluate(program, theta, x)
+
+    def kept(part: Sequence[Translation]) -> list[Translation]:
+        moved = translated(part, theta, random_values(part, theta, generator))
+        change = difference(before, evaluate(program, moved, x))
+        if change <= TOLERANCE or change <= 30 * _rounding(program, moved, x, generator) <= _LOOSE:
+            return list(part)
+        half = len(part) // 2
+        return [*kept(part[:half]), *kept(part[half:])] if half else []
+
+    return tuple(kept(found))
 
 
 def generic_influence(
