@@ -364,9 +364,9 @@ def _validate(sym: Symmetry) -> None:
     _ = sym.structures
     for name, mixing in sym.continuous.items():
         _validate_mixing(sym, name, mixing)
-    for item in sym.translations:
-        if odd := [key for key in item.needed if key not in sym.parameters]:
-            raise InputError(f"the translation '{item.name}' names '{odd[0]}', which is no parameter")
+    for translation in sym.translations:
+        if missing := [key for key in translation.needed if key not in sym.parameters]:
+            raise InputError(f"the translation '{translation.name}' names '{missing[0]}', which is no parameter")
 
 
 def _validate_mixing(sym: Symmetry, name: str, mixing: Mixing) -> None:

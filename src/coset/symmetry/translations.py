@@ -7,7 +7,7 @@ No group element is needed to remove them: the pivot is brought to 0.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ class Take:
         n = len(index)
         period = next(p for p in range(1, n + 1) if n % p == 0 and bool((index.view(-1, p) == index[:p]).all()))
         row, runs, at = index[:period].tolist(), [], 0
-        steps = [b - a for a, b in zip(row, row[1:], strict=False)]
+        steps = [b - a for a, b in pairwise(row)]
         while at < period:
             step = steps[at] if at < len(steps) else 0
             same = next((i for i in range(at, len(steps)) if steps[i] != step), len(steps))

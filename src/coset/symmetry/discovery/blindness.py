@@ -115,8 +115,9 @@ def _spread(user: Node, node: Node, blind: Blind) -> Blind:
 
 def _sum(user: Node, node: Node, blind: Blind) -> Blind:
     if user.args[0] is node and is_own_mean(user.args[1], node):
-        dims = [d % len(shape_of(node) or ()) for d in argument(user.args[1], "dim")]  # type: ignore[arg-type]
-        return frozenset({frozenset(dims)})
+        mean: Any = user.args[1]
+        ndim = len(shape_of(node) or ())
+        return frozenset({frozenset(d % ndim for d in argument(mean, "dim"))})
     return _spread(user, node, blind) if argument(user, "alpha", 1) in (1, None) else NOT
 
 
@@ -180,15 +181,19 @@ def _reshaped(user: Node, node: Node, blind: Blind) -> Blind:
 
 def order(user: Node, ndim: int) -> list[int]:
     """For each dimension of the result of a turn, the one it was."""
-    name, dims = operation(user), list(range(ndim))
+    name = operation(user)
     if name == "permute":
-        return [d % ndim for d in user.args[1]]  # type: ignore[union-attr, operator]
+        dims: Any = user.args[1]
+        return [d % ndim for d in dims]
     if name == "movedim":
         return []
+    one: Any
+    two: Any
     one, two = (user.args[1], user.args[2]) if name == "transpose" else (-2, -1) if name == "mT" else (0, -1)
+    found = list(range(ndim))
     if ndim > 1:
-        dims[one], dims[two] = dims[two], dims[one]  # type: ignore[index]
-    return dims
+        found[one], found[two] = found[two], found[one]
+    return found
 
 
 def _turned(user: Node, node: Node, blind: Blind) -> Blind:
@@ -262,7 +267,8 @@ def _layer_norm(user: Node, node: Node, blind: Blind) -> Blind:
 
 def _softmax(user: Node, node: Node, blind: Blind) -> Blind:
     shape = shape_of(node)
-    return NOT if not shape else frozenset({frozenset({user.args[1] % len(shape)})})  # type: ignore[operator]
+    dim: Any = user.args[1]
+    return NOT if not shape else frozenset({frozenset({dim % len(shape)})})
 
 
 def _group_norm(user: Node, node: Node, blind: Blind) -> Blind:

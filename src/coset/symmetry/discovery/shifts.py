@@ -1,8 +1,8 @@
 """Unknown numbers that are added to tensors, and what remains free of them where sums of them have to be 0.
 
-A shift of a tensor is a sum of terms, factor·links(v)[index]: the entries of a vector of unknowns v, gone through linear
-maps, at the places where they are added. Elimination goes entry by entry: where a sum has to be 0, the unknowns that
-were met last become what cancels the others.
+A shift of a tensor is a sum of terms, factor·links(v)[index]: the entries of a vector of unknowns v, gone through
+linear maps, at the places where they are added. Elimination goes entry by entry: where a sum has to be 0, the unknowns
+that were met last become what cancels the others.
 """
 
 from collections.abc import Iterable, Sequence
@@ -130,7 +130,7 @@ def _solved(term: Term, others: Sequence[Term], count: int) -> list[Term] | None
     """The entries of a term by the others; None where one entry would have to be two things at once."""
     found = []
     for other in others:
-        mine, yours = torch.broadcast_tensors(term.index, other.index)
+        mine, yours = _beside(term.index, other.index)
         here = mine >= 0
         values = torch.full((count,), -1)
         values[mine[here]] = yours[here]
@@ -141,6 +141,12 @@ def _solved(term: Term, others: Sequence[Term], count: int) -> list[Term] | None
     return found
 
 
+def _beside(one: Tensor, two: Tensor) -> tuple[Tensor, Tensor]:
+    """Both as large as they are together."""
+    shape = torch.broadcast_shapes(one.shape, two.shape)  # type: ignore[no-untyped-call]
+    return one.expand(shape), two.expand(shape)
+
+
 def _cancelled(terms: Sequence[Term]) -> list[Term]:
     """Terms without entries that occur twice, with factors that add up to 0; equal ones become one."""
     kept: list[Term] = []
@@ -148,7 +154,7 @@ def _cancelled(terms: Sequence[Term]) -> list[Term]:
         for number, other in enumerate(kept):
             if (other.name, other.links) != (term.name, term.links):
                 continue
-            mine, yours = torch.broadcast_tensors(term.index, other.index)
+            mine, yours = _beside(term.index, other.index)
             if torch.equal(mine, yours):
                 total = other.factor + term.factor
                 kept[number] = replace(other, factor=total)
