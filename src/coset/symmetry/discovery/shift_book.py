@@ -1,6 +1,6 @@
 """Shifts of the tensors of a graph: which unknowns are added to them, and which parameters take up what."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,7 +62,8 @@ class ShiftBook:
 
     ``names``: the nodes of trained parameters; ``shifts``: what is added to each tensor, as terms; ``norms``: tensors
     behind a LayerNorm; ``sums``: tensors whose rows sum to one. ``sources``: where unknowns enter, by name; ``taken``:
-    what parameters take up, beside shifts of their own. ``readers``: translations of readers behind norms.
+    what parameters take up, beside shifts of their own. ``readers``: translations of readers behind norms. ``seen``:
+    unknowns that something reads: of a table of which the example needs some rows, those.
     """
 
     program: torch.export.ExportedProgram
@@ -79,6 +80,7 @@ class ShiftBook:
     sources: dict[str, Source] = field(default_factory=dict)
     taken: dict[str, list[Term]] = field(default_factory=dict)
     readers: list[Translation] = field(default_factory=list)
+    seen: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         graph = self.program.graph
@@ -108,7 +110,15 @@ class ShiftBook:
         if not isinstance(terms, list):
             return terms
         blind = self.blind[node]
-        return [term for term in terms if not any(term.is_same_along(item) for item in blind)]
+        gone = [term for term in terms if any(term.is_same_along(item) for item in blind)]
+        self.see(gone)
+        return [term for term in terms if term not in gone]
+
+    def see(self, terms: Sequence[Term]) -> None:
+        """These entries are read: they are not only there for longer inputs than the example."""
+        for term in terms:
+            mask = self.seen.setdefault(term.name, torch.zeros_like(self.unknowns.free[term.name]))
+            mask[term.index[term.index >= 0] if not term.links else slice(None)] = True
 
     def refuse(self, node: Node) -> list[Term]:
         """Nothing may be added to what this operation reads."""

@@ -36,6 +36,8 @@ class Shifting(ShiftBook):
             self.shifts[node] = self.unseen(node, parts[node.args[1]] if isinstance(parts, dict) else [])
         else:
             rule = _RULES.get(operation(node)) if node.op == "call_function" else None
+            if rule is not Shifting.moved and rule is not Shifting.same:
+                self.see([term for item in node.all_input_nodes for term in self.of(item)])
             self.shifts[node] = self.unseen(node, self.refuse(node) if rule is None else rule(self, node))
 
     def same(self, node: Node) -> list[Term]:

@@ -67,7 +67,7 @@ class _Translations(Shifting):
 
     def shift(self, name: str, moves: Sequence[Move]) -> Translation | None:
         """The free unknowns of one source, and all that follow them."""
-        free, source = self.unknowns.free[name], self.sources[name]
+        free, source = self.unknowns.free[name] & self.seen.get(name, torch.tensor(False)), self.sources[name]
         centred = self._centred(source)
         if not bool(free.any()) or centred is None:
             return None
