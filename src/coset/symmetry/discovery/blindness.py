@@ -98,8 +98,14 @@ def _times(user: Node, node: Node) -> int:
     return sum(part is node for part in flat)
 
 
+def is_real(node: Node) -> bool:
+    """Whether a node makes floating numbers, so that what is added is not rounded away."""
+    meta = node.meta.get("val")
+    return isinstance(meta, Tensor) and meta.is_floating_point()
+
+
 def _same(user: Node, node: Node, blind: Blind) -> Blind:
-    return blind if user.args[0] is node else NOT
+    return blind if user.args[0] is node and is_real(user) else NOT
 
 
 def broadcast(shape: tuple[int, ...], result: tuple[int, ...], blind: Blind) -> Blind:
@@ -129,7 +135,7 @@ def is_own_mean(node: Any, of: Node) -> bool:
         and node.args[0] is of
         and bool(argument(node, "keepdim", False))
         and bool(argument(node, "dim"))
-        and all(operation(user) == "sub" and user.args == (of, node) for user in node.users)
+        and all(operation(user) == "sub" and user.args == (of, node) and not user.kwargs for user in node.users)
     )
 
 
@@ -154,8 +160,8 @@ def _deviation(user: Node, node: Node, blind: Blind) -> Blind:
 def _times_number(user: Node, node: Node, blind: Blind) -> Blind:
     one, two = (*user.args, None)[:2]
     number = two if one is node else one
-    swapped = one is not node and operation(user) == "div"
-    return blind if isinstance(number, int | float) and not swapped else NOT
+    odd = argument(user, "rounding_mode") is not None or (one is not node and operation(user) == "div")
+    return blind if isinstance(number, int | float) and not odd else NOT
 
 
 def _filled(user: Node, node: Node, blind: Blind) -> Blind:
@@ -283,6 +289,8 @@ def _instance_norm(user: Node, node: Node, blind: Blind) -> Blind:
 
 
 def _convolved(user: Node, node: Node, blind: Blind) -> Blind:
+    if len(shape_of(user) or ()) != len(shape_of(user.args[1]) or ()):
+        return NOT  # without a batch
     if node is argument(user, "bias"):
         result = shape_of(user) or ()
         # Along the channels, dimension 1 of the result.

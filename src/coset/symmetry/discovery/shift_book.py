@@ -25,6 +25,9 @@ from coset.symmetry.discovery.shifts import Term, Unknowns
 from coset.symmetry.discovery.ties import ties
 from coset.symmetry.translations import Level, Link, Move, Translation
 
+LARGEST = 4_000_000
+"""Entries of a tensor whose places are followed one by one."""
+
 
 @dataclass(frozen=True)
 class Norm:
@@ -141,9 +144,11 @@ class ShiftBook:
 
     def begun(self, node: Node) -> list[Term]:
         """The unknown shifts of a parameter that is nothing but added."""
-        if node not in self.names or not node.users or not all(_is_added(user, node) for user in node.users):
+        shape = shape_of(node)
+        if node not in self.names or not node.users or shape is None or torch.Size(shape).numel() > LARGEST:
             return []
-        return [self.source(Source(self.names[node], shape_of(node) or ()))]
+        added = all(_is_added(user, node) for user in node.users)
+        return [self.source(Source(self.names[node], shape))] if added else []
 
     def source(self, source: Source) -> Term:
         """A term with unknown shifts of a parameter; ``over`` axes are of size 1."""

@@ -13,13 +13,20 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from coset.symmetry.discovery.blindness import CUTS, PARTS, RESHAPES, SAME, TURNS, argument, operation, shape_of
-from coset.symmetry.discovery.shift_book import Norm, ShiftBook, Source
+from coset.symmetry.discovery.blindness import (
+    CUTS,
+    PARTS,
+    RESHAPES,
+    SAME,
+    TURNS,
+    argument,
+    is_real,
+    operation,
+    shape_of,
+)
+from coset.symmetry.discovery.shift_book import LARGEST, Norm, ShiftBook, Source
 from coset.symmetry.discovery.shifts import Term, numbers
 from coset.symmetry.translations import Divided, Level, Move, Take, Through, Translation
-
-_LARGEST = 4_000_000
-"""Entries of a tensor whose places are followed one by one."""
 
 
 class Shifting(ShiftBook):
@@ -41,6 +48,9 @@ class Shifting(ShiftBook):
             self.shifts[node] = self.unseen(node, self.refuse(node) if rule is None else rule(self, node))
 
     def same(self, node: Node) -> list[Term]:
+        """The same entries, or their negatives."""
+        if not is_real(node):
+            return self.refuse(node)
         self._keep_facts(node)
         terms = self.of(node.args[0])
         return [replace(term, factor=-term.factor) for term in terms] if operation(node) == "neg" else terms
@@ -62,7 +72,7 @@ class Shifting(ShiftBook):
             self.norms[node] = self.norms[source]
         if not terms:
             return []
-        if before is None or torch.Size(before).numel() > _LARGEST or len(node.all_input_nodes) > 1:
+        if before is None or not _moves_alone(node, before):
             return self.refuse(node)
         target: Any = node.target
         results = []
@@ -81,10 +91,10 @@ class Shifting(ShiftBook):
         after = shape_of(node)
         if before is None or after is None or before[-1:] != after[-1:] or before[-1:] == (1,):
             return False
+        if not _moves_alone(node, before):
+            return False
         index = numbers(before[-1], len(before), -1).expand(before).contiguous()
         target: Any = node.target
-        if torch.Size(before).numel() > _LARGEST or len(node.all_input_nodes) > 1:
-            return False
         moved = target(index, *node.args[1:], **node.kwargs)
         return bool((moved == torch.arange(before[-1])).all())
 
@@ -104,14 +114,11 @@ class Shifting(ShiftBook):
         one, two = (*node.args, None)[:2]
         number, other = (two, one) if isinstance(one, Node) else (one, two)
         inverse = operation(node) == "div"
-        if not isinstance(number, int | float) or number == 0 or (inverse and other is two):
+        odd = argument(node, "rounding_mode") is not None or (inverse and other is two)
+        if not isinstance(number, int | float) or number == 0 or odd:
             return self.refuse(node)
         by = 1 / number if inverse else number
         return [replace(term, factor=term.factor * by) for term in self.of(other)]
-
-    def filled(self, node: Node) -> list[Term]:
-        """Entries that are replaced are shifted by nothing."""
-        return self.refuse(node)
 
     def averaged(self, node: Node) -> list[Term]:
         """Means over dimensions along which a shift is the same."""
@@ -131,20 +138,17 @@ class Shifting(ShiftBook):
 
     def pooled(self, node: Node) -> list[Term]:
         """Means over neighbours in space; at padding they are of less."""
-        shape = shape_of(node.args[0])
+        terms, shape = self.of(node.args[0]), shape_of(node.args[0])
         padding = argument(node, "padding", 0)
-        padded = any(padding) if isinstance(padding, list | tuple) else bool(padding)
-        if (
-            shape is None
-            or padded
-            or any(not term.is_same_along(range(2, len(shape))) for term in self.of(node.args[0]))
-        ):
+        odd = any(padding) if isinstance(padding, list | tuple) else bool(padding)
+        odd = odd or argument(node, "divisor_override") is not None
+        if odd or shape is None or len(shape) != int(operation(node)[-2]) + 2:
             return self.refuse(node)
-        return self.of(node.args[0])
+        return terms if all(term.is_same_along(range(2, len(shape))) for term in terms) else self.refuse(node)
 
     def joined(self, node: Node) -> list[Term]:
         parts, shape = list(node.args[0]), shape_of(node)  # type: ignore[arg-type]
-        if shape is None or torch.Size(shape).numel() > _LARGEST:
+        if shape is None or torch.Size(shape).numel() > LARGEST:
             return self.refuse(node)
         dim = (argument(node, "dim", 0) or 0) % len(shape)
         terms = []
@@ -184,7 +188,9 @@ class Shifting(ShiftBook):
         x, weight, bias = (*node.args, None)[:3]
         padding = argument(node, "padding", 0)
         padded = padding != "valid" if isinstance(padding, str) else any(padding) if padding else False
-        if padded and self.of(x):
+        if len(shape_of(x) or ()) != len(shape_of(weight) or ()):
+            return self.refuse(node)
+        if padded:
             self.vanish(x)
         return self._read_by(node, x, weight, bias, 1, 1, argument(node, "groups", 1))
 
@@ -328,7 +334,8 @@ class Shifting(ShiftBook):
         (reader, *more), name = readers, self.names[weight]
         x, _, bias = (*reader.args, None, None)[:3]
         own = self.bias(bias)
-        direct = operation(reader) == "linear" and isinstance(x, Node) and operation(x) == "layer_norm"
+        reads = operation(reader) == "linear" and reader.args[1] is weight
+        direct = reads and isinstance(x, Node) and operation(x) == "layer_norm"
         norm = self._norm(x) if direct and not more else None  # type: ignore[arg-type]
         if norm is None or norm.gain is None or (norm.offset is not None and own is None):
             return []
@@ -338,6 +345,12 @@ class Shifting(ShiftBook):
             self.taken.setdefault(str(own), []).append(Term(name, torch.arange(shape[0]), -1.0, links))
         along = (Take.of(torch.zeros(shape[1], dtype=torch.long)), Divided(norm.gain))
         return self.unknowns.resolved([Term(name, numbers(shape[1], ndim, -1), 1.0, along)])
+
+
+def _moves_alone(node: Node, before: tuple[int, ...]) -> bool:
+    """Whether an operation only moves entries of one tensor, not too many, by what it is given beside it."""
+    types = any(isinstance(item, torch.dtype) for item in (*node.args, *node.kwargs.values()))
+    return torch.Size(before).numel() <= LARGEST and len(node.all_input_nodes) == 1 and not types
 
 
 def _turned(index: Tensor, ndim: int, dim: int) -> Tensor:
