@@ -14,7 +14,7 @@ from coset.symmetry import Symmetry, discover
 from coset.symmetry.translations import Move, Take, Through, Translation
 from jacobian_null_space import general_weights, null_dimension
 from mixing_networks import NETWORKS
-from translated_networks import Attending, Batched, Bert, Vision, WrittenOut, gpt2, tokens
+from translated_networks import Attending, Batched, Bert, Placed, Vision, WrittenOut, gpt2, tokens
 
 
 def normal(*shape, seed=0):
@@ -51,6 +51,9 @@ FURTHER = {
     "a key of zeros": (lambda: Attending("zero key"), lambda n: normal(n, 5, 4), 0),
     "batch norms": (lambda: Batched(), lambda n: normal(n, 2, 6, 6), 3 + 3),
     "batch norms, padded": (lambda: Batched(padding=1), lambda n: normal(n, 2, 6, 6), 3),
+    # Rows of which the example says nothing would have to follow what is added to the others.
+    "places": (lambda: Placed(5), lambda n: normal(n, 5, 4), (4 + 1 + 5) + 4 + 5 + 3),
+    "places for longer inputs": (lambda: Placed(9), lambda n: normal(n, 5, 4), (4 + 1 + 9) + 5 + 3),
     "a norm written out": (WrittenOut, lambda n: normal(n, 4), 4 + 1),
     "bert, two layers": (
         lambda: Bert(2),

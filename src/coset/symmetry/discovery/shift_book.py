@@ -63,15 +63,16 @@ class Source:
 class ShiftBook:
     """What is known at one place of a walk through a graph.
 
-    ``names``: the nodes of trained parameters; ``shifts``: what is added to each tensor, as terms; ``norms``: tensors
-    behind a LayerNorm; ``sums``: tensors whose rows sum to one. ``sources``: where unknowns enter, by name; ``taken``:
-    what parameters take up, beside shifts of their own. ``readers``: translations of readers behind norms. ``seen``:
-    unknowns that something reads: of a table of which the example needs some rows, those.
+    ``partly``: parameters of which only a part is read. ``names``: the nodes of trained parameters. ``shifts``: what is
+    added to each tensor, as terms; ``norms``: tensors behind a LayerNorm; ``sums``: tensors whose rows sum to one.
+    ``sources``: where unknowns enter, by name; ``taken``: what parameters take up, beside shifts of their own.
+    ``readers``: translations of readers behind norms. ``seen``: unknowns that something reads.
     """
 
     program: torch.export.ExportedProgram
     movable: Mapping[str, Tensor]
     fixed: Collection[str]
+    partly: Collection[str] = ()
     names: dict[Node, str] = field(default_factory=dict)
     buffers: dict[Node, str] = field(default_factory=dict)
     blind: dict[Node, Blind] = field(default_factory=dict)
@@ -118,7 +119,7 @@ class ShiftBook:
         return [term for term in terms if term not in gone]
 
     def see(self, terms: Sequence[Term]) -> None:
-        """These entries are read: they are not only there for longer inputs than the example."""
+        """These entries are read, and are not only there for longer inputs than the example."""
         for term in terms:
             mask = self.seen.setdefault(term.name, torch.zeros_like(self.unknowns.free[term.name]))
             mask[term.index[term.index >= 0] if not term.links else slice(None)] = True
@@ -145,7 +146,9 @@ class ShiftBook:
     def begun(self, node: Node) -> list[Term]:
         """The unknown shifts of a parameter that is nothing but added."""
         shape = shape_of(node)
-        if node not in self.names or not node.users or shape is None or torch.Size(shape).numel() > LARGEST:
+        if self.names.get(node) in (None, *self.partly) or shape is None or torch.Size(shape).numel() > LARGEST:
+            return []
+        if not node.users:
             return []
         added = all(_is_added(user, node) for user in node.users)
         return [self.source(Source(self.names[node], shape))] if added else []

@@ -20,8 +20,19 @@ from coset.symmetry.translations import Move, Take, Translation, in_order
 def translations(
     program: torch.export.ExportedProgram, movable: Mapping[str, Tensor], fixed: Collection[str] = ()
 ) -> tuple[Translation, ...]:
-    """The translations of an exported model, in the order in which they are removed."""
-    return _Translations(program, movable, fixed).found()
+    """The translations of an exported model, in the order in which they are removed.
+
+    A parameter of which the example reads only a part (positions of longer inputs) neither begins a shift nor takes one
+    up: the rest of it would have to follow.
+    """
+    partly: set[str] = set()
+    while True:
+        walk = _Translations(program, movable, fixed, partly)
+        found = walk.found()
+        more = {name for name in walk.sources if not bool(walk.seen.get(name, torch.tensor(False)).all())}
+        if more <= partly:
+            return found
+        partly |= more
 
 
 class _Translations(Shifting):
@@ -67,7 +78,7 @@ class _Translations(Shifting):
 
     def shift(self, name: str, moves: Sequence[Move]) -> Translation | None:
         """The free unknowns of one source, and all that follow them."""
-        free, source = self.unknowns.free[name] & self.seen.get(name, torch.tensor(False)), self.sources[name]
+        free, source = self.unknowns.free[name], self.sources[name]
         centred = self._centred(source)
         if not bool(free.any()) or centred is None:
             return None
