@@ -9,6 +9,7 @@ from coset._show.tables import text_table
 from coset.errors import InputError
 from coset.symmetry._grammar import render_axis
 from coset.symmetry.axes import Units, units_of
+from coset.symmetry.translations import told as told_translations
 from coset.symmetry.turning import Turn
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ def render(sym: "Symmetry") -> str:
     if sym.turns:
         units = sum(math.prod(sym.shape(turn.owner)) for turn in sym.turns.values())
         lines[-1] += f"; units that turn: {units:,}"
+    if sym.translations:
+        lines.append(f"translations, apart from the group: {sym.translation_dimension:,}")
+        lines += [f"  {line}" for line in told_translations(sym.translations)]
     if not sym.classes:
         return "\n".join([*lines, "no class of interchangeable units: the group is trivial", *sym.notes])
     header = ["class", "size", "permutations", "scales", "signs", "carried by"]
@@ -128,6 +132,11 @@ def explain(sym: "Symmetry", name: str) -> str:
         if reason:
             lines.append(f"  {reason}")
     lines += [f"{turn.named} of '{key}': {told}" for key, turn in sym.turns.items() for told in _turned(turn, name)]
+    for item in sym.translations:
+        if item.pivot == name:
+            others = [key for key in item.parameters if key != name]
+            back = f", which {_shortened(others)} take back" if others else ", which nothing sees"
+            lines.append(f"translation '{item.name}': {item.dimension} free numbers are added{back}")
     return "\n".join(lines)
 
 

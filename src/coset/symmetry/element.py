@@ -32,7 +32,8 @@ class Element:
     ``matrices``: class → invertible matrices (blocks…, n, n), one in every new block, that act after all of these, and
     for pairs that turn (blocks…, n, 2, 2); classes that are left out are not mixed. ``turns``: key → whole numbers of
     its class's shape, half-turns or reflections of the new units, which act last; units that are left out do not turn.
-    In matrix form A = P·D with (Px)_i = x[p_i], so that d is indexed by the old units, and a block's inner permutation by the old block.
+    In matrix form A = P·D with (Px)_i = x[p_i], so that d is indexed by the old units, and a block's inner permutation
+    by the old block.
     """
 
     permutations: Mapping[str, Tensor] = field(default_factory=dict)

@@ -200,7 +200,9 @@ def restrict(
     kept = wanted if permutations and scales and signs and continuous else set[str]()
     mixing = {name: item for name, item in sym.continuous.items() if name in kept}
     turns = {key: item for key, item in sym.turns.items() if item.owner in kept}
-    return replace(sym, classes=classes, families=free, continuous=mixing, turns=turns)
+    whole = names is None and permutations and scales and signs and continuous
+    translations = sym.translations if whole else ()
+    return replace(sym, classes=classes, families=free, continuous=mixing, turns=turns, translations=translations)
 
 
 def check_shapes(sym: "Symmetry", g: Element) -> None:

@@ -17,6 +17,8 @@ from coset.symmetry.layers import Activation, Contraction, Layer
 from coset.symmetry.mixing import KINDS, Mixed, Mixing
 from coset.symmetry.parameters import Family, Parameter
 from coset.symmetry.structure import UnitClass
+from coset.symmetry.translations import KINDS as TRANSLATION_KINDS
+from coset.symmetry.translations import Divided, Level, Link, Move, Take, Through, Translation
 from coset.symmetry.turning import ORDERS, Taken, Turn, Turned
 
 if TYPE_CHECKING:
@@ -60,6 +62,8 @@ def to_json(sym: "Symmetry") -> str:
         parts["continuous"] = block({name: _mixing_row(item) for name, item in sym.continuous.items()})
     if sym.turns:
         parts["turns"] = block({key: _turn_row(item) for key, item in sym.turns.items()})
+    if sym.translations:
+        parts["translations"] = block({item.name: _translation_row(item) for item in sym.translations})
     if sym.graph.layers or sym.graph.activations:
         parts["graph"] = json.dumps(_graph_row(sym.graph), ensure_ascii=False)
     return "{" + ",\n ".join(f'"{name}": {text}' for name, text in parts.items()) + "}\n"
@@ -108,6 +112,69 @@ def _turn(row: Any, where: str) -> Turn:
 
 
 _TURN: dict[str, type] = {"class": str, "name": str, "order": int}
+
+
+def _translation_row(item: Translation) -> dict[str, Any]:
+    row: dict[str, Any] = {"kind": item.kind, "shape": list(item.shape), "moves": [_move_row(m) for m in item.moves]}
+    further = {"free": None if item.free is None else _link_row(item.free), "target": item.target}
+    row |= {key: value for key, value in further.items() if value is not None}
+    return row | ({"centred": item.centred} if item.centred else {})
+
+
+def _move_row(move: Move) -> dict[str, Any]:
+    row: dict[str, Any] = {"parameters": list(move.parameters), "factor": move.factor}
+    further = {"links": [_link_row(link) for link in move.links], "over": list(move.over), "gain": move.gain}
+    return row | {key: value for key, value in further.items() if value}
+
+
+def _link_row(link: Link) -> list[Any]:
+    if isinstance(link, Take):
+        return ["take", link.times, [list(run) for run in link.runs]]
+    if isinstance(link, Through):
+        return ["through", link.parameter, link.axis, link.groups]
+    if isinstance(link, Divided):
+        return ["divided", link.gain]
+    return ["level", link.gain, link.offset, link.power]
+
+
+def _translation(row: Any, where: str) -> Translation:
+    try:
+        kind, free, target = row["kind"], row.get("free"), row.get("target")
+        if kind not in TRANSLATION_KINDS:
+            raise ValueError(kind)
+        return Translation(
+            kind,
+            tuple(map(int, row["shape"])),
+            tuple(_move(move) for move in row["moves"]),
+            None if free is None else _taken(*free[1:]),
+            tuple(tuple(map(int, axes)) for axes in row.get("centred", ())),
+            None if target is None else tuple(map(str, target)),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise InputError(f"{where} is damaged: it cannot be read ({type(error).__name__})") from error
+
+
+def _move(row: Any) -> Move:
+    gain = row.get("gain")
+    links = tuple(_link(*link) for link in row.get("links", ()))
+    names = tuple(map(str, row["parameters"]))
+    return Move(names, float(row["factor"]), links, tuple(map(int, row.get("over", ()))), gain and str(gain))
+
+
+def _taken(times: Any, runs: Any) -> Take:
+    return Take(tuple((int(first), int(step), int(count)) for first, step, count in runs), int(times))
+
+
+def _link(kind: str, *parts: Any) -> Link:
+    if kind == "take":
+        return _taken(*parts)
+    if kind == "through":
+        return Through(str(parts[0]), int(parts[1]), int(parts[2]))
+    if kind == "level":
+        return Level(parts[0] and str(parts[0]), str(parts[1]), int(parts[2]))
+    if kind == "divided":
+        return Divided(str(parts[0]))
+    raise ValueError(kind)
 
 
 def _graph_row(graph: Graph) -> dict[str, Any]:
@@ -197,6 +264,10 @@ def parts_from_json(text: str, where: str) -> dict[str, Any]:
             key: _turn(row, f"{where}: turns of {key}")
             for key, row in _optional(data, "turns", dict, where, {}).items()
         },
+        "translations": tuple(
+            _translation(row, f"{where}: the translation {name}")
+            for name, row in _optional(data, "translations", dict, where, {}).items()
+        ),
         "graph": replace(_graph(data["graph"], where), nodes=classes) if "graph" in data else Graph(),
     }
 

@@ -18,7 +18,7 @@ from coset._values import Frozen
 from coset.errors import InputError
 from coset.symmetry import _declare as declare
 from coset.symmetry import _table as table
-from coset.symmetry import action, group, storage
+from coset.symmetry import action, group, storage, translations
 from coset.symmetry._grammar import is_name
 from coset.symmetry._rank import scale_rank
 from coset.symmetry.action import Transformable
@@ -31,6 +31,7 @@ from coset.symmetry.mixing import Mixing
 from coset.symmetry.pairs import couples, paired_structure
 from coset.symmetry.parameters import Family, Parameter
 from coset.symmetry.structure import Structure, UnitClass, build_structure, shape_of
+from coset.symmetry.translations import Translation
 from coset.symmetry.turning import Turn, validate_turn
 
 _T = TypeVar("_T", bound=Transformable)
@@ -47,6 +48,7 @@ class Symmetry:
     buffers that are no part of a state dict and pass through an action unchanged. ``graph``: the network as discovery
     saw it; empty where a symmetry was declared. ``continuous``: class → Mixing, for classes that matrices may mix.
     ``turns``: key → Turn, half-turns and reflections of units.
+    ``translations``: directions in which weights may move apart from the group, in the order in which they are removed.
     """
 
     classes: Mapping[str, UnitClass]
@@ -59,6 +61,7 @@ class Symmetry:
     graph: Graph = field(default_factory=Graph)
     continuous: Mapping[str, Mixing] = field(default_factory=dict)
     turns: Mapping[str, Turn] = field(default_factory=dict)
+    translations: tuple[Translation, ...] = field(default=())
 
     def __post_init__(self) -> None:
         for part in ("classes", "families", "parameters", "continuous", "turns"):
@@ -219,6 +222,31 @@ class Symmetry:
             own += math.prod(outer) * (mixing.dimension(n) - (n if mixing.kind == "general" else 0))
         return self.scale_dimension + own
 
+    # Translations ---------------------------------------------------------------------------------------------------
+
+    @property
+    def translation_dimension(self) -> int:
+        """The number of independent directions of all translations, which are no part of the group."""
+        return translations.total_dimension(self.translations)
+
+    def translate(self, values: Mapping[str, Tensor], params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """θ + δ(θ, z): new parameters of the same function; ``values``: the free numbers z of translations, by name."""
+        return translations.translated(self.translations, params, values)
+
+    def random_translation(self, params: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+        """Normal free numbers for all translations, as large as the parameters that they are added to."""
+        return translations.random_values(self.translations, params, generator)
+
+    def without_translations(
+        self, params: Mapping[str, Tensor], *, like: Mapping[str, Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        """The one network of the same function among all its translates whose free biases and constants are 0.
+
+        Biases of keys and values, offsets of norms and constants that nothing sees are 0 then, or, with ``like``, what
+        they are in another network. Offsets that a reader without a bias needs become the gain of their norm.
+        """
+        return translations.normalized(self.translations, params, like)
+
     def annotated(self, **remarks: Any) -> "Symmetry":
         """The same symmetry with other ``notes``, ``pinned``, ``unverified``, ``unsaved`` or ``graph``.
 
@@ -251,9 +279,9 @@ class Symmetry:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the canonical JSON without notes: equal groups and actions have equal fingerprints."""
+        """SHA-256 of the canonical JSON without notes and translations: equal groups and actions have equal ones."""
         content = {**json.loads(self.to_json()), "notes": [], "pinned": []}
-        for part in ("unverified", "unsaved", "graph"):
+        for part in ("unverified", "unsaved", "graph", "translations"):
             content.pop(part, None)
         for row in content["parameters"].values():
             for part in ("why", "buffer", "tied"):
@@ -362,6 +390,9 @@ def _validate(sym: Symmetry) -> None:
         _validate_places(sym, name, mixing)
     for key, turn in sym.turns.items():
         validate_turn(sym, key, turn)
+    for translation in sym.translations:
+        if missing := [key for key in translation.needed if key not in sym.parameters]:
+            raise InputError(f"the translation '{translation.name}' names '{missing[0]}', which is no parameter")
 
 
 def _validate_places(sym: Symmetry, name: str, mixing: Mixing) -> None:

@@ -33,6 +33,7 @@ from coset.alignment.matching.scale_fit import fit_scales
 from coset.alignment.matching.scores import Scoring
 from coset.alignment.matching.turns import unturned
 from coset.distribution import normalize_scales
+from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
 
 GAUGES = ("given", "normalized")
@@ -60,9 +61,9 @@ def match_weights(
     ``continuous``: over the whole group where units may be mixed and both networks are points (Theus et al. 2025), see
     ``rotations``: gains are then folded and GL(n) balanced for matching, and restored; the element has the scales for
     that whatever ``scales`` says. Units of points turn, too, see ``turns``: the objective is then that of the networks
-    without turns. Where a network has no such gauge (a gain of 0, heads without full rank), or with
-    ``start``, ``buffers`` or ``restarts``, permutations and signs alone are matched; a note says so where it was not
-    asked for.
+    without turns. Translations are removed of both for matching; the aligned network keeps its own. Where a network has
+    no such gauge (a gain of 0, heads without full rank), or with ``start``, ``buffers`` or ``restarts``, permutations
+    and signs alone are matched; a note says so where it was not asked for.
 
     ``divergence``: "wasserstein" or, for posteriors, "kl" or "kl-means", see ``DIVERGENCES``. ``gauge``: match the
     networks as given, or "normalized", without their scales: then nothing depends on how each was scaled. ``scales``:
@@ -160,7 +161,8 @@ def _over_all(
         scoring = Scoring(layout_of(part), build_terms(part, near, far))
         return ascend_twice(scoring, part.identity(), torch.Generator().manual_seed(seed)).element
 
-    found = rotated(sym, points(reference), points(other), units, normalized=normalized, report=tell)
+    left, right = (_untranslated(sym, points(network)) for network in (reference, other))
+    found = rotated(sym, left, right, units, normalized=normalized, report=tell)
     clock.add("rotations", since)
     since = time.perf_counter()
     aligned = carried(sym, found.element, other)
@@ -170,6 +172,14 @@ def _over_all(
         agreement(sym, points(reference), points(aligned)), agreement(sym, points(reference), points(other)),
         clock.seconds, tell.stopped,
     )  # fmt: skip
+
+
+def _untranslated(sym: Symmetry, params: Params) -> Params:
+    """Without what may be added to weights freely, which says nothing of how near two networks are."""
+    try:
+        return sym.without_translations(params)
+    except InputError as error:
+        raise NoGauge(str(error)) from error
 
 
 class _Search:

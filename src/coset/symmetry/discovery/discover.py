@@ -10,24 +10,20 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from coset.errors import InputError
 from coset.symmetry.discovery.assembly import assemble
+from coset.symmetry.discovery.beyond_monomial import confirmed, proposed
 from coset.symmetry.discovery.called_modules import called_modules, connected
 from coset.symmetry.discovery.evaluation import evaluate
 from coset.symmetry.discovery.examples import called_with, longer_examples
 from coset.symmetry.discovery.exporting import export, sources_forgotten
 from coset.symmetry.discovery.influence import Standing, to_be_felt
-from coset.symmetry.discovery.linearity import linear_classes
-from coset.symmetry.discovery.remarks import not_read, read_one_by_one, reported, smaller
-from coset.symmetry.discovery.rotary import rotary_classes
+from coset.symmetry.discovery.remarks import not_read, read_one_by_one, reported, smaller, some
 from coset.symmetry.discovery.terms import Atom, leave_unread
 from coset.symmetry.discovery.tracing import Tracing, trace
-from coset.symmetry.discovery.turning_units import turning_units
-from coset.symmetry.discovery.verification import generic_influence, verified_mixing, verified_turns
+from coset.symmetry.discovery.verification import generic_influence
 from coset.symmetry.discovery.verification import verify as verified
 from coset.symmetry.incidence import block_count
-from coset.symmetry.mixing import Mixing
 from coset.symmetry.preserving import remember
 from coset.symmetry.symmetry import Symmetry
-from coset.symmetry.turning import Turn
 
 
 @sources_forgotten()
@@ -87,10 +83,9 @@ def discover(
     layers, ends = connected(program.graph, called_modules(program.graph), homes)
     graph = replace(sym.graph, layers=layers, ends=ends)
     sym = sym.annotated(pinned=reported(tracing), notes=notes, unsaved=buffers, graph=graph)
-    sym, mixing = _mixing(sym, linear_classes(tracing, atoms, movable), movable if valued else {})
-    turns = turning_units(tracing, atoms, movable, sym)
+    proposal = proposed(sym, tracing, atoms, program, movable, fixed, valued=valued)
     if not verify:
-        sym = replace(sym, continuous=mixing, turns=turns)
+        sym = proposal.unverified(sym)
         return _with_handed_on(sym, model, inputs, keywords) if valued else sym
     astray: set[str] = set()
     missing = verified(sym, program, movable, leaves, expected=expected, astray=astray)
@@ -113,44 +108,9 @@ def discover(
         raise InputError(f"{unseen} classes cannot be verified on these inputs: {'; '.join(lines[:4])}")
     sym = _with_handed_on(sym.annotated(unverified=lines), model, inputs, keywords)
     remember(sym, model)
-    confirmed = verified_mixing(sym, mixing, program, movable, leaves)
-    # What verification says nothing of does not turn.
-    unnoticed = {part.name for part in missing}
-    pairs = {name: item for name, item in rotary_classes(sym, tracing, atoms).items() if name not in unnoticed}
-    turning = verified_mixing(sym, pairs, program, movable, leaves)
-    sym = _with_matrices(sym, mixing, {**confirmed, **turning})
-    sym = _with_turns(sym, turns, verified_turns(sym, turns, program, movable, leaves))
+    sym = confirmed(sym, proposal, program, movable, leaves, {part.name for part in missing})
     remember(sym, model)
     return sym
-
-
-def _mixing(
-    sym: Symmetry, mixing: Mapping[str, Mixing], movable: Mapping[str, Tensor]
-) -> tuple[Symmetry, dict[str, Mixing]]:
-    """The classes behind whose gains there are no zeros, where these have values; the others are noted."""
-    gains = ((name, gain) for name, item in mixing.items() for gain in item.gains if gain in movable)
-    dead = {name: gain for name, gain in gains if bool((movable[gain] == 0).any())}
-    zeros = (f"'{gain}' has entries that are 0: the units of '{name}' are not mixed" for name, gain in dead.items())
-    kept = {name: item for name, item in mixing.items() if name not in dead}
-    return sym.annotated(notes=(*sym.notes, *zeros)), kept
-
-
-def _with_matrices(sym: Symmetry, seen: Mapping[str, Mixing], confirmed: Mapping[str, Mixing]) -> Symmetry:
-    """The symmetry with the classes that verification let mix; the others are noted."""
-    if refused := [name for name in seen if name not in confirmed]:
-        what = (
-            f"the units of {_some(refused, 3)} seem to be seen by linear maps alone, but outputs change when they mix"
-        )
-        sym = sym.annotated(notes=(*sym.notes, what))
-    return replace(sym, continuous=confirmed) if confirmed else sym
-
-
-def _with_turns(sym: Symmetry, seen: Mapping[str, Turn], confirmed: Mapping[str, Turn]) -> Symmetry:
-    """The symmetry with the turns of units that verification confirmed; the others are noted."""
-    if refused := [key for key in seen if key not in confirmed]:
-        what = f"the units of {_some(refused, 3)} seem to turn, but outputs change when they do"
-        sym = sym.annotated(notes=(*sym.notes, what))
-    return replace(sym, turns=confirmed) if confirmed else sym
 
 
 def _read(
@@ -239,16 +199,11 @@ def _unnoticed(sym: Symmetry, missing: set[Standing]) -> list[str]:
             if blocks:
                 by_blocks.setdefault(blocks, []).append(carrier)
         for blocks, carriers in by_blocks.items():
-            what = f"no output notices how it moves {_some(carriers, 3)}"
+            what = f"no output notices how it moves {some(carriers, 3)}"
             if len(blocks) < block_count(sym, name):
-                what += f" in unit{'s' * (len(blocks) > 1)} {_some(blocks, 8)} of '{item.parent}'"
+                what += f" in unit{'s' * (len(blocks) > 1)} {some(blocks, 8)} of '{item.parent}'"
             found.append(f"'{name}': {what}")
     return found
-
-
-def _some(items: Sequence[object], shown: int) -> str:
-    more = f" and {len(items) - shown} more" if len(items) > shown else ""
-    return ", ".join(str(item) for item in items[:shown]) + more
 
 
 def _fixed(model: nn.Module, movable: Mapping[str, Tensor], wanted: bool | Collection[str]) -> set[str]:

@@ -96,3 +96,9 @@ def read_one_by_one(tracing: Tracing) -> tuple[str, ...]:
         for axis, dim in enumerate(value.dims if value.ndim > 1 else ())
         if isinstance(term := resolve(dim), Plus) and all(segment.size == 1 for segment in term.segments)
     )
+
+
+def some(items: Sequence[object], shown: int) -> str:
+    """The first items, and how many more there are."""
+    more = f" and {len(items) - shown} more" if len(items) > shown else ""
+    return ", ".join(str(item) for item in items[:shown]) + more

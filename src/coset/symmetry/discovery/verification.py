@@ -1,7 +1,6 @@
 """Numerical proof: the function of a moved network, in float64, against that of the original."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,10 +18,8 @@ from coset.symmetry.discovery.operands import watched
 from coset.symmetry.element import Element
 from coset.symmetry.group import full_map
 from coset.symmetry.incidence import standing
-from coset.symmetry.mixing import Mixing, mix
 from coset.symmetry.parameters import Parameter
 from coset.symmetry.symmetry import Symmetry
-from coset.symmetry.turning import Turn, turned
 
 TOLERANCE = 1e-9
 _LOOSE = 1e-4
@@ -76,64 +73,16 @@ def verify(
     return missing - _noticed_alone(sym, program, params, inputs, missing, generator) if further else missing
 
 
-def verified_mixing(
-    sym: Symmetry,
-    mixing: Mapping[str, Mixing],
+def outputs_stay(
+    before: Sequence[Tensor],
     program: torch.export.ExportedProgram,
-    params: Mapping[str, Tensor],
+    params: dict[str, Tensor],
     inputs: Sequence[Any],
-    *,
-    seed: int = 0,
-) -> dict[str, Mixing]:
-    """The classes that random matrices mix without a change of the outputs; all at once, or else one by one."""
-    if not mixing:
-        return {}
-    generator = torch.Generator().manual_seed(seed)
-
-    def keeps(part: Mapping[str, Mixing]) -> bool:
-        """Whether outputs stay where random matrices act; there is never more than one copy of the weights."""
-        candidate = replace(sym, continuous=part)
-        theta = general_position(params, sym, generator)
-        x = other_inputs(program, theta, inputs, evaluate(program, theta, inputs), generator)
-        before = evaluate(program, theta, x)
-        try:
-            mix(candidate, candidate.random(generator).matrices, theta)
-        except InputError:
-            return False  # a gain that is 0 in spite of all
-        change = difference(before, evaluate(program, theta, x))
-        return change <= TOLERANCE or change <= 30 * _rounding(program, theta, x, generator) <= _LOOSE
-
-    if keeps(mixing):
-        return dict(mixing)
-    return {name: item for name, item in mixing.items() if keeps({name: item})}
-
-
-def verified_turns(
-    sym: Symmetry,
-    turns: Mapping[str, Turn],
-    program: torch.export.ExportedProgram,
-    params: Mapping[str, Tensor],
-    inputs: Sequence[Any],
-    *,
-    seed: int = 0,
-) -> dict[str, Turn]:
-    """The turns that do not change the outputs when random units turn; all at once, or else one by one."""
-    if not turns:
-        return {}
-    generator = torch.Generator().manual_seed(seed)
-
-    def keeps(part: Mapping[str, Turn]) -> bool:
-        candidate = replace(sym, turns=part)
-        theta = general_position(params, sym, generator)
-        x = other_inputs(program, theta, inputs, evaluate(program, theta, inputs), generator)
-        before = evaluate(program, theta, x)
-        theta = turned(candidate, candidate.random(generator).turns, theta)
-        change = difference(before, evaluate(program, theta, x))
-        return change <= TOLERANCE or change <= 30 * _rounding(program, theta, x, generator) <= _LOOSE
-
-    if keeps(turns):
-        return dict(turns)
-    return {key: item for key, item in turns.items() if keeps({key: item})}
+    generator: torch.Generator,
+) -> bool:
+    """Whether outputs are what they were, up to what rounding of these weights does to them."""
+    change = difference(before, evaluate(program, params, inputs))
+    return change <= TOLERANCE or change <= 30 * _rounding(program, params, inputs, generator) <= _LOOSE
 
 
 def generic_influence(

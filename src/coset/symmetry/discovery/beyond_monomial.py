@@ -1,0 +1,168 @@
+"""What discovery finds beyond permutations, scales and signs: matrices, turns of units, and translations.
+
+Each is proposed from the graph and then tried in float64: what changes outputs is left out, and noted.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from coset.errors import InputError
+from coset.symmetry.discovery.evaluation import evaluate
+from coset.symmetry.discovery.general_position import general_position, other_inputs
+from coset.symmetry.discovery.linearity import linear_classes
+from coset.symmetry.discovery.remarks import some
+from coset.symmetry.discovery.rotary import rotary_classes
+from coset.symmetry.discovery.terms import Atom
+from coset.symmetry.discovery.tracing import Tracing
+from coset.symmetry.discovery.translating import translations
+from coset.symmetry.discovery.turning_units import turning_units
+from coset.symmetry.discovery.verification import outputs_stay
+from coset.symmetry.mixing import Mixing, mix
+from coset.symmetry.symmetry import Symmetry
+from coset.symmetry.translations import Translation, random_values, translated
+from coset.symmetry.turning import Turn, turned
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What the graph says: classes that mix, ``pairs`` that may turn, units that turn, translations, all by name.
+
+    Whether the maps between ``pairs`` are rotations is told by their values alone.
+    """
+
+    mixing: Mapping[str, Mixing]
+    pairs: Mapping[str, Mixing]
+    turns: Mapping[str, Turn]
+    translations: Mapping[str, Translation]
+    notes: tuple[str, ...]
+
+    def unverified(self, sym: Symmetry) -> Symmetry:
+        """The symmetry with all that is derived from the graph."""
+        return replace(
+            sym.annotated(notes=(*sym.notes, *self.notes)),
+            continuous=self.mixing, turns=self.turns, translations=tuple(self.translations.values()),
+        )  # fmt: skip
+
+
+def proposed(
+    sym: Symmetry,
+    tracing: Tracing,
+    atoms: Mapping[str, Atom],
+    program: torch.export.ExportedProgram,
+    movable: Mapping[str, Tensor],
+    fixed: Collection[str],
+    *,
+    valued: bool,
+) -> Proposal:
+    """What may move further; what stands behind gains that have zeros may not, where they are ``valued``."""
+    mixing = linear_classes(tracing, atoms, movable)
+    shifts = {item.name: item for item in translations(program, movable, set(fixed))}
+    mixed_behind = {name: item.gains for name, item in mixing.items()}
+    moved_along = {name: item.gains for name, item in shifts.items()}
+    gains = dict.fromkeys(gain for group in (mixed_behind, moved_along) for named in group.values() for gain in named)
+    dead = {gain for gain in gains if valued and gain in movable and bool((movable[gain] == 0).any())}
+    zeros = "has entries that are 0"
+    notes = [
+        f"'{gain}' {zeros}: the units of '{name}' are not mixed"
+        for name, named in mixed_behind.items()
+        for gain in named
+        if gain in dead
+    ]
+    along = dict.fromkeys(gain for named in moved_along.values() for gain in named if gain in dead)
+    notes += [f"'{gain}' {zeros}: nothing is translated along its inverse" for gain in along]
+    return Proposal(
+        {name: item for name, item in mixing.items() if dead.isdisjoint(item.gains)},
+        rotary_classes(sym, tracing, atoms),
+        turning_units(tracing, atoms, movable, sym),
+        {name: item for name, item in shifts.items() if dead.isdisjoint(item.gains)},
+        tuple(notes),
+    )
+
+
+def confirmed(
+    sym: Symmetry,
+    proposal: Proposal,
+    program: torch.export.ExportedProgram,
+    params: Mapping[str, Tensor],
+    inputs: Sequence[Any],
+    unnoticed: Collection[str],
+) -> Symmetry:
+    """The symmetry with what changes no output; ``unnoticed``: classes of which outputs say nothing, so none turns."""
+    trial = _Trial(sym, program, params, inputs)
+    pairs = {name: item for name, item in proposal.pairs.items() if name not in unnoticed}
+    mixing = trial.surviving(proposal.mixing, trial.mixed)
+    angles = trial.surviving(pairs, trial.mixed)
+    turns = trial.surviving(proposal.turns, trial.turned)
+    shifts = trial.surviving(proposal.translations, trial.translated)
+    words: dict[str, tuple[Collection[str], Collection[str]]] = {
+        "the units of {} seem to be seen by linear maps alone, but outputs change when they mix": (
+            proposal.mixing,
+            mixing,
+        ),
+        "the units of {} seem to turn, but outputs change when they do": (proposal.turns, turns),
+        "outputs change with the translations {}, which are left out": (proposal.translations, shifts),
+    }
+    notes = [*proposal.notes]
+    for what, (seen, left) in words.items():
+        if refused := [name for name in seen if name not in left]:
+            notes.append(what.format(some(refused, 3)))
+    return replace(
+        sym.annotated(notes=(*sym.notes, *notes)),
+        continuous={**mixing, **angles}, turns=turns, translations=tuple(shifts.values()),
+    )  # fmt: skip
+
+
+@dataclass
+class _Trial:
+    """Moves of weights in general position, on inputs of their own; there is never more than one copy of the weights
+    beside what moves."""
+
+    sym: Symmetry
+    program: torch.export.ExportedProgram
+    params: Mapping[str, Tensor]
+    inputs: Sequence[Any]
+
+    def __post_init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(0)
+
+    def surviving(
+        self, found: Mapping[str, _T], move: Callable[[Mapping[str, _T], dict[str, Tensor]], dict[str, Tensor]]
+    ) -> dict[str, _T]:
+        """Those whose random moves change no output: all at once, or else by halves."""
+        if not found or self._keeps(lambda theta: move(found, theta)):
+            return dict(found)
+        names = list(found)
+        halves = (names[: len(names) // 2], names[len(names) // 2 :]) if len(names) > 1 else ()
+        return {
+            name: item
+            for half in halves
+            for name, item in self.surviving({name: found[name] for name in half}, move).items()
+        }
+
+    def _keeps(self, move: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> bool:
+        theta = general_position(self.params, self.sym, self.generator)
+        x = other_inputs(self.program, theta, self.inputs, evaluate(self.program, theta, self.inputs), self.generator)
+        before = evaluate(self.program, theta, x)
+        try:
+            theta = move(theta)
+        except InputError:
+            return False  # a gain that is 0 in spite of all
+        return outputs_stay(before, self.program, theta, x, self.generator)
+
+    def mixed(self, part: Mapping[str, Mixing], theta: dict[str, Tensor]) -> dict[str, Tensor]:
+        candidate = replace(self.sym, continuous=part)
+        mix(candidate, candidate.random(self.generator).matrices, theta)
+        return theta
+
+    def turned(self, part: Mapping[str, Turn], theta: dict[str, Tensor]) -> dict[str, Tensor]:
+        candidate = replace(self.sym, turns=part)
+        return turned(candidate, candidate.random(self.generator).turns, theta)
+
+    def translated(self, part: Mapping[str, Translation], theta: dict[str, Tensor]) -> dict[str, Tensor]:
+        return translated(tuple(part.values()), theta, random_values(tuple(part.values()), theta, self.generator))
