@@ -68,20 +68,27 @@ def random_matrices(kind: str, shape: tuple[int, ...], generator: torch.Generato
     """Matrices of ``shape`` (blocks…, n, n): Haar on O(n) and O(n − 1); O·diag(exp(spread·N(0, 1)))·O on GL(n)."""
     n = shape[-1]
 
-    def normal(*sizes: int) -> Tensor:
-        return torch.randn(*shape[:-2], *sizes, generator=generator, dtype=torch.float64, device=generator.device)
-
     def haar(size: int) -> Tensor:
-        q, r = torch.linalg.qr(normal(size, size))
-        signed: Tensor = q * r.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
-        return signed
+        return random_rotation(size, generator, shape[:-2])
 
     if kind == "orthogonal":
         return haar(n)
     if kind == "centred":
         basis = centred_basis(n).to(generator.device)
         return basis @ haar(n - 1) @ basis.T + torch.full((n, n), 1 / n, dtype=torch.float64, device=generator.device)
-    return haar(n) * torch.exp(spread * normal(n))[..., None, :] @ haar(n)
+    left = haar(n)
+    normal = torch.randn(*shape[:-1], generator=generator, dtype=torch.float64, device=generator.device)
+    return left * torch.exp(spread * normal)[..., None, :] @ haar(n)
+
+
+def random_rotation(n: int, generator: torch.Generator, blocks: tuple[int, ...] = ()) -> Tensor:
+    """Uniform elements of O(n), (blocks…, n, n) in float64: orthogonal factors of Gaussian matrices, the diagonals of
+    the other factors positive.
+    """
+    normal = torch.randn(*blocks, n, n, generator=generator, dtype=torch.float64, device=generator.device)
+    q, r = torch.linalg.qr(normal)
+    signed: Tensor = q * r.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
+    return signed
 
 
 def centred_basis(n: int) -> Tensor:
