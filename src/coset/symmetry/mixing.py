@@ -212,7 +212,9 @@ def _multiplied(
     """The tensor with the units of each block replaced by their combinations; ``blocks``: (B, n, n)."""
     rows, order, moved = _rows(tensor, lead, structure, stretch, item)
     old = rows[order].reshape(blocks.shape[0], blocks.shape[1], -1)
-    new = blocks.to(rows.dtype) @ old
+    # Half precision holds no rotation: products are taken in single, and rounded once.
+    wide = torch.promote_types(rows.dtype, torch.float32)
+    new = (blocks.to(wide) @ old.to(wide)).to(rows.dtype)
     result = rows.index_copy(0, order, new.reshape(len(order), -1)).reshape(moved.shape)
     back = tuple(lead + dim for dim in stretch.dims)
     return result.movedim(tuple(range(len(stretch.dims))), back).reshape(tensor.shape)

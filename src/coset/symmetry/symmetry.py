@@ -17,7 +17,7 @@ from coset._values import Frozen
 from coset.errors import InputError
 from coset.symmetry import _declare as declare
 from coset.symmetry import _table as table
-from coset.symmetry import action, group, storage
+from coset.symmetry import action, group, hadamard, storage
 from coset.symmetry._grammar import is_name
 from coset.symmetry._rank import scale_rank
 from coset.symmetry.action import Transformable
@@ -106,6 +106,12 @@ class Symmetry:
         O·diag(exp(spread·N(0, 1)))·O on GL(n); restrict first to leave parts out.
         """
         return group.random(self, generator, spread)
+
+    def hadamard(self, generator: torch.Generator) -> Element:
+        """Randomised Hadamard rotations of every class that turns (O(n), O(n − 1)): they spread outliers of weights and
+        activations over all units, in the frame in which gains are folded. An InputError where no class turns.
+        """
+        return hadamard.hadamard(self, generator)
 
     def compose(self, g: Element, h: Element) -> Element:
         """The product gh: act(compose(g, h), θ) = act(g, act(h, θ))."""
