@@ -149,7 +149,10 @@ def inverse(sym: "Symmetry", g: Element) -> Element:
         {key: 1 / carried(key, g.scales[key]) for key in sym.scaling},
         {key: carried(key, g.signs[key]) for key in sym.flipping},
     )
-    inverted = {name: torch.linalg.inv(matrix) for name, matrix in g.matrices.items()}
+    inverted = {
+        name: torch.linalg.inv(matrix) if sym.continuous[name].kind == "general" else matrix.mT
+        for name, matrix in g.matrices.items()
+    }
     return replace(undone, matrices=_carried(sym, undone, inverted))
 
 

@@ -121,15 +121,11 @@ def check_matrices(sym: "Symmetry", g: "Element") -> None:
             raise InputError(f"the matrix of '{name}' does not leave the mean of the units where it is")
 
 
-def mixed(sym: "Symmetry", matrices: Mapping[str, Tensor], params: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Parameters multiplied by the matrices of every class; tensors that were one stay one."""
-    result = dict(params)
-    mix(sym, matrices, result)
-    return result
-
-
 def mix(sym: "Symmetry", matrices: Mapping[str, Tensor], params: dict[str, Tensor]) -> None:
-    """The same for a dict whose tensors are replaced one after the other, so that there are not two of all."""
+    """Multiply parameters by the matrices of every class; tensors that were one stay one.
+
+    The tensors of the dict are replaced one after the other, so that there are never two of all.
+    """
     for name, matrix in matrices.items():
         same: dict[tuple[object, ...], list[str]] = {}
         for parameter, places in sym.continuous[name].places.items():
@@ -154,7 +150,9 @@ def _through(
     blocks = matrix.reshape(-1, *matrix.shape[-2:]).to(tensor.device)
     for (stretch, item), place in zip(found, places, strict=True):
         if place.way:
-            own = blocks if place.way > 0 else torch.linalg.inv(blocks).mT
+            # Of a rotation A⁻ᵀ is A itself.
+            turns = sym.continuous[name].kind != "general"
+            own = blocks if place.way > 0 or turns else torch.linalg.inv(blocks).mT
             for gain in place.gains:
                 along = _gain(sym, name, gain, params).to(own)
                 # B = γAγ⁻¹ and B⁻ᵀ = γ⁻¹A⁻ᵀγ
