@@ -1,4 +1,7 @@
-"""The peak memory of one alignment, as a process of its own: ``python -m benchmarks.align_memory NAME [--small]``."""
+"""The peak memory of one alignment, as a process of its own: ``python -m benchmarks.align_memory NAME [--small]``.
+
+Of models whose stream turns, alignment over the whole group, and the time of permutations alone beside it.
+"""
 
 import argparse
 import json
@@ -9,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from benchmarks.quantisation import Characters
 from coset.alignment import align
 from coset.models import CCT, MLP, ResNet20, example_input
 from coset.symmetry import Symmetry, discover
@@ -18,7 +22,13 @@ MODELS: dict[str, Callable[[bool], nn.Module]] = {
     "transformer, 12 layers of 768": lambda small: (
         CCT(dim=16, heads=2, depth=1, image_size=8) if small else CCT(dim=768, heads=12, depth=12, mlp_ratio=4)
     ),
+    "turning stream, 12 layers of 768": lambda small: (
+        Characters(12, d=8, heads=2, layers=1) if small else Characters(512, d=768, heads=12, layers=12)
+    ),
 }
+WHOLE = "turning stream, 12 layers of 768"
+"""The model that is aligned over the whole group."""
+
 MEASURABLE = Path("/proc/self/clear_refs").exists()
 NOISE = 0.5
 """Of the second network, in deviations of each parameter of the first."""
@@ -34,14 +44,24 @@ def main() -> None:
     width = 40 if options.small else 400
     _aligned(MLP(width, [width] * 2, 10), torch.zeros(2, width))
     model = MODELS[options.name](options.small)
-    print(json.dumps(_aligned(model, example_input(model))))
+    whole = options.name == WHOLE
+    x = torch.zeros(2, 8, dtype=torch.long) if whole else example_input(model)
+    print(json.dumps(_aligned(model, x, whole=whole)))
 
 
-def _aligned(model: nn.Module, x: Tensor) -> dict[str, float]:
-    """Align a network with a permuted and noisy copy of itself; bytes and seconds."""
-    sym = discover(model.eval(), x, verify=False).monomial
+def _aligned(model: nn.Module, x: Tensor, *, whole: bool = False) -> dict[str, float]:
+    """Align a network with a permuted and noisy copy of itself; bytes and seconds.
+
+    ``whole``: over the whole group, and the seconds of permutations alone.
+    """
+    sym = discover(model.eval(), x, verify=False)
+    sym = sym if whole else sym.monomial
     reference = {name: tensor.detach() for name, tensor in model.state_dict().items()}
-    other = _permuted(sym, reference)
+    other = _permuted(sym.monomial, reference)
+    since = time.perf_counter()
+    if whole:
+        align(sym, reference, other, continuous=False)
+    permutations = time.perf_counter() - since
     before, since = start_of_peak(), time.perf_counter()
     result = align(sym, reference, other)
     seconds = time.perf_counter() - since
@@ -50,8 +70,9 @@ def _aligned(model: nn.Module, x: Tensor) -> dict[str, float]:
         "parameters": sum(tensor.numel() * tensor.element_size() for tensor in reference.values()),
         "count": sum(tensor.numel() for tensor in reference.values()),
         "seconds": seconds,
-        "scores": result.seconds["scores"],
-        "assignment": result.seconds["assignment"],
+        "permutations": permutations,
+        "scores": result.seconds.get("scores", 0.0),
+        "assignment": result.seconds.get("assignment", 0.0),
     }
 
 

@@ -15,6 +15,7 @@ from coset.errors import InputError
 from coset.symmetry import Symmetry
 from fuzz import eager
 from fuzz.networks import Plan, build, draw_input, other_sizes, plan, smaller, write
+from fuzz.orbit import null_space, orbit_dimension
 from fuzz.pieces import Kind, UnfitError
 from fuzz.scaling import diagonal_scalings, jacobian_rank
 
@@ -26,7 +27,10 @@ FAILURES = ("unsound", "traceback")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one network: sound, refused, caught (by verification), unsound or traceback; and counts."""
+    """What came of one network: sound, refused, caught (by verification), unsound or traceback; and counts.
+
+    ``mixing``: classes that matrices mix; ``hidden``: directions that keep the function beyond those of the group.
+    """
 
     status: str
     reason: str = ""
@@ -35,6 +39,8 @@ class Outcome:
     skipped: int = 0
     overlap: int = 0
     missing: int | None = None
+    mixing: int = 0
+    hidden: int | None = None
 
     @property
     def failed(self) -> bool:
@@ -70,6 +76,8 @@ def examine(plan: Plan, *, verify: bool = True, count: bool = True) -> Outcome:
         try:
             outcome = compare(model, sym, plan.start, source.fixed, generator)
             rank = jacobian_rank(sym, dict(model.state_dict())) if count else sym.scale_dimension
+            null = null_space(model, plan.start, plan.seed + 3) if count else None
+            orbit = 0 if null is None else orbit_dimension(sym, dict(model.state_dict()), null[1])
         except Exception as error:
             return Outcome("traceback", f"after discovery: {_in_one_line(error)}")
         if outcome.status != "sound" or not count:
@@ -80,7 +88,16 @@ def examine(plan: Plan, *, verify: bool = True, count: bool = True) -> Outcome:
         missing = None
         if scalings is not None:
             missing = scalings[0] - jacobian_rank(sym, dict(model.state_dict()), scalings[1])
-    return replace(outcome, overlap=sym.scale_dimension - rank, missing=missing)
+        hidden = None if null is None else null[0] - orbit
+        if hidden is not None and hidden < 0:
+            return Outcome("unsound", f"an orbit of {orbit} dimensions in a null space of {null[0]}", sym.pinned)
+    return replace(
+        outcome,
+        overlap=sym.scale_dimension - rank,
+        missing=missing,
+        mixing=len(sym.continuous),
+        hidden=hidden,
+    )
 
 
 def _in_one_line(error: Exception) -> str:
@@ -187,6 +204,8 @@ class Tally:
     overlap: int = 0
     counted: Counter[str] = field(default_factory=Counter)
     smaller: Counter[str] = field(default_factory=Counter)
+    mixing: int = 0
+    hidden: Counter[str] = field(default_factory=Counter)
 
     def add(self, plan: Plan, outcome: Outcome) -> None:
         self.statuses[outcome.status] += 1
@@ -196,6 +215,9 @@ class Tally:
         self.compared += outcome.compared
         self.skipped += outcome.skipped
         self.overlap += outcome.overlap != 0
+        self.mixing += outcome.mixing > 0
+        if outcome.hidden is not None:
+            self.hidden.update({"counted": 1, "larger": outcome.hidden > 0})
         if outcome.missing is not None and not outcome.pinned:
             self.counted.update({"all", *plan.names})
             if outcome.missing > 0:
@@ -214,7 +236,11 @@ class Tally:
         """Where diagonal scalings were left out, by piece: never a failure, for no one promised all of them."""
         rates = sorted(((self.smaller[name] / n, name) for name, n in self.counted.items() if n >= 5), reverse=True)
         worst = ", ".join(f"{name} {self.smaller[name]}/{self.counted[name]}" for rate, name in rates[:12] if rate)
-        return f"smaller than it could be: {self.smaller['all']} of {self.counted['all']} counted; by piece: {worst}"
+        return (
+            f"smaller than it could be: {self.smaller['all']} of {self.counted['all']} counted; by piece: {worst}\n"
+            f"matrices mix classes of {self.mixing} networks; a larger group than found, translations included: "
+            f"{self.hidden['larger']} of {self.hidden['counted']} counted"
+        )
 
 
 def run(seconds: float, seed: int, cases: int | None = None) -> bool:

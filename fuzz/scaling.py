@@ -21,22 +21,32 @@ def jacobian_rank(sym: Symmetry, params: Mapping[str, Tensor], read: Mapping[str
 
     ``read``: masks of entries; those of the others do not count.
     """
+    matrix = scale_directions(sym, params, read)
+    if matrix is None:
+        return 0
+    sizes = matrix.norm(dim=1, keepdim=True)
+    return int(torch.linalg.matrix_rank(matrix / sizes.where(sizes > 0, 1.0), rtol=1e-9))
+
+
+def scale_directions(
+    sym: Symmetry, params: Mapping[str, Tensor], read: Mapping[str, Tensor] | None = None
+) -> Tensor | None:
+    """∂(g·θ)/∂(log scales of g) at the identity, (entries, scales); None where there are none."""
     shapes = {key: sym.identity().scales[key].shape for key in sym.scaling}
     total = sum(shape.numel() for shape in shapes.values())
     if not total:
-        return 0
+        return None
 
     def moved(vector: Tensor) -> Tensor:
         parts = torch.exp(vector).split([shape.numel() for shape in shapes.values()])
         scales = {key: part.reshape(shape) for (key, shape), part in zip(shapes.items(), parts, strict=True)}
         result = sym.act(sym.element(scales=scales), params)
-        kept = {name: tensor[read[name]] for name, tensor in result.items() if name in read} if read else result
+        kept = {name: result[name][mask] for name, mask in read.items()} if read else result
         numbers = [t for t in kept.values() if t.is_floating_point() or t.is_complex()]
         return torch.cat([torch.view_as_real(t).flatten() if t.is_complex() else t.flatten() for t in numbers])
 
-    matrix = torch.func.jacfwd(moved)(torch.zeros(total, dtype=torch.float64))
-    sizes = matrix.norm(dim=1, keepdim=True)
-    return int(torch.linalg.matrix_rank(matrix / sizes.where(sizes > 0, 1.0), rtol=1e-9))
+    directions: Tensor = torch.func.jacfwd(moved)(torch.zeros(total, dtype=torch.float64))
+    return directions
 
 
 def diagonal_scalings(
@@ -50,12 +60,10 @@ def diagonal_scalings(
     None where this cannot be counted: too many weights, complex ones, ties through storage, no derivative. The weights
     are left as they were.
     """
-    leaves = {name: t for name, t in (*model.named_parameters(), *model.named_buffers()) if t.is_floating_point()}
-    count = sum(tensor.numel() for tensor in leaves.values())
-    homes = {tensor.untyped_storage().data_ptr() for tensor in leaves.values()}
-    numbers = (*model.parameters(), *model.buffers())
-    if not 0 < count <= MOST_PARAMETERS or len(homes) < len(leaves) or any(t.is_complex() for t in numbers):
+    leaves = counted_leaves(model)
+    if leaves is None:
         return None
+    count = sum(tensor.numel() for tensor in leaves.values())
     generator = torch.Generator().manual_seed(seed)
     before = {name: tensor.detach().clone() for name, tensor in leaves.items()}
     rows: list[Tensor] = []
@@ -63,7 +71,7 @@ def diagonal_scalings(
         while len(rows) < 1.5 * count + 20:
             draw_weights(model, generator)
             scale = 8.0 if len(rows) % 3 == 0 else 1.0  # what saturates or is cut off does so for some
-            rows += _rows(model, leaves, shifts, draw_input(kind, 4, generator, scale), generator)
+            rows += gradient_rows(model, leaves, shifts, draw_input(kind, 4, generator, scale), generator)
     except RuntimeError:
         return None  # the model overwrites what its derivative needs, or an operation has none
     finally:
@@ -83,10 +91,25 @@ def diagonal_scalings(
     return int(read.sum()) - rank, masks
 
 
-def _rows(
-    model: nn.Module, leaves: Mapping[str, Tensor], shifts: Mapping[str, float], x: Tensor, generator: torch.Generator
+def counted_leaves(model: nn.Module) -> dict[str, Tensor] | None:
+    """The weights by name; None where they are too many, complex, or tied through storage."""
+    leaves = {name: t for name, t in (*model.named_parameters(), *model.named_buffers()) if t.is_floating_point()}
+    count = sum(tensor.numel() for tensor in leaves.values())
+    homes = {tensor.untyped_storage().data_ptr() for tensor in leaves.values()}
+    numbers = (*model.parameters(), *model.buffers())
+    if not 0 < count <= MOST_PARAMETERS or len(homes) < len(leaves) or any(t.is_complex() for t in numbers):
+        return None
+    return leaves
+
+
+def gradient_rows(
+    model: nn.Module,
+    leaves: Mapping[str, Tensor],
+    shifts: Mapping[str, float] | None,
+    x: Tensor,
+    generator: torch.Generator,
 ) -> list[Tensor]:
-    """(θ + shift)·∂/∂θ of random projections of the outputs."""
+    """(θ + shift)·∂/∂θ of random projections of the outputs; without ``shifts`` ∂/∂θ alone."""
     given = {name: tensor.detach().clone().requires_grad_() for name, tensor in leaves.items()}
     with patch.object(F, "batch_norm", _batch_norm):
         result = torch.func.functional_call(model, given, (x,))
@@ -99,7 +122,11 @@ def _rows(
         weights = torch.randn(len(joined), generator=generator, dtype=torch.float64)
         grads = torch.autograd.grad(joined @ weights, list(given.values()), retain_graph=True, allow_unused=True)
         parts = [
-            torch.zeros_like(t) if grad is None else (t.detach() + shifts.get(name, 0.0)) * grad
+            torch.zeros_like(t)
+            if grad is None
+            else grad
+            if shifts is None
+            else (t.detach() + shifts.get(name, 0.0)) * grad
             for (name, t), grad in zip(given.items(), grads, strict=True)
         ]
         rows.append(torch.cat([part.flatten() for part in parts]))

@@ -86,6 +86,32 @@ def rms_module(s: Source, k: Kind) -> Kind:
     return k
 
 
+@piece("flat", "sequence", weight=2)
+def stream(s: Source, k: Kind) -> Kind:
+    """A residual stream that is read behind norms alone, so that it may turn."""
+    d = s.width((3, 4, 4, 6))
+    own = k.wide(d)
+    norm = s.choice([f"nn.RMSNorm({d}, eps=1e-2)", f"nn.LayerNorm({d}, eps=1e-2)"])
+    s.do(f"x = {s.affine(k, d)}")
+    for _ in range(s.choice([0, 1, 1])):
+        inner = s.keep(f"{s.module(norm)}(x)")
+        hidden = s.width((3, 4))
+        part = s.keep(s.activation(s.keep(s.affine(own, hidden, inner))))
+        s.do(f"x = x + {s.affine(own.wide(hidden), d, part)}")
+    out = s.width()
+    s.do(f"x = {s.activation(s.keep(s.affine(own, out, s.keep(f'{s.module(norm)}(x)'))))}")
+    return k.wide(out)
+
+
+@piece("flat", "sequence")
+def linear_bottleneck(s: Source, k: Kind) -> Kind:
+    """Two linear maps with nothing between."""
+    narrow, out = s.width((2, 3, 4)), s.width()
+    x = s.keep(s.affine(k, narrow))
+    s.do(f"x = {s.activation(s.keep(s.affine(k.wide(narrow), out, x)))}")
+    return k.wide(out)
+
+
 @piece(*ANY)
 def normalised_weights(s: Source, k: Kind) -> Kind:
     out = s.width()

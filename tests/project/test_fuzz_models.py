@@ -20,6 +20,7 @@ def fuzz(monkeypatch):
     import fuzz.eager
     import fuzz.models
     import fuzz.networks
+    import fuzz.orbit
     import fuzz.scaling
 
     threads = torch.get_num_threads()
@@ -151,3 +152,23 @@ def test_scales_that_depend_on_each_other_are_counted_once(fuzz):
     weights = {"a": 0.5 + torch.rand(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))}
     # Rows and columns scale by 4 + 3 numbers; a factor common to all rows is one common to all columns.
     assert fuzz.scaling.jacobian_rank(Symmetry.from_axes({"a": "h k"}, weights, scales="positive"), weights) == 6
+
+
+def test_the_null_space_bounds_the_orbit_of_the_whole_group(fuzz):
+    kind = fuzz.networks.Kind("flat", 5)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 3, bias=False), nn.Linear(3, 6, bias=False), nn.Tanh(), nn.Linear(6, 4)).double()
+    sym = coset.discover(model, torch.randn(3, 5, dtype=torch.float64))
+    nullity, read = fuzz.orbit.null_space(model, kind, 0)
+    # GL(3), and nothing else is continuous behind tanh.
+    assert nullity == fuzz.orbit.orbit_dimension(sym, dict(model.state_dict()), read) == sym.continuous_dimension == 9
+    assert fuzz.orbit.orbit_dimension(sym.monomial, dict(model.state_dict()), read) == 3
+
+
+def test_networks_have_streams_that_turn_and_a_wrong_kind_is_found(fuzz, monkeypatch):
+    plan = with_text(fuzz, "nn.RMSNorm", "stream")
+    found = fuzz.models.examine(plan)
+    assert (found.status, found.mixing) == ("sound", 1)
+    monkeypatch.setattr(fuzz.models, "null_space", lambda *_: (0, {}))
+    monkeypatch.setattr(fuzz.models, "orbit_dimension", lambda *_: 1)
+    assert fuzz.models.examine(plan).status == "unsound"

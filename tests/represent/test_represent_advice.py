@@ -88,5 +88,5 @@ def test_one_scale_for_all_channels_is_no_scale_of_theirs():
 def test_wrong_input_is_named():
     with pytest.raises(InputError, match="measure is 'distance'; expected one of 'cka', 'procrustes'"):
         invariant("distance", "orthogonal", ACTING["relu"])
-    with pytest.raises(InputError, match="modulo is 'rotations'; expected one of 'orthogonal'"):
+    with pytest.raises(InputError, match="modulo is 'rotations'; expected one of 'general'"):
         invariant("cka", "rotations", ACTING["relu"])

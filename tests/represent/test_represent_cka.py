@@ -272,7 +272,7 @@ X, Y = pair(0)
         ((X, Y * float("nan")), {}, "y holds NaN"),
         ((X.long(), Y), {}, "x is of type torch.int64"),
         ((X[:, 0, 0], Y), {}, r"x has shape \(12,\)"),
-        ((X, Y), {"group": "rotations"}, "group is 'rotations'; expected one of 'orthogonal'"),
+        ((X, Y), {"group": "rotations"}, "group is 'rotations'; expected one of 'general'"),
         ((X, Y), {"kernel": "mean"}, "kernel is 'mean'"),
         ((X, Y), {"kernel": "max"}, "kernel is 'max', which rotations change"),
         ((X, Y), {"estimator": "mean"}, "estimator is 'mean'"),

@@ -31,6 +31,7 @@ def formula(x, y):
 def test_each_distance_is_unchanged_by_its_group(seed, other):
     x, y = pair(seed)
     moves = {
+        "general": rotated(y, other) * 2 + permuted(rotated(y, other), other),
         "orthogonal": rotated(y, other),
         "permutation": permuted(y, other, scales=True),
         "signed-permutation": permuted(y, other, scales=True, signs=True),
@@ -41,7 +42,7 @@ def test_each_distance_is_unchanged_by_its_group(seed, other):
     assert moves.keys() == GROUPS.keys()
     for group, moved in moves.items():
         assert procrustes(x, moved, group=group).distance == pytest.approx(
-            procrustes(x, y, group=group).distance, abs=1e-12
+            procrustes(x, y, group=group).distance, abs=1e-12 if group != "general" else 1e-9
         )
         assert procrustes(moved, y, group=group).distance == pytest.approx(0, abs=1e-12)
 

@@ -23,8 +23,9 @@ from coset.represent.similarity import (
     procrustes_interval,
 )
 from coset.represent.stitching import Stitching, StitchTraining, rotation_penalties, stitch, stitching_penalty
-from coset.represent.unit_groups import GROUPS, Part, UnitGroup, random_element, random_rotation
+from coset.represent.unit_groups import GROUPS, Part, UnitGroup, random_element
 from coset.running import layer_names, recording, replacing
+from coset.symmetry.mixing import random_rotation
 
 __all__ = [
     "GROUPS",

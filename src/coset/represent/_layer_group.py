@@ -1,10 +1,12 @@
 """The group that acts on the channels of a named layer, read from the graph of the network's symmetry.
 
 ``sym.graph`` says which classes of units stand on the channel axis of a layer's output, in which blocks, and which
-scales and signs they carry. No type of layer is known here.
+scales and signs they carry. No type of layer is known here. Which matrices mix the channels is seen in a run of the
+network whose weights they have moved.
 """
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,10 +22,14 @@ from coset.running import check_layers
 from coset.symmetry import Element, Parameter, Symmetry, with_graph
 from coset.symmetry.axes import Node, size_of, units_of
 from coset.symmetry.layers import Activation
+from coset.symmetry.mixing import Mixed, Mixing
 from coset.symmetry.preserving import check_model_of
 
 _EXAMPLES, _DRAWS = 4, 4
 """So many inputs are run, and so many elements without permutations tried, none of which may hide a sign by chance."""
+
+_CLOSE = 1e-6
+"""Outputs in float64 that differ by less, relative to the largest, are equal; models may be single inside."""
 
 _Factors = NDArray[np.float64]
 
@@ -44,6 +50,9 @@ def layer_group(
     are run. ``cka`` and ``procrustes`` take the group as ``group``: they are then the same for all networks of an
     orbit. Where the group has single signs or scales for many channels, these are told by ``sign``, or not at all: one
     scale for everything is always divided out. Raises where channels do not move one by one or block by block.
+
+    Channels of a class that mixes have O(n), O(n − 1) or GL(n), blocks of heads each its own. Behind a norm with a gain
+    γ rotations are diag(γ)·A·diag(γ)⁻¹, and channels have scales: what contains both for all networks is GL(n).
     """
     return layer_groups(sym, model, [layer], inputs, channel_axis=channel_axis, seed=seed)[layer]
 
@@ -66,19 +75,86 @@ def layer_groups(
     fixed = sym.restrict(permutations=False)
     elements = [fixed.random(generator) for _ in range(_DRAWS)] if fixed.families else []
     outputs = features(model, few, names, channel_axis=channel_axis, show=False)
+    axes = {
+        name: _axes(sym, sym.graph.activation(name), name, tuple(outputs[name].shape), channel_axis) for name in names
+    }
+    mixing = _mixing(sym, model, few, axes, channel_axis, generator) if sym.continuous else {}
     groups = {}
     for name in names:
-        axes = _axes(sym, sym.graph.activation(name), name, tuple(outputs[name].shape), channel_axis)
-        parts, order = parts_of(axes[1], sym.classes, name)
-        factors = [_factors(fixed, name, axes, g) for g in elements]
+        parts, order = parts_of(axes[name][1], sym.classes, name, mixing.get(name))
+        factors = [_factors(fixed, name, axes[name], g) for g in elements]
         groups[name] = _with_factors(UnitGroup(parts, order), factors)
     return groups
 
 
+def _mixing(
+    sym: Symmetry,
+    model: nn.Module,
+    inputs: Tensor,
+    axes: Mapping[str, tuple[Node, ...]],
+    channel_axis: ChannelAxis,
+    generator: torch.Generator,
+) -> dict[str, dict[str, str]]:
+    """For each layer, the classes on its channels that matrices mix, and of which kind: from a run for each class.
+
+    Outputs that become A·x, or A⁻ᵀ·x, have the kind of the class; behind gains it is "general".
+    """
+    carried = {name: {unit.name for unit in units_of(own[1])} & set(sym.continuous) for name, own in axes.items()}
+    found: dict[str, dict[str, str]] = {name: {} for name in axes}
+    wanted = [name for name in sym.continuous if any(name in own for own in carried.values())]
+    if not wanted:
+        return found
+    wide = copy.deepcopy(model).double()
+    theta = {name: tensor.detach() for name, tensor in wide.state_dict().items()}
+    before = features(wide, inputs, tuple(axes), channel_axis=channel_axis, show=False)
+    for name in wanted:
+        g = sym.element(matrices={name: sym.restrict([name]).random(generator).matrices[name]})
+        layers = tuple(layer for layer, own in carried.items() if name in own)
+        after = features(wide, inputs, layers, params=sym.act(g, theta), channel_axis=channel_axis, show=False)
+        for layer in layers:
+            found[layer][name] = _kind(sym, name, layer, axes[layer], g, theta, before[layer], after[layer])
+    return found
+
+
+def _kind(
+    sym: Symmetry,
+    name: str,
+    layer: str,
+    axes: tuple[Node, ...],
+    g: Element,
+    theta: Mapping[str, Tensor],
+    before: Tensor,
+    after: Tensor,
+) -> str:
+    """The kind of the matrices by which the channels of a layer (N, C, *positions) were multiplied."""
+    mixing = sym.continuous[name]
+    frames = dict.fromkeys([(), *(place.gains for places in mixing.places.values() for place in places)])
+    count = sum(unit.name == name for node in axes for unit in units_of(node))
+    for gains in frames:
+        known = {gain: sym.parameters[gain] for gain in gains}
+        stay = {gain: mixing.places[gain] for gain in gains}
+        for way in (1, -1):
+            places = {layer: (Mixed(way, gains),) * count, **stay}
+            output = Symmetry(
+                sym.classes,
+                sym.families,
+                {layer: Parameter(tuple(before.shape), axes), **known},
+                continuous={name: Mixing(mixing.kind, places)},
+            )
+            values = {layer: before, **{gain: theta[gain] for gain in gains}}
+            moved = output.act(g, values)[layer]
+            if torch.allclose(moved, after, rtol=_CLOSE, atol=_CLOSE * float(before.abs().max())):
+                return "general" if gains else mixing.kind
+    raise InputError(
+        f"matrices mix the units of '{name}', but not the channels of layer '{layer}' on which they stand: expected a "
+        f"layer that is linear in them"
+    )
+
+
 def named_group(group: UnitGroup) -> str:
     """The smallest group of ``GROUPS`` that contains ``group``: a measure modulo it is invariant under both."""
-    if group.rotates:
-        return "orthogonal"
+    if group.kinds:
+        return "general" if group.scales else "orthogonal"
     if not group.permutes and not group.scales and not group.signs:
         return "trivial"
     rigid = "" if group.scales else "rigid-"
@@ -145,6 +221,9 @@ def _flagged(parts: tuple[Part, ...], sizes: _Factors | None, signs: _Factors | 
     for part in parts:
         own = [None if table is None else table[:, start : start + part.size] for table in (sizes, signs)]
         start += part.size
+        if part.mixes is not None:
+            flagged.append(_with_scale(part, own[0]))
+            continue
         pieces = [None if table is None else table.reshape(-1, part.count, part.width) for table in own]
         here: list[bool] = []
         below: list[_Factors | None] = []
@@ -157,3 +236,12 @@ def _flagged(parts: tuple[Part, ...], sizes: _Factors | None, signs: _Factors | 
         inside = _flagged(part.inside, below[0], below[1]) if part.inside else ()
         flagged.append(replace(part, scales=here[0], signs=here[1], inside=inside))
     return tuple(flagged)
+
+
+def _with_scale(part: Part, sizes: _Factors | None) -> Part:
+    """Channels that rotations mix, with scales: one for all of them, or their own, and then linear maps mix them."""
+    if sizes is None or part.mixes == "general" or not bool((np.abs(np.nan_to_num(sizes, nan=1.0) - 1) > _FINE).any()):
+        return part
+    if bool((_spread(sizes) <= _FINE).all()):
+        return Part(1, scales=True, inside=(part,))
+    return replace(part, mixes="general")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coset._magnitudes import exponents, scaled_by, squares_hold
 from coset.errors import InputError
-from coset.represent.unit_groups import UnitGroup
+from coset.represent.unit_groups import Group, UnitGroup, group_on
 from coset.running.moments import Moments, merged, moments_of
 
 T = TypeVar("T")
@@ -95,6 +95,81 @@ def ordinary_features(x: Tensor, group: UnitGroup) -> Tensor:
     labels = pieces_of(group, largest)
     sizes = largest.new_zeros(group.size).scatter_reduce_(0, labels, largest, "amax")
     return scaled_by(x, exponents(sizes[labels][:, None], 1)[:, None])
+
+
+@dataclass(frozen=True)
+class Straightening:
+    """Features such that matrices that mix some channels are rotations: ``means`` (C,) taken off, then ``maps``, each
+    on some channels.
+    """
+
+    means: Tensor | None = None
+    maps: tuple[tuple[Tensor, Tensor], ...] = ()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Features (N, C, P), in float64 if there is anything to do."""
+        if self.means is None and not self.maps:
+            return x
+        wide = x.double() if self.means is None else x - self.means[:, None]
+        wide = wide.clone() if wide is x else wide
+        for channels, matrix in self.maps:
+            wide[:, channels] = matrix @ wide[:, channels]
+        return wide
+
+
+def needs_straightening(group: Group) -> bool:
+    """Whether matrices mix some channels that are not just all rotations of all."""
+    acting = group if isinstance(group, UnitGroup) else group_on(group, 1, "")
+    return bool(acting.kinds) and not acting.rotates
+
+
+def straightened(x: Tensor, group: Group, what: str, *, centred: bool = False) -> Tensor:
+    """Features ``what`` (N, C, P) by their own ``straightening``."""
+    return straightening([x], group, what, centred=centred)(x)
+
+
+def straightening(parts: Iterable[Tensor], group: Group, what: str, *, centred: bool = False) -> Straightening:
+    """What makes rotations of the matrices that mix blocks of channels, from features ``what`` (n, C, P) in parts.
+
+    Modulo O(n) nothing; modulo O(n − 1) the mean of the channels, which LayerNorm does not read, is taken off; modulo
+    GL(n) the block is made white, x → V·S⁻¹·Vᵀx with X = U·S·Vᵀ over examples and positions, directions of rounding
+    left out. If ``centred``, means over examples and positions are taken off first.
+    """
+    if not needs_straightening(group):
+        return Straightening()
+    statistics = channel_statistics(parts)
+    acting = group_on(group, len(statistics.mean), what)
+    places = torch.tensor(acting.places, device=statistics.mean.device)
+    means = torch.zeros_like(statistics.mean) if centred else None
+    maps = []
+    for start, stop, kind in acting.mixed:
+        own = places[start:stop]
+        if means is not None:
+            # Other units are centred by themselves, each as a whole.
+            means[own] = statistics.mean[own]
+        if kind == "general":
+            maps.append((own, _whitening(parts, Straightening(means), own, what)))
+        elif kind == "centred":
+            maps.append((own, torch.eye(len(own), dtype=torch.float64, device=own.device) - 1 / len(own)))
+    return Straightening(means, tuple(maps))
+
+
+def _whitening(parts: Iterable[Tensor], ready: Straightening, channels: Tensor, what: str) -> Tensor:
+    """V·S⁻¹·Vᵀ of the rows of one block: from triangles of one part after the other, which keep what products lose."""
+    n, rows, triangle, noise = len(channels), 0, None, 0.0
+    for part in parts:
+        chosen = ready(part)[:, channels].double().transpose(1, 2).reshape(-1, n)
+        rows, noise = rows + len(chosen), torch.finfo(part.dtype).eps
+        triangle = torch.linalg.qr(chosen if triangle is None else torch.cat([triangle, chosen]), mode="r").R
+    if triangle is None or rows <= n:
+        raise InputError(
+            f"{what} has {rows} examples and positions for {n} channels that any invertible matrix mixes, GL({n}): "
+            f"modulo these all features look the same; expected more of them than channels"
+        )
+    _, sizes, vh = torch.linalg.svd(triangle)
+    kept = sizes > 100 * noise * sizes[0]
+    white: Tensor = vh.mT * torch.where(kept, 1 / torch.where(kept, sizes, 1.0), 0.0) @ vh
+    return white
 
 
 def check_squares(group: UnitGroup, squares: Tensor, largest: Tensor, what: str) -> None:

@@ -1,18 +1,20 @@
 """Groups that act on the channels of a feature: what a measure is to be invariant under, as a value.
 
 Channels are cut into parts; a part is a row of pieces that may change places, have positive scales and signs of their
-own, and may themselves consist of parts: heads of units, or a channel's positions behind a flatten. A group of this
-form is monomial; beside these there is O(C), which mixes all channels.
+own, and may themselves consist of parts: heads of units, or a channel's positions behind a flatten. Where only linear
+maps and norms see the channels of a part, matrices mix them: all invertible ones, or rotations.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 
 import torch
 from torch import Tensor
 
 from coset._checks import check_choice
 from coset.errors import InputError
+from coset.symmetry.mixing import Mixing, random_matrices
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class Part:
     """``count`` pieces in a row: each is one channel or, if ``inside`` is given, these parts side by side.
 
     ``permutes``: the pieces change places; ``scales``, ``signs``: each piece has a positive factor, a sign of its own.
+    ``mixes``: the channels are mixed by matrices of this kind (``symmetry.mixing.KINDS``), which do all of the former.
     """
 
     count: int
@@ -27,6 +30,7 @@ class Part:
     scales: bool = False
     signs: bool = False
     inside: tuple["Part", ...] = ()
+    mixes: str | None = None
 
     @property
     def width(self) -> int:
@@ -41,7 +45,8 @@ class Part:
     @property
     def moves(self) -> bool:
         """Whether anything acts on the pieces or within them."""
-        return self.permutes or self.scales or self.signs or any(part.moves for part in self.inside)
+        own = self.permutes or self.scales or self.signs or self.mixes is not None
+        return own or any(part.moves for part in self.inside)
 
 
 @dataclass(frozen=True)
@@ -50,13 +55,26 @@ class UnitGroup:
 
     ``parts``: side by side, what acts on the channels. ``order``: the place on the channel axis of each channel in the
     order in which the parts count them; None where that is the same. ``sign``: one sign for all channels together.
-    ``rotates``: the group is O(C), and nothing else is said.
     """
 
     parts: tuple[Part, ...]
     order: tuple[int, ...] | None = None
     sign: bool = False
-    rotates: bool = False
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of matrices that mix some channels."""
+        return frozenset(part.mixes for part in _all_parts(self.parts) if part.mixes is not None)
+
+    @property
+    def whole(self) -> bool:
+        """Whether matrices mix all channels together."""
+        return len(self.parts) == 1 and self.parts[0].mixes is not None
+
+    @property
+    def rotates(self) -> bool:
+        """Whether the group is O(C)."""
+        return self.whole and self.parts[0].mixes == "orthogonal"
 
     @property
     def size(self) -> int:
@@ -65,18 +83,18 @@ class UnitGroup:
 
     @property
     def permutes(self) -> bool:
-        """Whether some channels change places."""
-        return self.rotates or any(part.permutes for part in _all_parts(self.parts))
+        """Whether some channels or blocks of them change places; those that matrices mix are one block."""
+        return any(part.permutes for part in _all_parts(self.parts))
 
     @property
     def scales(self) -> bool:
         """Whether some channels have positive scales of their own."""
-        return any(part.scales for part in _all_parts(self.parts))
+        return any(part.scales or part.mixes == "general" for part in _all_parts(self.parts))
 
     @property
     def signs(self) -> bool:
         """Whether some channels change sign."""
-        return self.rotates or self.sign or any(part.signs for part in _all_parts(self.parts))
+        return self.sign or any(part.signs or part.mixes is not None for part in _all_parts(self.parts))
 
     @property
     def nested(self) -> bool:
@@ -87,7 +105,8 @@ class UnitGroup:
     def units(self) -> tuple[tuple[int, int], ...]:
         """The first channel and the one behind the last of every unit, in the order of the parts.
 
-        A unit is an innermost piece that moves: one channel, or all positions of one behind a flatten.
+        A unit is an innermost piece that moves: one channel, all positions of one behind a flatten, or channels that
+        matrices mix.
         """
         return tuple(_units(self.parts, 0))
 
@@ -97,9 +116,14 @@ class UnitGroup:
 
         Channels without a scale of their own are numbered as one piece.
         """
-        labels = list(_scaled(self.parts, -1, iter(range(self.size))))
+        labels = list(_scaled(self.parts, -1, count()))
         numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
         return tuple(numbers[label] for label in labels)
+
+    @property
+    def mixed(self) -> tuple[tuple[int, int, str], ...]:
+        """The units that matrices mix: first channel, the one behind the last, kind; in the order of the parts."""
+        return tuple(_mixed(self.parts, 0))
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -111,15 +135,18 @@ class UnitGroup:
         return x if self.order is None else x[:, torch.tensor(self.order, device=x.device)]
 
     def __str__(self) -> str:
-        if self.rotates:
-            return f"O({self.size})"
         words = " × ".join(_words(part) for part in self.parts)
         return f"{words}, one sign for all" if self.sign else words
 
 
 def orthogonal(channels: int) -> UnitGroup:
     """O(C): under which linear CKA and orthogonal Procrustes are invariant."""
-    return UnitGroup((Part(channels),), rotates=True)
+    return UnitGroup((Part(channels, mixes="orthogonal"),))
+
+
+def general(channels: int) -> UnitGroup:
+    """GL(C): under which canonical correlations are invariant."""
+    return UnitGroup((Part(channels, mixes="general"),))
 
 
 def permutation(channels: int) -> UnitGroup:
@@ -148,6 +175,7 @@ def trivial(channels: int) -> UnitGroup:
 
 
 GROUPS: dict[str, Callable[[int], UnitGroup]] = {
+    "general": general,
     "orthogonal": orthogonal,
     "permutation": permutation,
     "signed-permutation": signed_permutation,
@@ -171,12 +199,11 @@ def group_on(group: Group, channels: int, what: str) -> UnitGroup:
 
 
 def random_element(group: UnitGroup, generator: torch.Generator, *, spread: float = 1.0) -> Tensor:
-    """A random matrix (C, C) of the group, in float64: uniform permutations and signs, log-normal scales.
+    """A random matrix (C, C) of the group, in float64: uniform permutations and signs, log-normal scales, and matrices
+    as ``symmetry.mixing.random_matrices`` draws them.
 
     ``spread``: the deviation of the logarithms of scales. Of O(C) it is uniform (Haar measure).
     """
-    if group.rotates:
-        return random_rotation(group.size, generator)
     matrix = _random_parts(group.parts, generator, spread)
     if group.sign:
         matrix = matrix * _signs(1, generator)
@@ -186,19 +213,14 @@ def random_element(group: UnitGroup, generator: torch.Generator, *, spread: floa
     return arranged.T @ matrix @ arranged
 
 
-def random_rotation(channels: int, generator: torch.Generator) -> Tensor:
-    """A uniform element of O(C): the orthogonal factor of a Gaussian matrix, with a positive diagonal in the other."""
-    q, r = torch.linalg.qr(torch.randn(channels, channels, generator=generator, dtype=torch.float64))
-    rotation: Tensor = q * torch.sign(r.diagonal())
-    return rotation
-
-
 def _random_parts(parts: tuple[Part, ...], generator: torch.Generator, spread: float) -> Tensor:
     return _diagonal([_random_part(part, generator, spread) for part in parts])
 
 
 def _random_part(part: Part, generator: torch.Generator, spread: float) -> Tensor:
     """Pieces with a factor each, and places changed: block i of the outputs reads piece order[i]."""
+    if part.mixes is not None:
+        return random_matrices(part.mixes, (part.size, part.size), generator, spread)
     factors = torch.ones(part.count, dtype=torch.float64)
     if part.scales:
         factors = torch.exp(spread * torch.randn(part.count, generator=generator, dtype=torch.float64))
@@ -230,6 +252,10 @@ def _all_parts(parts: tuple[Part, ...]) -> Iterator[Part]:
 
 def _units(parts: tuple[Part, ...], start: int) -> Iterator[tuple[int, int]]:
     for part in parts:
+        if part.mixes is not None:
+            yield start, start + part.size
+            start += part.size
+            continue
         whole = not any(inner.moves for inner in part.inside) and part.moves
         for piece in range(start, start + part.size, part.width):
             if whole or not part.inside:
@@ -241,16 +267,30 @@ def _units(parts: tuple[Part, ...], start: int) -> Iterator[tuple[int, int]]:
 
 def _scaled(parts: tuple[Part, ...], around: int, fresh: Iterator[int]) -> Iterator[int]:
     for part in parts:
+        # Matrices that are not rotations have a size, which the block is divided by.
+        common = next(fresh) if part.mixes == "general" else around
         for _ in range(part.count):
-            label = next(fresh) if part.scales else around
+            label = next(fresh) if part.scales else common
             if part.inside:
                 yield from _scaled(part.inside, label, fresh)
             else:
                 yield label
 
 
+def _mixed(parts: tuple[Part, ...], start: int) -> Iterator[tuple[int, int, str]]:
+    for part in parts:
+        if part.mixes is not None:
+            yield start, start + part.size, part.mixes
+        elif part.inside:
+            for piece in range(start, start + part.size, part.width):
+                yield from _mixed(part.inside, piece)
+        start += part.size
+
+
 def _words(part: Part) -> str:
     """One part in symbols: S for permutations, R for scales, ± for signs, of how many pieces, and what is inside."""
+    if part.mixes is not None:
+        return Mixing(part.mixes, {}).named(part.size)
     marks = {"S": part.permutes, "R": part.scales, "±": part.signs}
     acts = "".join(mark for mark, acting in marks.items() if acting)
     inside = f"[{' × '.join(_words(inner) for inner in part.inside)}]" if part.inside else ""

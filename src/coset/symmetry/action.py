@@ -1,7 +1,7 @@
 """The action of an element on parameters: a gather and a multiply per axis."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 import torch
@@ -13,7 +13,7 @@ from coset.symmetry.axes import Charge
 from coset.symmetry.element import Element
 from coset.symmetry.gather import Pass, apply, is_plain
 from coset.symmetry.group import check, full_map
-from coset.symmetry.mixing import mixed
+from coset.symmetry.mixing import mix
 from coset.symmetry.structure import Stretch
 from coset.symmetry.turning import is_translation, turned
 
@@ -81,7 +81,8 @@ class Action:
             moved[name] = seen[tie]
         for name, correction in corrections.items():
             moved[name] = moved[name] * correction.to(moved[name].dtype)
-        moved = mixed(self.sym, self.g.matrices, moved) if self.g.matrices else moved
+        seen.clear()
+        mix(self.sym, self.g.matrices, moved)
         return (turned(self.sym, self.g.turns, moved) if self.g.turns else moved) | unsaved
 
     def spread(self, deviations: Mapping[str, Tensor], means: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -254,3 +255,31 @@ def act(sym: "Symmetry", g: Element, params: Any, *, partial: bool = False) -> A
     if isinstance(params, Transformable):
         return params.transformed(action, partial=partial)
     raise InputError(f"an element acts on a dict of parameters or a distribution, found {type(params).__name__}")
+
+
+def moving_together(sym: "Symmetry", params: Mapping[str, Tensor]) -> list[list[str]]:
+    """Names whose tensors have to move in one step: tied ones, and a variance with its gain."""
+    home: dict[str, list[str]] = {}
+    tied: dict[int, list[str]] = {}
+    known = {name: tensor for name, tensor in params.items() if name in sym.parameters}
+    for name, tensor in known.items():
+        home[name] = tied.setdefault(id(params.get(sym.parameters[name].tied or name, tensor)), [])
+        home[name].append(name)
+    for name in known:
+        gain = sym.parameters[name].gain
+        if gain is not None and home[gain] is not home[name]:
+            home[name] += home[gain]
+            for other in home[gain]:
+                home[other] = home[name]
+    return list({id(names): names for names in home.values()}.values())
+
+
+def move(sym: "Symmetry", g: Element, params: dict[str, Tensor], together: list[list[str]] | None = None) -> None:
+    """θ ← g·θ in place, a few parameters at a time (``moving_together``), so that there are never two of all."""
+    order = list(params)
+    action = Action(sym, replace(g, matrices={}))
+    for names in moving_together(sym, params) if together is None else together:
+        params |= action({name: params.pop(name) for name in names}, partial=True)
+    for name in order:
+        params[name] = params.pop(name)
+    mix(sym, g.matrices, params)

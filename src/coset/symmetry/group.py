@@ -164,7 +164,10 @@ def inverse(sym: "Symmetry", g: Element) -> Element:
         {key: 1 / carried(key, g.scales[key]) for key in sym.scaling},
         {key: carried(key, g.signs[key]) for key in sym.flipping},
     )
-    inverted = {name: torch.linalg.inv(matrix) for name, matrix in g.matrices.items()}
+    inverted = {
+        name: torch.linalg.inv(matrix) if sym.continuous[name].kind == "general" else matrix.mT
+        for name, matrix in g.matrices.items()
+    }
     back = {key: summed_turns(sym.turns[key], -k) for key, k in g.turns.items()}
     return replace(undone, matrices=_carried(sym, undone, inverted), turns=_turned(sym, undone, back))
 

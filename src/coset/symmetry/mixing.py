@@ -82,20 +82,27 @@ def random_matrices(kind: str, shape: tuple[int, ...], generator: torch.Generato
         uniform = torch.rand(shape[:-2], generator=generator, dtype=torch.float64, device=generator.device)
         return rotations(2 * math.pi * uniform)
 
-    def normal(*sizes: int) -> Tensor:
-        return torch.randn(*shape[:-2], *sizes, generator=generator, dtype=torch.float64, device=generator.device)
-
     def haar(size: int) -> Tensor:
-        q, r = torch.linalg.qr(normal(size, size))
-        signed: Tensor = q * r.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
-        return signed
+        return random_rotation(size, generator, shape[:-2])
 
     if kind == "orthogonal":
         return haar(n)
     if kind == "centred":
         basis = centred_basis(n).to(generator.device)
         return basis @ haar(n - 1) @ basis.T + torch.full((n, n), 1 / n, dtype=torch.float64, device=generator.device)
-    return haar(n) * torch.exp(spread * normal(n))[..., None, :] @ haar(n)
+    left = haar(n)
+    normal = torch.randn(*shape[:-1], generator=generator, dtype=torch.float64, device=generator.device)
+    return left * torch.exp(spread * normal)[..., None, :] @ haar(n)
+
+
+def random_rotation(n: int, generator: torch.Generator, blocks: tuple[int, ...] = ()) -> Tensor:
+    """Uniform elements of O(n), (blocks…, n, n) in float64: orthogonal factors of Gaussian matrices, the diagonals of
+    the other factors positive.
+    """
+    normal = torch.randn(*blocks, n, n, generator=generator, dtype=torch.float64, device=generator.device)
+    q, r = torch.linalg.qr(normal)
+    signed: Tensor = q * r.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
+    return signed
 
 
 def centred_basis(n: int) -> Tensor:
@@ -130,15 +137,11 @@ def check_matrices(sym: "Symmetry", g: "Element") -> None:
             raise InputError(f"the matrix of '{name}' reflects pairs; expected rotations")
 
 
-def mixed(sym: "Symmetry", matrices: Mapping[str, Tensor], params: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Parameters multiplied by the matrices of every class; tensors that were one stay one."""
-    result = dict(params)
-    mix(sym, matrices, result)
-    return result
-
-
 def mix(sym: "Symmetry", matrices: Mapping[str, Tensor], params: dict[str, Tensor]) -> None:
-    """The same for a dict whose tensors are replaced one after the other, so that there are not two of all."""
+    """Multiply parameters by the matrices of every class; tensors that were one stay one.
+
+    The tensors of the dict are replaced one after the other, so that there are never two of all.
+    """
     for name, matrix in matrices.items():
         same: dict[tuple[object, ...], list[str]] = {}
         for parameter, places in sym.continuous[name].places.items():
@@ -165,7 +168,9 @@ def _through(
     blocks = matrix.reshape(-1, *matrix.shape[-2:]).to(tensor.device)
     for (stretch, item), place in zip(found, places, strict=True):
         if place.way:
-            own = blocks if place.way > 0 else torch.linalg.inv(blocks).mT
+            # Of a rotation A⁻ᵀ is A itself.
+            turns = sym.continuous[name].kind != "general"
+            own = blocks if place.way > 0 or turns else torch.linalg.inv(blocks).mT
             for gain in place.gains:
                 along = _gain(sym, name, gain, params).to(own)
                 # B = γAγ⁻¹ and B⁻ᵀ = γ⁻¹A⁻ᵀγ
@@ -209,7 +214,9 @@ def _multiplied(
     """The tensor with the units of each block replaced by their combinations; ``blocks``: (B, n, n)."""
     rows, order, moved = unit_rows(tensor, lead, structure, stretch, item)
     old = rows[order].reshape(blocks.shape[0], blocks.shape[1], -1)
-    new = blocks.to(rows.dtype) @ old
+    # Half precision holds no rotation: products are taken in single, and rounded once.
+    wide = torch.promote_types(rows.dtype, torch.float32)
+    new = (blocks.to(wide) @ old.to(wide)).to(rows.dtype)
     result = rows.index_copy(0, order, new.reshape(len(order), -1)).reshape(moved.shape)
     back = tuple(lead + dim for dim in stretch.dims)
     return result.movedim(tuple(range(len(stretch.dims))), back).reshape(tensor.shape)

@@ -18,7 +18,7 @@ from coset._values import Frozen
 from coset.errors import InputError
 from coset.symmetry import _declare as declare
 from coset.symmetry import _table as table
-from coset.symmetry import action, group, storage, translations
+from coset.symmetry import action, group, hadamard, storage, translations
 from coset.symmetry._grammar import is_name
 from coset.symmetry._rank import scale_rank
 from coset.symmetry.action import Transformable
@@ -117,6 +117,12 @@ class Symmetry:
         """
         check_count("turns", turns, 0)
         return group.random(self, generator, spread, turns)
+
+    def hadamard(self, generator: torch.Generator) -> Element:
+        """Randomised Hadamard rotations of every class that turns (O(n), O(n − 1)): they spread outliers of weights and
+        activations over all units, in the frame in which gains are folded. An InputError where no class turns.
+        """
+        return hadamard.hadamard(self, generator)
 
     def compose(self, g: Element, h: Element) -> Element:
         """The product gh: act(compose(g, h), θ) = act(g, act(h, θ))."""

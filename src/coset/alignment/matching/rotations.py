@@ -19,6 +19,7 @@ from coset.alignment.assignment import assign
 from coset.distribution import normalize_scales
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
+from coset.symmetry.action import move
 from coset.symmetry.incidence import appearances, unit_labels
 from coset.symmetry.mixing import centred_basis, matrices_shape, units_of_parameter
 from coset.symmetry.pairs import best_rotations, pairs_of_parameter
@@ -41,22 +42,26 @@ def matching_gauge(sym: Symmetry, params: Params, *, scales: bool = False) -> El
     ``scales``: also without all other scales (``normalize_scales``), which are balanced with the matrices in turn.
     """
     g = sym.identity()
-    for _ in range(_SWEEPS if scales else 1):
+    if not scales:
+        return _folded_and_balanced(sym, g, params)
+    for _ in range(_SWEEPS):
         before = sym.act(g, params)
-        step = sym.identity()
-        if scales:
-            undo = normalize_scales(sym.monomial, before)[1]
-            step = sym.inverse(sym.element(scales=undo.scales, signs=undo.signs))
-        step = sym.compose(sym.element(**_folded(sym, sym.act(step, before))), step)
-        folded = sym.act(step, before)
-        general = {name: _balanced(sym, name, folded) for name in _of_kind(sym, "general")}
-        pairs = {key: d for name in _of_kind(sym, "rotary") for key, d in _balanced_scales(sym, name, folded).items()}
-        step = sym.compose(sym.element(scales=pairs, matrices=general), step)
-        g = sym.compose(step, g)
+        undo = normalize_scales(sym.monomial, before)[1]
+        step = sym.inverse(sym.element(scales=undo.scales, signs=undo.signs))
+        g = sym.compose(_folded_and_balanced(sym, step, before), g)
         after = sym.act(g, params)
         if all(torch.allclose(after[name], before[name], rtol=1e-9, atol=1e-9) for name in after):
             break
     return g
+
+
+def _folded_and_balanced(sym: Symmetry, step: Element, params: Params) -> Element:
+    """``step``, then gains folded, then classes under GL(n) and rotary pairs balanced."""
+    step = sym.compose(sym.element(**_folded(sym, sym.act(step, params))), step)
+    folded = sym.act(step, params)
+    general = {name: _balanced(sym, name, folded) for name in _of_kind(sym, "general")}
+    pairs = {key: d for name in _of_kind(sym, "rotary") for key, d in _balanced_scales(sym, name, folded).items()}
+    return sym.compose(sym.element(scales=pairs, matrices=general), step)
 
 
 def _of_kind(sym: Symmetry, kind: str) -> list[str]:
@@ -248,14 +253,15 @@ def rotated(
     taken. ``normalized``: match without the scales of either network.
     """
     gauges = [matching_gauge(sym, params, scales=normalized) for params in (reference, other)]
-    left, right = (sym.act(gauge, params) for gauge, params in zip(gauges, (reference, other), strict=True))
+    left = sym.act(gauges[0], reference)
     common = [key for key in sym.flipping if math.prod(sym.shape(sym.families[key].owner)) == 1][:_SIGNS]
     best: Rotated | None = None
     for choice in product((1, -1), repeat=len(common)):
         shapes = {key: sym.shape(sym.families[key].owner) for key in common}
         signs = {key: torch.full(shapes[key], sign, dtype=torch.int8) for key, sign in zip(common, choice, strict=True)}
         start = sym.element(signs=signs)
-        found = _Ascent(sym, left, sym.act(start, right), units, report).run(start)
+        right = sym.act(sym.compose(start, gauges[1]), other)
+        found = _Ascent(sym, left, right, units, report).run(start)
         best = found if best is None or found.history[-1] > best.history[-1] else best
     assert best is not None
     return Rotated(sym.compose(sym.inverse(gauges[0]), sym.compose(best.element, gauges[1])), best.history)
@@ -265,8 +271,9 @@ class _Ascent:
     """Rounds of exact steps from one start; both networks in the gauge in which they are matched."""
 
     def __init__(
-        self, sym: Symmetry, left: Params, right: Params, units: Units, report: Callable[[float, str], bool]
+        self, sym: Symmetry, left: Params, right: dict[str, Tensor], units: Units, report: Callable[[float, str], bool]
     ) -> None:
+        """``right`` is moved in place, so that there is one copy of it."""
         self.sym, self.left, self.right, self.match, self.report = sym, left, right, units, report
         self.steps = Rotations(sym, left)
         classes = sym.classes
@@ -286,7 +293,8 @@ class _Ascent:
         """The element reached from ``g``, which has brought the other network where it is."""
         best, history = g, [self.product()]
         for h, what in self._course():
-            g, self.right = self.sym.compose(h, g), self.sym.act(h, self.right)
+            g = self.sym.compose(h, g)
+            move(self.sym, h, self.right)
             value = self.product()
             if value > history[-1]:
                 best, history = g, [*history, value]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from coset._checks import check_count, is_number
 from coset.errors import InputError
-from coset.represent.unit_groups import random_rotation
+from coset.symmetry.mixing import random_rotation
 
 
 def special_rotation(channels: int, generator: torch.Generator) -> Tensor:

@@ -9,6 +9,7 @@ from coset.represent.unit_groups import GROUPS, Part, UnitGroup
 
 NOTICES: Mapping[str, Mapping[str, frozenset[str]]] = {
     "cka": {
+        "general": frozenset(),
         "orthogonal": frozenset({"scales"}),
         "permutation": frozenset({"rotations"}),
         "signed-permutation": frozenset({"rotations"}),
@@ -17,6 +18,7 @@ NOTICES: Mapping[str, Mapping[str, frozenset[str]]] = {
         "trivial": frozenset({"scales"}),
     },
     "procrustes": {
+        "general": frozenset(),
         "orthogonal": frozenset({"scales"}),
         "permutation": frozenset({"rotations", "signs"}),
         "signed-permutation": frozenset({"rotations"}),
@@ -29,6 +31,7 @@ NOTICES: Mapping[str, Mapping[str, frozenset[str]]] = {
 
 One scale for all channels it never notices. The kernels of CKA are even in every unit, and so do not notice signs
 (Godfrey et al. 2022, lemma E.44); where nothing changes places the kernel is linear, which rotations do not change.
+What linear maps do beyond rotations is to scale; features that are made white forget both.
 """
 
 
@@ -52,9 +55,14 @@ class Advice:
 
     @property
     def invariant(self) -> str:
-        """Which are invariant, in a word: those modulo the layer's "own" group, orthogonal ones "too", or "all"."""
+        """Which are invariant, in a word: those modulo the layer's "own" group, orthogonal ones "too", or "all".
+
+        Where matrices mix channels it is their kind, "rotations" or "linear maps".
+        """
         if not _moves(self.group):
             return "all"
+        if self.group.kinds:
+            return "rotations" if self.orthogonal else "linear maps"
         return "own, orthogonal too" if self.orthogonal else "own only"
 
     @property
@@ -68,6 +76,10 @@ SENTENCES: Mapping[str, str] = {
     "compare modulo the layer's group",
     "own, orthogonal too": "units change places or signs, and orthogonal measures do not notice either; they do not "
     "notice rotations, which the layer does not allow: modulo its group more is seen",
+    "rotations": "the layer may be turned, and single units mean nothing: Procrustes and CKA modulo rotations are the "
+    "right measures",
+    "linear maps": "any invertible map may mix units, which orthogonal measures notice though the function is the "
+    "same: compare by canonical correlations, modulo GL",
     "all": "nothing acts on the units, and every measure is the same for equal functions: the finest compares unit "
     "with unit",
 }
@@ -93,11 +105,11 @@ def invariant(measure: str, modulo: str, group: UnitGroup) -> bool:
 
 def _moves(group: UnitGroup) -> frozenset[str]:
     """What the elements of a group do to channels, but for one scale that all of them share."""
-    if group.rotates:
-        return frozenset({"rotations"})
     does = {
+        "rotations": bool(group.kinds),
         "permutations": any(_shuffles(part) for part in group.parts),
-        "scales": len(set(group.scaled)) > 1,
+        # One channel alone is scaled as a whole.
+        "scales": len(set(group.scaled)) > 1 or (group.size > 1 and "general" in group.kinds),
         "signs": group.signs,
     }
     return frozenset(name for name, done in does.items() if done)

@@ -3,6 +3,8 @@
 CKA(X, Y) = HSIC(K, L)/sqrt(HSIC(K, K)·HSIC(L, L)) (Kornblith et al. 2019). Modulo O(C) the kernel is linear,
 K_mn = Σ_cp x_mcp·x_ncp. Modulo G_ReLU (Godfrey et al. 2022, section 5) each channel's mean over examples and positions
 is subtracted, the channel divided by its ℓ2 norm, and K_mn = max_c Σ_p x_mcp·x_ncp. That does not notice signs either.
+Blocks that matrices mix are one unit, and made white first where these are not rotations: modulo GL(C) the biased CKA
+is the mean of squared canonical correlations where there is one position.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +22,8 @@ from coset.represent.channels import (
     check_pair,
     normalization,
     ordinary_features,
+    straightened,
+    straightening,
 )
 from coset.represent.similarity._hsic import FEWEST, HsicTerms, PairSums, check_examples, hsic_terms
 from coset.represent.similarity.kernels import (
@@ -66,7 +70,10 @@ def cka(
             f"batches is {batches} for {len(x)} examples, {len(x) // batches} in a batch; the {estimator} HSIC needs "
             f"at least {FEWEST[estimator]}"
         )
-    x, y = (ordinary_features(part, group_on(group, part.shape[1], what)) for part, what in ((x, "x"), (y, "y")))
+    x, y = (
+        ordinary_features(straightened(part, group, what, centred=True), group_on(group, part.shape[1], what))
+        for part, what in ((x, "x"), (y, "y"))
+    )
     pairs = list(zip(x.tensor_split(batches), y.tensor_split(batches), strict=True))
     return _of_checked(pairs, group, kernel, estimator, form)
 
@@ -90,7 +97,16 @@ def cka_of_batches(
         raise InputError("pairs is an iterator, which can be gone through once; expected a sequence of batches (x, y)")
     if not isinstance(pairs, Iterable):
         raise InputError(f"pairs is a {type(pairs).__name__}; expected a sequence of batches (x, y)")
-    return _of_checked(Repeated(lambda: _checked(pairs)), group, kernel, estimator, form)
+    checked = Repeated(lambda: _checked(pairs))
+    maps = [
+        straightening(Repeated(partial(_column, checked, side)), group, "xy"[side], centred=True) for side in (0, 1)
+    ]
+
+    def straight() -> Iterator[tuple[Tensor, Tensor]]:
+        for x, y in checked:
+            yield maps[0](x), maps[1](y)
+
+    return _of_checked(Repeated(straight), group, kernel, estimator, form)
 
 
 def _of_checked(
@@ -113,17 +129,17 @@ def _of_checked(
 
 def default_kernel(group: UnitGroup) -> str:
     """The kernel that is invariant under ``group`` and knows most: the linear one if nothing but rotations mixes."""
-    return "max" if group.permutes and not group.rotates else "sum"
+    return "max" if group.permutes and not group.whole else "sum"
 
 
 def shared_kernel(x: UnitGroup, y: UnitGroup) -> str:
     """The one kernel for a pair of layers on which these groups act, invariant under both.
 
-    It is the groups' own where they have the same, "sum" where one of them rotates, else "max": of channels that do not
-    change places, too, it is a function.
+    It is the groups' own where they have the same, "sum" where one of them mixes all channels, else "max": of
+    channels that do not change places, too, it is a function.
     """
     own, other = default_kernel(x), default_kernel(y)
-    return own if own == other else "sum" if x.rotates or y.rotates else "max"
+    return own if own == other else "sum" if x.whole or y.whole else "max"
 
 
 def mean_terms(terms: Sequence[HsicTerms], counts: Sequence[int]) -> HsicTerms:
@@ -191,7 +207,7 @@ def side_of(parts: Iterable[Tensor], group: Group, kernel: str | None, what: str
 
 def whole_kernel(x: Tensor, group: Group, kernel: str | None, what: str) -> Tensor:
     """The kernel matrix (N, N) of checked features ``what`` (N, C, P), of any size."""
-    x = ordinary_features(x, group_on(group, x.shape[1], what))
+    x = ordinary_features(straightened(x, group, what, centred=True), group_on(group, x.shape[1], what))
     return side_of([x], group, kernel, what).matrix(x)
 
 
@@ -199,8 +215,8 @@ def made_side(group: UnitGroup, kernel: str | None, statistics: Callable[[], Mom
     """A side from its group, its kernel (None: the group's own) and, where they matter, statistics of its channels."""
     kernel = kernel or default_kernel(group)
     check_choice("kernel", kernel, KERNELS, quoted=True)
-    if group.rotates and kernel != "sum":
-        raise InputError(f"kernel is {kernel!r}, which rotations change; modulo O(C) expected 'sum'")
+    if group.whole and kernel != "sum":
+        raise InputError(f"kernel is {kernel!r}, which rotations change; modulo {group} expected 'sum'")
     if kernel == "sum" and not group.scales:
         # HSIC centres what is linear by itself, and one scale for all cancels in the ratio.
         return Side(group, kernel, None)

@@ -7,7 +7,8 @@ none by its norm together (dead pieces stay 0; nothing is centred). With k piece
 
 and the similarity is 1 − d. Modulo G_ReLU that is Godfrey et al. 2022, section 5, k the number of channels and the
 maximum an assignment; modulo O(C) all features are one piece, the maximum is the nuclear norm of X̂ᵀŶ, and
-d = ½·sqrt(2 − 2‖X̂ᵀŶ‖_*).
+d = ½·sqrt(2 − 2‖X̂ᵀŶ‖_*). Blocks that any invertible matrix may mix are first made white (``straightening``): the
+nuclear norm is then the sum of their canonical correlations.
 """
 
 import math
@@ -23,6 +24,7 @@ from coset.represent.channels import (
     largest_entries,
     ordinary_features,
     pieces_of,
+    straightened,
     total,
     wide_chunks,
 )
@@ -35,7 +37,8 @@ class Procrustes:
     """The distance of two features modulo a group, and the element that attains it.
 
     ``order`` (C,): the channel of y that belongs to each channel of x, −1 for none; ``signs`` (C,): ±1. Modulo
-    rotations these are None and ``rotation`` (C', C) is the map R for which X̂ is nearest to ŶR.
+    O(C) or GL(C) these are None and ``rotation`` (C', C) is the map R for which X̂ is nearest to ŶR. Where only blocks
+    are mixed, ``order`` says which block of y belongs to which of x, and ``rotation`` holds all.
     """
 
     distance: float
@@ -79,7 +82,7 @@ def procrustes(x: Tensor, y: Tensor, *, group: Group = "permutation") -> Procrus
     """
     x, y = check_pair(x, y, positions=True)
     acting = group_on_both(group, x.shape[1], y.shape[1])
-    x, y = ordinary_features(x, acting), ordinary_features(y, acting)
+    x, y = (ordinary_features(straightened(part, group, what), acting) for part, what in ((x, "x"), (y, "y")))
     moments = cross_moments([(x, y)])
     found = procrustes_of_moments(moments, group)
     over_x, over_y = (piece_factors(found.group, part) for part in (moments.squares_x, moments.squares_y))
@@ -107,18 +110,21 @@ def cross_moments(pairs: Iterable[tuple[Tensor, Tensor]]) -> CrossMoments:
 
 
 def procrustes_of_moments(moments: CrossMoments, group: Group) -> Procrustes:
-    """``procrustes`` from sums alone, for features that are not held; exact to about 1e-8, a root of rounding."""
+    """``procrustes`` from sums alone, for features that are not held; exact to about 1e-8, a root of rounding.
+
+    What matrices mix is straightened already.
+    """
     acting = group_on_both(group, len(moments.squares_x), len(moments.squares_y))
     check_squares(acting, moments.squares_x, moments.largest_x, "x")
     check_squares(acting, moments.squares_y, moments.largest_y, "y")
     over_x, over_y = (piece_factors(acting, part) for part in (moments.squares_x, moments.squares_y))
     scores = moments.cross * over_x[:, None] * over_y
     order, signs, rotation = None, None, None
-    if acting.rotates:
+    if acting.whole:
         u, values, vh = torch.linalg.svd(scores, full_matrices=False)
         best, rotation = float(values.sum()), vh.mT @ u.mT
     else:
-        best, order, signs = _matched(acting, scores)
+        best, order, signs, rotation = _matched(acting, scores)
     squares = float((moments.squares_x * over_x.square()).sum() + (moments.squares_y * over_y.square()).sum())
     distance = math.sqrt(max(squares - 2 * best, 0.0) / (4 * len(set(acting.scaled))))
     return Procrustes(distance, acting, order, signs, rotation)
@@ -151,8 +157,8 @@ def piece_factors(group: UnitGroup, squares: Tensor) -> Tensor:
     return torch.where(norms > 0, 1 / torch.where(norms > 0, norms, 1.0), 0.0)
 
 
-def _matched(group: UnitGroup, scores: Tensor) -> tuple[float, Tensor, Tensor]:
-    """The best sum of scores, and for each channel of x its channel of y, −1 for none, and the sign."""
+def _matched(group: UnitGroup, scores: Tensor) -> tuple[float, Tensor, Tensor, Tensor | None]:
+    """The best sum of scores, for each channel of x its channel of y, −1 for none, the sign, and R where blocks mix."""
     places = torch.tensor(group.places, device=scores.device)
     # As the group counts channels, with dead ones added where there are too few.
     missing = (0, group.size - scores.shape[1], 0, group.size - scores.shape[0])
@@ -161,7 +167,11 @@ def _matched(group: UnitGroup, scores: Tensor) -> tuple[float, Tensor, Tensor]:
     by_channel, sign_by_channel = torch.empty_like(order), torch.empty_like(signs)
     by_channel[places], sign_by_channel[places] = places[order], signs
     by_channel = torch.where(by_channel < scores.shape[1], by_channel, -1)
-    return match.value, by_channel[: len(scores)], sign_by_channel[: len(scores)]
+    rotation = None
+    if group.kinds:
+        rotation = scores.new_zeros(group.size, group.size)
+        rotation[places[:, None], places] = torch.from_numpy(match.matrix().T.copy()).to(scores)
+    return match.value, by_channel[: len(scores)], sign_by_channel[: len(scores)], rotation
 
 
 def _rest_of_order(x: Tensor, y: Tensor, over_x: Tensor, over_y: Tensor, order: Tensor, signs: Tensor) -> float:

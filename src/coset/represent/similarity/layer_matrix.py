@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from coset._batches import BATCH_SIZE, Inputs, count_batches, input_batches
+from coset._batches import BATCH_SIZE, Inputs, Repeated, count_batches, input_batches
 from coset._checks import check_choice
 from coset._show.progress import Ticker, progress
 from coset._show.tables import csv_table
 from coset.data import Split
 from coset.errors import InputError
 from coset.represent._features import ChannelAxis, feature_chunks, inputs_of
-from coset.represent.channels import channel_statistics, check_features
+from coset.represent.channels import channel_statistics, check_features, needs_straightening, straightening
 from coset.represent.similarity._cka import Side, made_side, mean_terms, shared_kernel
 from coset.represent.similarity._hsic import HsicTerms, check_examples, hsic_terms, sums_of_matrices
 from coset.represent.similarity._procrustes import CrossMoments, added, cross_moments, procrustes_of_moments
@@ -130,8 +131,39 @@ def compare_layers(
         return group[layer]
 
     with progress("comparing layers", 2 * (count_batches(inputs, batch_size) or 0), show=show) as bar:
-        comparison = Comparison(measure, names_x, names_y, chunks, group_of, kernel, estimator, bar)
+        straight = _straightened(chunks, (names_x, names_y), group_of, centred=measure == "cka")
+        comparison = Comparison(measure, names_x, names_y, straight, group_of, kernel, estimator, bar)
         return MEASURES[measure](comparison)
+
+
+def _straightened(
+    chunks: Callable[[], Iterator[Chunk]],
+    layers: tuple[tuple[str, ...], tuple[str, ...]],
+    group_of: Callable[[str], Group],
+    *,
+    centred: bool,
+) -> Callable[[], Iterator[Chunk]]:
+    """The features by the straightening of each layer, known from more passes over the layers that matrices mix."""
+
+    def of_layer(side: int, name: str) -> Iterator[Tensor]:
+        return (chunk[side][name] for chunk in chunks())
+
+    maps = {
+        (side, name): straightening(
+            Repeated(partial(of_layer, side, name)), group_of(name), f"layer '{name}'", centred=centred
+        )
+        for side, names in enumerate(layers)
+        for name in names
+        if needs_straightening(group_of(name))
+    }
+
+    def straight() -> Iterator[Chunk]:
+        for chunk in chunks():
+            for (side, name), ready in maps.items():
+                chunk[side][name] = ready(chunk[side][name])
+            yield chunk
+
+    return straight if maps else chunks
 
 
 def _checked(features: dict[str, Tensor]) -> dict[str, Tensor]:

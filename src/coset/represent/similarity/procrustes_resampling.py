@@ -35,7 +35,8 @@ def sums_by_example(x: Tensor, y: Tensor, found: Procrustes) -> MatchedSums:
     parts = []
     for a, b in wide_chunks(x, y):
         if found.rotation is not None:
-            matched = (a * (found.rotation.mT @ b)).sum((1, 2))[:, None]
+            matched = (a * (found.rotation.mT @ b)).sum(2)
+            matched = matched.sum(1, keepdim=True) if found.order is None else matched
         else:
             order, signs = found.matched
             matched = (a * b[:, order]).sum(2) * signs
@@ -47,7 +48,8 @@ def sums_by_batch(batches: Sequence[CrossMoments], found: Procrustes) -> Matched
     """The sums of whole batches, from what ``cross_moments`` makes of them."""
     cross = torch.stack([batch.cross for batch in batches])
     if found.rotation is not None:
-        matched = (cross * found.rotation.mT).sum((1, 2))[:, None]
+        matched = (cross * found.rotation.mT).sum(2)
+        matched = matched.sum(1, keepdim=True) if found.order is None else matched
     else:
         order, signs = found.matched
         matched = cross[:, torch.arange(len(order), device=order.device), order] * signs

@@ -9,7 +9,7 @@ from torch import Tensor
 from coset._checks import check_count
 from coset._show.progress import progress
 from coset.errors import InputError
-from coset.represent.channels import check_pair, ordinary_features
+from coset.represent.channels import check_pair, ordinary_features, straightened
 from coset.represent.similarity._cka import cka, whole_kernel
 from coset.represent.similarity._hsic import ESTIMATORS, ROUNDING, check_examples
 from coset.represent.similarity._procrustes import procrustes
@@ -129,7 +129,8 @@ def procrustes_interval(
     """
     check_draws(draws, level)
     found = procrustes(x, y, group=group)
-    x, y = (ordinary_features(part, found.group) for part in check_pair(x, y, positions=True))
+    x, y = check_pair(x, y, positions=True)
+    x, y = (ordinary_features(straightened(part, group, what), found.group) for part, what in ((x, "x"), (y, "y")))
     generator = torch.Generator().manual_seed(seed)
     sums = sums_by_example(x, y, found)
     distances = [resampled_distances(_weights(len(x), count, generator), sums, found) for count in _portions(draws)]

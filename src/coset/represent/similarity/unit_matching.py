@@ -1,6 +1,9 @@
-"""The element of a monomial group that brings one set of channels closest to another: exact, by nested assignments."""
+"""The element of a group that brings one set of channels closest to another: exact, by nested assignments.
 
-from dataclasses import dataclass
+Blocks that rotations mix are worth the nuclear norm of their scores, which the polar factor attains.
+"""
+
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +17,29 @@ _Scores = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Match:
-    """Channel i of x belongs to channel ``order[i]`` of y times ``signs[i]``; ``value`` is the sum of these scores."""
+    """Channel i of x belongs to channel ``order[i]`` of y times ``signs[i]``; ``value`` is the sum of these scores.
+
+    ``turns``: a block of x from channel ``start`` on belongs to the block of y in ``order`` turned by Q (n, n), x = Qy.
+    """
 
     value: float
     order: NDArray[np.int64]
     signs: NDArray[np.float64]
+    turns: tuple[tuple[int, _Scores], ...] = field(default=())
+
+    def shifted(self, start: int, target: int) -> "Match":
+        """The same with the channels of x counted from ``start`` and those of y from ``target``."""
+        turns = tuple((at + start, turn) for at, turn in self.turns)
+        return replace(self, order=self.order + target, turns=turns)
+
+    def matrix(self) -> _Scores:
+        """The whole map R (C, C) for which x is Ry."""
+        whole = np.zeros((len(self.order), len(self.order)))
+        whole[np.arange(len(self.order)), self.order] = self.signs
+        for start, turn in self.turns:
+            rows = slice(start, start + len(turn))
+            whole[rows] = turn @ whole[rows]
+        return whole
 
 
 def best_match(group: UnitGroup, scores: Tensor) -> Match:
@@ -30,25 +51,34 @@ def best_match(group: UnitGroup, scores: Tensor) -> Match:
     return _side_by_side(group.parts, scores.detach().cpu().double().numpy(), flips=group.sign)
 
 
+def _joined(found: list[Match]) -> Match:
+    """Matches side by side, which are shifted already."""
+    return Match(
+        sum(match.value for match in found),
+        np.concatenate([match.order for match in found]),
+        np.concatenate([match.signs for match in found]),
+        tuple(turn for match in found for turn in match.turns),
+    )
+
+
 def _side_by_side(parts: tuple[Part, ...], scores: _Scores, *, flips: bool) -> Match:
     """The parts one by one; ``flips``: or all of them with their signs turned around, if that is better."""
     if flips:
         found, other = (_side_by_side(parts, signed, flips=False) for signed in (scores, -scores))
-        return found if found.value >= other.value else Match(other.value, other.order, -other.signs)
-    starts = np.cumsum([0, *(part.size for part in parts)]).tolist()
-    rows = [
-        _row(part, scores[start : start + part.size, start : start + part.size])
-        for part, start in zip(parts, starts, strict=False)
-    ]
-    return Match(
-        sum(match.value for match in rows),
-        np.concatenate([match.order + start for match, start in zip(rows, starts, strict=False)]),
-        np.concatenate([match.signs for match in rows]),
-    )
+        return found if found.value >= other.value else replace(other, signs=-other.signs)
+    rows, start = [], 0
+    for part in parts:
+        own = _row(part, scores[start : start + part.size, start : start + part.size])
+        rows.append(own.shifted(start, start))
+        start += part.size
+    return _joined(rows)
 
 
 def _row(part: Part, scores: _Scores) -> Match:
     """The pieces of one part."""
+    if part.mixes is not None:
+        u, values, vh = np.linalg.svd(scores)
+        return Match(float(values.sum()), np.arange(part.size), np.ones(part.size), ((0, u @ vh),))
     if any(inner.moves for inner in part.inside):
         return _row_of_movable(part, scores)
     n, width = part.count, part.width
@@ -73,8 +103,6 @@ def _row_of_movable(part: Part, scores: _Scores) -> Match:
             table[a, b] = pairs[a, b].value
     order = assign(table) if part.permutes else np.arange(n)
     chosen = [pairs[a, int(b)] for a, b in enumerate(order)]
-    return Match(
-        sum(match.value for match in chosen),
-        np.concatenate([match.order + b * width for match, b in zip(chosen, order, strict=True)]),
-        np.concatenate([match.signs for match in chosen]),
+    return _joined(
+        [match.shifted(a * width, int(b) * width) for a, (match, b) in enumerate(zip(chosen, order, strict=True))]
     )

@@ -24,6 +24,8 @@ from coset.represent.stitching.least_squares import (
     orthogonal_map,
     polar,
 )
+from coset.represent.stitching.own_group import OwnMaps
+from coset.represent.unit_groups import UnitGroup
 
 Weights = dict[str, Tensor]
 """What is trained of a map, by name; tensors that change in place."""
@@ -181,6 +183,30 @@ def orthogonal() -> MapFamily:
     return MapFamily("orthogonal", random, fitted, _matrix, _matrix, project, _nothing)
 
 
+def own(*, group: UnitGroup) -> MapFamily:
+    """The layer's own group, as ``layer_group`` finds it: rotations where it turns, any matrix in each head.
+
+    Closed form: exact. In training outputs read the blocks that they began with; rotations are brought back by polar
+    factors, and scales stay above 0.
+    """
+    if not isinstance(group, UnitGroup):
+        raise InputError(f"group is a {type(group).__name__}; expected a UnitGroup, as layer_group finds it")
+    members = OwnMaps(group)
+
+    def random(d: int, c: int, generator: torch.Generator) -> Weights:
+        members.check(d, c)
+        return {"matrix": members.random(generator)}
+
+    def fitted(known: Products) -> Weights:
+        members.check(*known.yx.shape)
+        return {"matrix": members.fitted(known)}
+
+    def project(weights: Weights) -> None:
+        weights["matrix"].copy_(members.projected(weights["matrix"]))
+
+    return MapFamily("own", random, fitted, _matrix, _matrix, project, _nothing, square=True)
+
+
 FAMILIES: Mapping[str, Callable[..., MapFamily]] = {
     "full": full,
     "rank": low_rank,
@@ -188,6 +214,7 @@ FAMILIES: Mapping[str, Callable[..., MapFamily]] = {
     "softsort": softsort,
     "l1": l1,
     "orthogonal": orthogonal,
+    "own": own,
 }
 """Families of stitching maps by name; each entry makes the family from its options."""
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from coset.errors import InputError
-from coset.symmetry.action import Action
+from coset.symmetry.action import Action, move, moving_together
 from coset.symmetry.axes import Fixed, units_of
 from coset.symmetry.discovery.evaluation import evaluate, run
 from coset.symmetry.discovery.exporting import first_line
@@ -119,7 +119,7 @@ def _round(
     the outputs notice.
     """
     theta = general_position(params, sym, generator, size, lively=lively)
-    together = _moving_together(sym, params)
+    together = moving_together(sym, params)
     x, moved = list(inputs), sym.identity()
     nested = any(item.parent is not None for item in sym.classes.values())
     layers = _Layers(sym, program) if astray is not None else None
@@ -132,7 +132,7 @@ def _round(
             before = _results(program, theta, x)
         g = sym.random(generator)
         written = Action(sym, g)(before[1], partial=True) if before[1] else {}
-        _move(theta, sym, g, together)
+        move(sym, g, theta, together)
         moved = sym.compose(g, moved) if nested else moved
         if layers is not None and astray is not None and not number:
             known = layers.taken()
@@ -280,7 +280,7 @@ def _blame(
     before = evaluate(program, theta, inputs)
     for name in sym.classes:
         part = sym.restrict([name])
-        _move(theta, part, part.random(generator), together)
+        move(part, part.random(generator), theta, together)
         change = difference(before, evaluate(program, theta, inputs))
         if change > TOLERANCE:
             raise InputError(
@@ -288,29 +288,6 @@ def _blame(
                 f"change by {change:.1e} of their size; a rule is wrong for an operation it goes {_through(part, name)}"
             )
     raise InputError(f"the classes together do not preserve the function: outputs change by {worst:.1e} of their size")
-
-
-def _moving_together(sym: Symmetry, params: Mapping[str, Tensor]) -> list[list[str]]:
-    """Names whose tensors have to move in one step: tied ones, and a variance with its gain."""
-    home: dict[str, list[str]] = {}
-    tied: dict[int, list[str]] = {}
-    for name, tensor in params.items():
-        home[name] = tied.setdefault(id(params.get(sym.parameters[name].tied or name, tensor)), [])
-        home[name].append(name)
-    for name in params:
-        gain = sym.parameters[name].gain
-        if gain is not None and home[gain] is not home[name]:
-            home[name] += home[gain]
-            for other in home[gain]:
-                home[other] = home[name]
-    return list({id(names): names for names in home.values()}.values())
-
-
-def _move(theta: dict[str, Tensor], sym: Symmetry, g: Element, together: list[list[str]]) -> None:
-    """θ ← g·θ, a few parameters at a time."""
-    action = Action(sym, g)
-    for names in together:
-        theta |= action({name: theta.pop(name) for name in names}, partial=True)
 
 
 def _through(sym: Symmetry, name: str) -> str:
