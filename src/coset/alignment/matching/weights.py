@@ -37,6 +37,9 @@ from coset.symmetry import Element, Symmetry
 
 GAUGES = ("given", "normalized")
 
+_NEARER = 1e-9
+"""What is nearer by less than this part is not nearer."""
+
 
 def match_weights(
     sym: Symmetry,
@@ -59,7 +62,8 @@ def match_weights(
 
     ``continuous``: over the whole group where units may be mixed and both networks are points (Theus et al. 2025), see
     ``rotations``: gains are then folded and GL(n) balanced for matching, and restored; the element has the scales for
-    that whatever ``scales`` says. Translations are removed of both for matching; the aligned network keeps its own.
+    that whatever ``scales`` says. Where there are translations both networks are matched without them, too, and the
+    element is taken that brings them nearer without; the aligned network keeps its own.
     Where a network has no such gauge (a gain of 0, heads without full rank), or with ``start``, ``buffers`` or
     ``restarts``, permutations and signs alone are matched; a note says so where it was not asked for.
 
@@ -140,8 +144,13 @@ def _over_all(
         scoring = Scoring(layout_of(part), build_terms(part, near, far))
         return ascend_twice(scoring, part.identity(), torch.Generator().manual_seed(seed)).element
 
-    left, right = (_untranslated(sym, points(network)) for network in (reference, other))
-    found = rotated(sym, left, right, units, normalized=normalized, report=tell)
+    found = rotated(sym, points(reference), points(other), units, normalized=normalized, report=tell)
+    if sym.translations and not tell.stopped:
+        left, right = (_untranslated(sym, points(network)) for network in (reference, other))
+        without = rotated(sym, left, right, units, normalized=normalized, report=tell)
+        apart = [_distance(left, _untranslated(sym, sym.act(item.element, points(other)))) for item in (found, without)]
+        # Biases and offsets that are not free numbers of either network tell units apart, too.
+        found = without if apart[1] < apart[0] * (1 - _NEARER) - _NEARER else found
     clock.add("rotations", since)
     since = time.perf_counter()
     aligned = carried(sym, found.element, other)
@@ -159,6 +168,15 @@ def _untranslated(sym: Symmetry, params: Params) -> Params:
         return sym.without_translations(params)
     except InputError as error:
         raise NoGauge(str(error)) from error
+
+
+def _distance(one: Params, two: Params) -> float:
+    """Σ over parameters of ‖θ₀ − θ₁‖² over ‖θ₀‖², of those that are not 0."""
+    total = 0.0
+    for name, tensor in one.items():
+        size = float(tensor.double().square().sum()) if tensor.is_floating_point() else 0.0
+        total += float((tensor - two[name].to(tensor)).double().square().sum()) / size if size > _NEARER else 0.0
+    return total
 
 
 class _Search:
