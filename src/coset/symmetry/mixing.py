@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from coset.symmetry.symmetry import Symmetry
 
 KINDS = ("general", "orthogonal", "centred", "rotary")
-"""GL(n); O(n), where norms see the class; O(n − 1), the rotations that leave 1 where it is, where means do, too; U(1)ⁿ,
-a rotation of the plane for every unit, where units are pairs of coordinates (``coset.symmetry.pairs``)."""
+"""GL(n); O(n), where norms see the class; O(n − 1), the rotations that leave the line of 1, where means do, too; U(1)ⁿ, a
+rotation of the plane for every unit, where units are pairs of coordinates (``coset.symmetry.pairs``)."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def random_matrices(kind: str, shape: tuple[int, ...], generator: torch.Generato
         return haar(n)
     if kind == "centred":
         basis = centred_basis(n).to(generator.device)
-        return basis @ haar(n - 1) @ basis.T + torch.full((n, n), 1 / n, dtype=torch.float64, device=generator.device)
+        return basis @ haar(n - 1) @ basis.T + random_rotation(1, generator, shape[:-2]) / n
     left = haar(n)
     normal = torch.randn(*shape[:-1], generator=generator, dtype=torch.float64, device=generator.device)
     return left * torch.exp(spread * normal)[..., None, :] @ haar(n)
@@ -131,8 +131,9 @@ def check_matrices(sym: "Symmetry", g: "Element") -> None:
         one = torch.eye(wanted[-1], dtype=torch.float64, device=matrix.device)
         if not bool(((wide.mT @ wide - one).abs() < bound).all()):
             raise InputError(f"the matrix of '{name}' is not orthogonal")
-        if kind == "centred" and not bool(((wide.sum(-1) - 1).abs() < bound).all()):
-            raise InputError(f"the matrix of '{name}' does not leave the mean of the units where it is")
+        means = wide.sum(-1)
+        if kind == "centred" and not bool(((means - means[..., :1].sign()).abs() < bound).all()):
+            raise InputError(f"the matrix of '{name}' does not leave the mean of the units, up to its sign")
         if kind == "rotary" and not bool((torch.linalg.det(wide) > 0).all()):
             raise InputError(f"the matrix of '{name}' reflects pairs; expected rotations")
 

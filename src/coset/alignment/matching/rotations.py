@@ -267,6 +267,14 @@ def rotated(
     return Rotated(sym.compose(sym.inverse(gauges[0]), sym.compose(best.element, gauges[1])), best.history)
 
 
+def mean_flips(sym: Symmetry) -> Iterator[Element]:
+    """For each stream of LayerNorms, which do not see it: x → x − 2·mean(x)·1."""
+    for name in _of_kind(sym, "centred"):
+        *outer, n = sym.shape(name)
+        turn = torch.eye(n, dtype=torch.float64) - 2 / n
+        yield sym.element(matrices={name: turn.expand(*outer, n, n).clone()})
+
+
 class _Ascent:
     """Rounds of exact steps from one start; both networks in the gauge in which they are matched."""
 
@@ -283,6 +291,7 @@ class _Ascent:
         owners = {sym.families[key].owner for key in sym.flipping}
         others = [name for name in classes if name not in sym.continuous and name not in self.parents]
         self.units = [name for name in others if classes[name].permutes or name in owners]
+        self.signed_parents = [name for name in self.parents if name in owners]
         self.names = [name for name in left if is_trained(sym, name, left)]
 
     def product(self) -> float:
@@ -318,8 +327,10 @@ class _Ascent:
         reached = -math.inf
         for number in range(_ROUNDS):
             if self.units:
-                ends = (self.left, self.right) if number else (self._apart(self.left), self._apart(self.right))
-                found = self.match(*ends, self.units, not number)
+                if number:
+                    found = self.match(self.left, self.right, [*self.units, *self.signed_parents], False)
+                else:
+                    found = self.match(self._apart(self.left), self._apart(self.right), self.units, True)
                 yield self.sym.element(found.permutations, signs=found.signs), "units"
             for parent in self.parents:
                 yield self.steps.exchange(parent, self.right), f"blocks {parent}"

@@ -28,7 +28,7 @@ from coset.alignment.matching.class_places import ClassMove, layout_of
 from coset.alignment.matching.products import build_terms, ordinary_pair
 from coset.alignment.matching.relaxation import ascend_twice
 from coset.alignment.matching.relaxation import relax as relax_all
-from coset.alignment.matching.rotations import NoGauge, Params, rotated
+from coset.alignment.matching.rotations import NoGauge, Params, mean_flips, rotated
 from coset.alignment.matching.scale_fit import fit_scales
 from coset.alignment.matching.scores import Scoring
 from coset.alignment.matching.turns import unturned
@@ -37,6 +37,8 @@ from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
 
 GAUGES = ("given", "normalized")
+
+"""What is nearer by less than this part is not nearer."""
 
 
 def match_weights(
@@ -161,14 +163,16 @@ def _over_all(
         scoring = Scoring(layout_of(part), build_terms(part, near, far))
         return ascend_twice(scoring, part.identity(), torch.Generator().manual_seed(seed)).element
 
-    left, right = (_untranslated(sym, points(network)) for network in (reference, other))
+    pair = points(reference), points(other)
+    left, right = (_untranslated(sym, params) if sym.translations else params for params in pair)
     found = rotated(sym, left, right, units, normalized=normalized, report=tell)
+    element = _with_means(sym, found.element, *pair) if sym.translations else found.element
     clock.add("rotations", since)
     since = time.perf_counter()
-    aligned = carried(sym, found.element, other)
+    aligned = carried(sym, element, other)
     clock.add("action", since)
     return Alignment(
-        sym, "weights", found.element, aligned, found.history[-1], tuple(found.history),
+        sym, "weights", element, aligned, found.history[-1], tuple(found.history),
         agreement(sym, points(reference), points(aligned)), agreement(sym, points(reference), points(other)),
         clock.seconds, tell.stopped,
     )  # fmt: skip
@@ -180,6 +184,22 @@ def _untranslated(sym: Symmetry, params: Params) -> Params:
         return sym.without_translations(params)
     except InputError as error:
         raise NoGauge(str(error)) from error
+
+
+def _with_means(sym: Symmetry, g: Element, reference: Params, other: Params) -> Element:
+    """``g`` with the means of streams turned around, which translations hide, where that is nearer as it is."""
+    nearest = _distance(reference, sym.act(g, other))
+    for flip in mean_flips(sym):
+        h = sym.compose(flip, g)
+        distance = _distance(reference, sym.act(h, other))
+        g, nearest = (h, distance) if distance < nearest else (g, nearest)
+    return g
+
+
+def _distance(one: Params, two: Params) -> float:
+    """Σ ‖θ₀ − θ₁‖² over parameters."""
+    pairs = ((tensor, two[name].to(tensor)) for name, tensor in one.items() if tensor.is_floating_point())
+    return sum(float((a - b).double().square().sum()) for a, b in pairs)
 
 
 class _Search:
