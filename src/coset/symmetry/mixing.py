@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from coset.symmetry.symmetry import Symmetry
 
 KINDS = ("general", "orthogonal", "centred", "rotary")
-"""GL(n); O(n), where norms see the class; O(n − 1), the rotations that leave the line of 1, where means do, too; U(1)ⁿ, a
-rotation of the plane for every unit, where units are pairs of coordinates (``coset.symmetry.pairs``)."""
+"""GL(n); O(n), where norms see the class; O(n − 1), the rotations that leave the line of 1, where means do, too; U(1)ⁿ,
+a rotation of the plane for every unit, where units are pairs of coordinates (``coset.symmetry.pairs``)."""
 
 
 @dataclass(frozen=True)
