@@ -89,6 +89,10 @@ class Alignment(Generic[T]):
         """The aligned weights; of a posterior, its means."""
         return points(self.aligned)
 
+    def ends(self, reference: T) -> tuple[T, T]:
+        """The two networks to join: the ``reference`` as given, or as it was moved, and the aligned one."""
+        return (reference if self.reference is None else self.reference), self.aligned
+
     def __repr__(self) -> str:
         took = sum(self.seconds.values())
         return (

@@ -214,6 +214,14 @@ def rotated(
     """
     gauges = [matching_gauge(sym, params, scales=normalized) for params in (reference, other)]
     left, right = (sym.act(gauge, params) for gauge, params in zip(gauges, (reference, other), strict=True))
+    best = rotated_in_gauge(sym, left, right, units, report)
+    return Rotated(sym.compose(sym.inverse(gauges[0]), sym.compose(best.element, gauges[1])), best.history)
+
+
+def rotated_in_gauge(
+    sym: Symmetry, left: Params, right: Params, units: Units, report: Callable[[float, str], bool]
+) -> Rotated:
+    """The same for networks that are in the gauge, in which they stay."""
     common = [key for key in sym.flipping if math.prod(sym.shape(sym.families[key].owner)) == 1][:_SIGNS]
     best: Rotated | None = None
     for choice in product((1, -1), repeat=len(common)):
@@ -223,7 +231,7 @@ def rotated(
         found = _Ascent(sym, left, sym.act(start, right), units, report).run(start)
         best = found if best is None or found.history[-1] > best.history[-1] else best
     assert best is not None
-    return Rotated(sym.compose(sym.inverse(gauges[0]), sym.compose(best.element, gauges[1])), best.history)
+    return best
 
 
 class _Ascent:
