@@ -146,7 +146,7 @@ def _show(told: dict[str, Any], out: Path) -> None:
     objective = told["objective"]
     times = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in told["seconds"].items())
     print(f"objective {objective['before']:.6g} → {objective['after']:.6g} in {objective['steps']} steps ({times})")
-    for what in ("scaled", "flipped"):
+    for what in ("scaled", "flipped", "mixed"):
         if told[what]:
             print(f"{what} besides: {', '.join(told[what])}")
     show_end(told)
