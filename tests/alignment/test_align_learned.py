@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from coset.alignment import align
 from coset.alignment.matching.generators import Generators, tangent
+from coset.alignment.matching.rotations import reflection
 from coset.distribution import MeanField
 from coset.symmetry.mixing import KINDS, centred_basis
 from mixing_networks import outputs, setting
@@ -129,3 +130,25 @@ def test_networks_without_a_gauge_learn_no_matrices_and_a_note_says_so():
         "'norm.weight' has entries that are 0, so that the units of 'blocks.0.norm1' cannot be mixed: no matrices were "
         "learned"
     )
+
+
+@pytest.mark.parametrize("name", ["low-rank adapter", "layer norm"])
+def test_a_wrong_determinant_is_turned_back(name):
+    """Networks that differ by a reflection along the direction in which they agree least: no generator gets there."""
+    _, sym, params, _ = setting(name)
+    stream = next(key for key in sym.continuous if sym.classes[key].parent is None)
+    g = reflection(sym, stream, params, params)
+    assert torch.linalg.det(g.matrices[stream]) == pytest.approx(-1)
+    other = sym.act(g, params)
+    for key, tensor in sym.act(reflection(sym, stream, params, other), other).items():
+        assert torch.allclose(tensor, params[key]), key
+
+
+def test_only_the_element_between_counts_but_behind_gains():
+    """The midpoint of h·a and h·b is h·(the midpoint of a and b) where h acts linearly."""
+    for name, linear in (("low-rank adapter", True), ("layer norm", False)):
+        model, sym, params, x = setting(name)
+        other, h = other_weights(params), near_identity(sym, 0.5)
+        ends = [(params, other), (sym.act(h, params), sym.act(h, other))]
+        one, two = (outputs(model, {key: (a[key] + b[key]) / 2 for key in a}, x) for a, b in ends)
+        assert torch.allclose(one, two) == linear

@@ -18,7 +18,7 @@ from coset.alignment.inputs import check_pair, check_start
 from coset.alignment.matching.activations import match_activations
 from coset.alignment.matching.free_parts import Free, Rates, Relaxation, free_parts
 from coset.alignment.matching.losses import Batch, Criterion, Loss, Objective, Setting, objective_of
-from coset.alignment.matching.rotations import NoGauge, matching_gauge
+from coset.alignment.matching.rotations import NoGauge, matching_gauge, reflection
 from coset.alignment.matching.weights import match_weights
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
@@ -139,6 +139,9 @@ def descend(
     problem, batches = _problem(sym, points(reference), points(other), options, generator)
     start = _start(problem, points(other), continuous, options)
     problem = _begun(problem, sym.act(start, points(other)), options)
+    if continuous and options.start is None:
+        start = sym.compose(_reflected(problem), start)
+        problem = _begun(problem, sym.act(start, points(other)), options)
     best = sym.identity(), sym.identity()
     lowest = problem.loss(best)
     if not math.isfinite(lowest):
@@ -198,6 +201,22 @@ def _start(problem: _Problem, other: Params, continuous: bool, options: Options)
         return match_weights(sym, problem.a, other, seed=seed, show=False).element
     found = match_activations(sym, problem.a, other, model=options.model, data=inputs, seed=seed, show=False)
     return found.element
+
+
+def _reflected(problem: _Problem) -> Element:
+    """Reflections of streams where these lower the loss: along generators a determinant keeps its sign.
+
+    Classes in blocks stay as they are: there are many of them, and each reflection costs a measurement.
+    """
+    sym = problem.sym
+    best, lowest = sym.identity(), problem.loss((sym.identity(), sym.identity()))
+    for name in sym.continuous:
+        if sym.classes[name].parent is None:
+            g = sym.compose(reflection(sym, name, problem.a, sym.act(best, problem.b)), best)
+            here = problem.loss((sym.identity(), g))
+            if here < lowest:
+                best, lowest = g, here
+    return best
 
 
 def _begun(problem: _Problem, moved: Params, options: Options) -> _Problem:

@@ -185,6 +185,22 @@ class Rotations:
         return self.sym.element({parent: order}, matrices=matrices)
 
 
+def reflection(sym: Symmetry, name: str, reference: Params, other: Params) -> Element:
+    """1 − 2vvᵀ on a class of one block, along the direction v in which two networks agree least: the other determinant.
+
+    v: the eigenvector of the smallest eigenvalue of the symmetric part of X₀·X₁ᵀ, in the gauge of the reference.
+    """
+    gauge = matching_gauge(sym, reference)
+    left, right = sym.act(gauge, reference), sym.act(gauge, other)
+    scores = Rotations(sym, left).scores(name, right)[0, 0]
+    n = len(scores)
+    basis = centred_basis(n) if sym.continuous[name].kind == "centred" else torch.eye(n, dtype=torch.float64)
+    inner = basis.T @ (scores + scores.T) @ basis
+    v = basis @ torch.linalg.eigh(inner).eigenvectors[:, 0]
+    flipped = sym.element(matrices={name: torch.eye(n, dtype=torch.float64) - 2 * torch.outer(v, v)})
+    return sym.compose(sym.inverse(gauge), sym.compose(flipped, gauge))
+
+
 @dataclass(frozen=True)
 class Rotated:
     """An ``element`` of the whole group and the ``history`` of ⟨θ₀ | g·θ₁⟩, every time it rose."""
