@@ -12,13 +12,15 @@ from coset._magnitudes import unscaled
 from coset._show.progress import Ticker, progress
 from coset._values import freeze
 from coset.alignment._agreement import mean_agreement
-from coset.alignment._result import Callback, T, Teller, carried, marginals, points
+from coset.alignment._result import Callback, T, Teller, carried, deviations, marginals, points
 from coset.alignment.averages import mean
 from coset.alignment.inputs import check_networks
 from coset.alignment.matching.ascent import Clock, ascend
 from coset.alignment.matching.class_places import ClassLayout, layout_of
+from coset.alignment.matching.many_rotations import rotated_many
 from coset.alignment.matching.products import build_terms
 from coset.alignment.matching.relaxation import ascend_twice
+from coset.alignment.matching.rotations import NoGauge
 from coset.alignment.matching.scores import Scoring
 from coset.callbacks import check_callback
 from coset.distribution.rescaling import common_exponent, rescaled
@@ -74,11 +76,15 @@ def align_many(
     *,
     method: str = "universe",
     rounds: int = 20,
+    continuous: bool = True,
     seed: int = 0,
     callback: Callback | None = None,
     show: bool | None = None,
 ) -> ManyAlignment[T]:
     """max over g_1…g_N of Σ_{i<j} ⟨g_i·θ_i | g_j·θ_j⟩ over permutations and signs, network by network in random order.
+
+    ``continuous``: of points over the whole group where units may be mixed, in the gauge of ``rotations``; where a
+    network has none, over permutations and signs, and a note says so.
 
     Each network in turn is matched to the sum of the others as they stand, which is exact coordinate ascent on the
     objective: it never falls. First each joins those before it, by ascent and by the relaxation. Then, "mean": by
@@ -95,6 +101,12 @@ def align_many(
     check_seed(seed)
     check_callback(callback)
     check_networks(sym, networks, correlated=True)
+    notes: tuple[str, ...] = ()
+    if continuous and sym.continuous and not any(deviations(network) for network in networks):
+        try:
+            return _over_all(sym, networks, method, rounds, seed, callback)
+        except NoGauge as error:
+            notes = (f"{error}: permutations and signs alone were matched",)
     matched = [marginals(network) for network in networks]
     # Of which products are numbers; pairs are then worth 4⁻ᵉ of what they are.
     by = common_exponent(*matched)
@@ -117,6 +129,23 @@ def align_many(
         mean_agreement(sym, mean(placed), placed),
         session.clock.seconds,
         session.tell.stopped,
+        notes,
+    )
+
+
+def _over_all(
+    sym: Symmetry, networks: Sequence[T], method: str, rounds: int, seed: int, callback: Callback | None
+) -> ManyAlignment[T]:
+    """The same over permutations, signs and matrices."""
+    clock, since, tell = Clock(), time.perf_counter(), Teller(callback)
+    given = [points(network) for network in networks]
+    found = rotated_many(sym, given, rounds=rounds, relax=STRATEGIES[method], seed=seed, report=tell)
+    aligned = tuple(carried(sym, g, network) for g, network in zip(found.elements, networks, strict=True))
+    clock.add("rotations", since)
+    placed, course = [points(network) for network in aligned], found.history
+    likeness = mean_agreement(sym, mean(placed), placed)
+    return ManyAlignment(
+        sym, method, found.elements, aligned, course[-1], tuple(course), likeness, clock.seconds, tell.stopped
     )
 
 

@@ -59,6 +59,8 @@ def align(
     choice = choose(data, split, limit, mean, std, seed)
     settings = given.gathered(setting, gauge=gauge, scales=scales, objective=objective)
     known = method_options(method, settings, choice)
+    if settings.get("both"):
+        raise InputError("the setting both=true moves A, too, which is not written; leave it out, or use coset merge")
     if choice is not None and "data" not in known:
         raise InputError(f"the method {method} looks at weights only; leave --data out")
     inputs = [reference, other, *([symmetry] if symmetry else [])]
@@ -109,6 +111,7 @@ def _told(result: "Alignment[Any]", settings: dict[str, Any], data: str | None, 
         ],
         "scaled": [name for name, d in result.element.scales.items() if bool((d != 1).any())],
         "flipped": [name for name, s in result.element.signs.items() if bool((s != 1).any())],
+        "mixed": list(result.element.matrices),
         "seconds": dict(result.seconds),
         "notes": list(result.notes),
     }
@@ -143,7 +146,7 @@ def _show(told: dict[str, Any], out: Path) -> None:
     objective = told["objective"]
     times = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in told["seconds"].items())
     print(f"objective {objective['before']:.6g} → {objective['after']:.6g} in {objective['steps']} steps ({times})")
-    for what in ("scaled", "flipped"):
+    for what in ("scaled", "flipped", "mixed"):
         if told[what]:
             print(f"{what} besides: {', '.join(told[what])}")
     show_end(told)

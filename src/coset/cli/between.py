@@ -155,7 +155,7 @@ def measure(ends: Ends, asked: Asked, choice: Choice, known: set[str]) -> Found:
         needed = {"model": model, "seed": asked.seed, "data": ends.splits["train"], "criterion": choice.criterion}
         options = {name: value for name, value in needed.items() if name in known} | dict(asked.settings)
         result = align(ends.read.symmetry, a, b, asked.method, **options)
-        pairs["aligned"] = (a, result.aligned)
+        pairs["aligned"] = result.ends(a)
         moved = sum(moved_units(result.element).values())
         alignment = {"before": result.history[0], "after": result.objective, "moved": moved}
         notes += result.notes

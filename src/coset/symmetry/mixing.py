@@ -220,7 +220,8 @@ def _multiplied(
     new = (blocks.to(wide) @ old.to(wide)).to(rows.dtype)
     result = rows.index_copy(0, order, new.reshape(len(order), -1)).reshape(moved.shape)
     back = tuple(lead + dim for dim in stretch.dims)
-    return result.movedim(tuple(range(len(stretch.dims))), back).reshape(tensor.shape)
+    # In order, as every other part of an action leaves them: files hold such tensors only.
+    return result.movedim(tuple(range(len(stretch.dims))), back).reshape(tensor.shape).contiguous()
 
 
 def conjugated(sym: "Symmetry", source: Tensor, factor: Tensor, name: str, matrix: Tensor) -> Tensor:

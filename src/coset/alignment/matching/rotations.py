@@ -150,7 +150,7 @@ def _counted(sym: Symmetry, name: str, params: Params) -> list[str]:
     return [key for key in sym.continuous[name].places if key in params and is_trained(sym, key, params)]
 
 
-def _polar(matrix: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+def polar(matrix: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     """The rotation A of a kind with the largest ⟨A, matrix⟩, and that value; (…, n, n) → (…, n, n), (…).
 
     Of rotary pairs, all angles and their sum: (…, n, 2, 2) → (…, n, 2, 2), (…).
@@ -161,7 +161,7 @@ def _polar(matrix: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     n = matrix.shape[-1]
     if kind == "centred":
         basis = centred_basis(n)
-        inner, value = _polar(basis.T @ matrix @ basis, "orthogonal")
+        inner, value = polar(basis.T @ matrix @ basis, "orthogonal")
         return basis @ inner @ basis.T + 1 / n, value + matrix.sum((-2, -1)) / n
     u, s, vh = torch.linalg.svd(matrix)
     return u @ vh, s.sum(-1)
@@ -208,7 +208,7 @@ class Rotations:
             scores = self.scores(name, other, settled)
             own = scores.diagonal(dim1=0, dim2=1).movedim(-1, 0)
             if bool(own.any()):
-                turned, _ = _polar(own, self.sym.continuous[name].kind)
+                turned, _ = polar(own, self.sym.continuous[name].kind)
                 matrices[name] = turned.reshape(matrices_shape(self.sym, name))
         return self.sym.element(matrices=matrices)
 
@@ -217,12 +217,28 @@ class Rotations:
         inside = [name for name in self.sym.continuous if self.sym.classes[name].parent == parent]
         turned, values = {}, torch.zeros(())
         for name in inside:
-            turned[name], value = _polar(self.scores(name, other), self.sym.continuous[name].kind)
+            turned[name], value = polar(self.scores(name, other), self.sym.continuous[name].kind)
             values = values + value
         order = torch.from_numpy(assign(values.numpy()))
         rows = torch.arange(len(order))
         matrices = {name: turned[name][rows, order].reshape(matrices_shape(self.sym, name)) for name in inside}
         return self.sym.element({parent: order}, matrices=matrices)
+
+
+def reflection(sym: Symmetry, name: str, reference: Params, other: Params) -> Element:
+    """1 − 2vvᵀ on a class of one block, along the direction v in which two networks agree least: the other determinant.
+
+    v: the eigenvector of the smallest eigenvalue of the symmetric part of X₀·X₁ᵀ, in the gauge of the reference.
+    """
+    gauge = matching_gauge(sym, reference)
+    left, right = sym.act(gauge, reference), sym.act(gauge, other)
+    scores = Rotations(sym, left).scores(name, right)[0, 0]
+    n = len(scores)
+    basis = centred_basis(n) if sym.continuous[name].kind == "centred" else torch.eye(n, dtype=torch.float64)
+    inner = basis.T @ (scores + scores.T) @ basis
+    v = basis @ torch.linalg.eigh(inner).eigenvectors[:, 0]
+    flipped = sym.element(matrices={name: torch.eye(n, dtype=torch.float64) - 2 * torch.outer(v, v)})
+    return sym.compose(sym.inverse(gauge), sym.compose(flipped, gauge))
 
 
 @dataclass(frozen=True)
@@ -254,17 +270,35 @@ def rotated(
     """
     gauges = [matching_gauge(sym, params, scales=normalized) for params in (reference, other)]
     left = sym.act(gauges[0], reference)
+    best = _best_of_signs(sym, left, lambda start: sym.act(sym.compose(start, gauges[1]), other), units, report)
+    return Rotated(sym.compose(sym.inverse(gauges[0]), sym.compose(best.element, gauges[1])), best.history)
+
+
+def rotated_in_gauge(
+    sym: Symmetry, left: Params, right: Params, units: Units, report: Callable[[float, str], bool]
+) -> Rotated:
+    """The same for networks that are in the gauge, in which they stay."""
+    return _best_of_signs(sym, left, lambda start: sym.act(start, right), units, report)
+
+
+def _best_of_signs(
+    sym: Symmetry,
+    left: Params,
+    right: Callable[[Element], dict[str, Tensor]],
+    units: Units,
+    report: Callable[[float, str], bool],
+) -> Rotated:
+    """The best ascent; ``right``: the other network in the gauge, moved by the element it is to begin with."""
     common = [key for key in sym.flipping if math.prod(sym.shape(sym.families[key].owner)) == 1][:_SIGNS]
     best: Rotated | None = None
     for choice in product((1, -1), repeat=len(common)):
         shapes = {key: sym.shape(sym.families[key].owner) for key in common}
         signs = {key: torch.full(shapes[key], sign, dtype=torch.int8) for key, sign in zip(common, choice, strict=True)}
         start = sym.element(signs=signs)
-        right = sym.act(sym.compose(start, gauges[1]), other)
-        found = _Ascent(sym, left, right, units, report).run(start)
+        found = _Ascent(sym, left, right(start), units, report).run(start)
         best = found if best is None or found.history[-1] > best.history[-1] else best
     assert best is not None
-    return Rotated(sym.compose(sym.inverse(gauges[0]), sym.compose(best.element, gauges[1])), best.history)
+    return best
 
 
 def mean_flips(sym: Symmetry) -> Iterator[Element]:

@@ -28,7 +28,7 @@ from coset.alignment.matching.class_places import ClassMove, layout_of
 from coset.alignment.matching.products import build_terms, ordinary_pair
 from coset.alignment.matching.relaxation import ascend_twice
 from coset.alignment.matching.relaxation import relax as relax_all
-from coset.alignment.matching.rotations import NoGauge, Params, mean_flips, rotated
+from coset.alignment.matching.rotations import NoGauge, Params, Units, mean_flips, rotated
 from coset.alignment.matching.scale_fit import fit_scales
 from coset.alignment.matching.scores import Scoring
 from coset.alignment.matching.turns import unturned
@@ -153,16 +153,7 @@ def _over_all(
 ) -> Alignment[T]:
     """The same over permutations, signs and matrices."""
     clock, since = Clock(), time.perf_counter()
-    tell = Teller(callback)
-
-    def units(left: Params, right: Params, names: Collection[str], first: bool) -> Element:
-        if not first or not relax:
-            return ascend_classes(sym.monomial, left, right, sym.monomial.identity(), names, seed)
-        part = sym.monomial.restrict(names, scales=False)
-        near, far, _ = ordinary_pair(left, right, "wasserstein")
-        scoring = Scoring(layout_of(part), build_terms(part, near, far))
-        return ascend_twice(scoring, part.identity(), torch.Generator().manual_seed(seed)).element
-
+    tell, units = Teller(callback), unit_matcher(sym, relax, seed)
     pair = points(reference), points(other)
     left, right = (_untranslated(sym, params) if sym.translations else params for params in pair)
     found = rotated(sym, left, right, units, normalized=normalized, report=tell)
@@ -200,6 +191,20 @@ def _distance(one: Params, two: Params) -> float:
     """Σ ‖θ₀ − θ₁‖² over parameters."""
     pairs = ((tensor, two[name].to(tensor)) for name, tensor in one.items() if tensor.is_floating_point())
     return sum(float((a - b).double().square().sum()) for a, b in pairs)
+
+
+def unit_matcher(sym: Symmetry, relax: bool, seed: int) -> Units:
+    """Matches units beside rotations: by ascent, the first time by the relaxation, too, if ``relax``."""
+
+    def units(left: Params, right: Params, names: Collection[str], first: bool) -> Element:
+        if not first or not relax:
+            return ascend_classes(sym.monomial, left, right, sym.monomial.identity(), names, seed)
+        part = sym.monomial.restrict(names, scales=False)
+        near, far, _ = ordinary_pair(left, right, "wasserstein")
+        scoring = Scoring(layout_of(part), build_terms(part, near, far))
+        return ascend_twice(scoring, part.identity(), torch.Generator().manual_seed(seed)).element
+
+    return units
 
 
 class _Search:

@@ -168,19 +168,23 @@ def _aligned(
         joint = align_many(sym, networks, **{"seed": seed, **told, **options})
         return _Aligned(joint.aligned, joint.elements, (joint.history,), joint.notes, joint.stopped)
     first, *others = networks
+    if options.get("both") and len(others) > 1:
+        raise InputError(f"options has both=True and there are {len(networks)} networks to merge; expected two")
     alignments: list[Alignment[T]] = []
     for other in others:
         alignments.append(align_pair(sym, first, other, method, **{"seed": seed, **told, **options}))
         if alignments[-1].stopped:
             break
     left = others[len(alignments) :]
+    moved = alignments[0].reference_element
+    first, _ = alignments[0].ends(first)
     notes = [note for found in alignments for note in found.notes]
     notes += [
         f"network {len(networks) - len(left) + at} was not aligned: the callback stopped" for at in range(len(left))
     ]
     return _Aligned(
         (first, *(found.aligned for found in alignments), *left),
-        (sym.identity(), *(found.element for found in alignments), *(sym.identity() for _ in left)),
+        (moved or sym.identity(), *(found.element for found in alignments), *(sym.identity() for _ in left)),
         tuple(found.history for found in alignments),
         tuple(notes),
         any(found.stopped for found in alignments),
