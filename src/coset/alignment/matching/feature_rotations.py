@@ -73,7 +73,7 @@ def _tried(sym: Symmetry, scores: Scores) -> list[str]:
 
 
 def _varying(sym: Symmetry, scores: Scores) -> list[str]:
-    """The classes that mix and vary on the data; of pairs features tell no angles, since both coordinates are summed."""
+    """The classes that mix and vary on the data; of pairs features tell no angles: both coordinates are summed."""
     whole = [name for name, mixing in sym.continuous.items() if mixing.kind != "rotary"]
     return [name for name in whole if any(bool(part.any()) for part in scores.get(name, {}).values())]
 

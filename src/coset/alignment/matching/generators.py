@@ -12,7 +12,8 @@ from coset.symmetry.mixing import centred_basis, matrices_shape
 
 @dataclass(frozen=True)
 class Generators:
-    """``reached``: class → A (blocks…, n, n), of rotary pairs (blocks…, pairs, 2, 2), in float64; ``leaves``: class → K, which is 0 between steps.
+    """``reached``: class → A (blocks…, n, n) in float64, of rotary pairs (…, n, 2, 2); ``leaves``: class → K, 0
+    between steps.
 
     The tangent S of K is K − Kᵀ for rotations, H(K − Kᵀ)Hᵀ for those that leave 1 where it is, with a basis H of what
     sums to 0, and K itself on GL(n). Steps are taken in the frame that A has reached, in which the moments of an

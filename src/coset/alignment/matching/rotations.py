@@ -205,12 +205,20 @@ class Rotations:
         """The best rotations of some classes, block by block where they are."""
         matrices = {}
         for name in names:
-            scores = self.scores(name, other, settled)
-            own = scores.diagonal(dim1=0, dim2=1).movedim(-1, 0)
+            own = self._own(name, other, settled)
             if bool(own.any()):
                 turned, _ = polar(own, self.sym.continuous[name].kind)
                 matrices[name] = turned.reshape(matrices_shape(self.sym, name))
         return self.sym.element(matrices=matrices)
+
+    def unknown(self, names: Iterable[str], other: Params) -> list[str]:
+        """The classes of which settled parameters alone tell less than half of the directions."""
+        own = {name: self._own(name, other, ()) for name in names}
+        return [name for name, part in own.items() if 2 * int(torch.linalg.matrix_rank(part).min()) < part.shape[-1]]
+
+    def _own(self, name: str, other: Params, settled: Iterable[str] | None) -> Tensor:
+        """The scores of every block with itself."""
+        return self.scores(name, other, settled).diagonal(dim1=0, dim2=1).movedim(-1, 0)
 
     def exchange(self, parent: str, other: Params) -> Element:
         """The best order of the units of a class, each worth what the best rotations of what is in it are."""
@@ -345,9 +353,9 @@ class _Ascent:
                 break
         return Rotated(best, history)
 
-    def _apart(self, params: Params) -> Params:
-        """The parameters with zeros where blocks stand, which at first say nothing: their insides are to be matched."""
-        blocks = {*self.parents, *(name for name in self.sym.continuous if name not in self.free)}
+    def _apart(self, params: Params, unknown: Collection[str]) -> Params:
+        """The parameters with zeros where classes stand that are not matched yet, so that they say nothing of units."""
+        blocks = {*self.parents, *unknown, *(name for name in self.sym.continuous if name not in self.free)}
         return {
             name: tensor
             if blocks.isdisjoint(item.name for _, item in appearances(self.sym, name))
@@ -357,6 +365,7 @@ class _Ascent:
 
     def _course(self) -> Iterator[tuple[Element, str]]:
         """Steps in turn, until a round of them no longer helps."""
+        unknown = self.steps.unknown(self.free, self.right)
         yield self.steps.turn(self.free, self.right, settled=()), "streams"
         reached = -math.inf
         for number in range(_ROUNDS):
@@ -364,7 +373,9 @@ class _Ascent:
                 if number:
                     found = self.match(self.left, self.right, [*self.units, *self.signed_parents], False)
                 else:
-                    found = self.match(self._apart(self.left), self._apart(self.right), self.units, True)
+                    found = self.match(
+                        self._apart(self.left, unknown), self._apart(self.right, unknown), self.units, True
+                    )
                 yield self.sym.element(found.permutations, signs=found.signs), "units"
             for parent in self.parents:
                 yield self.steps.exchange(parent, self.right), f"blocks {parent}"
