@@ -8,6 +8,7 @@ from coset.models._normalization import ChannelLayerNorm, FilterResponseNorm, Th
 from coset.models._plain_cnn import MyrtleCNN, Tiny10
 from coset.models._registry import MODELS, BuiltIn, build, example_input
 from coset.models._resnet import BasicBlock, ResNet, ResNet18, ResNet20
+from coset.models._transformer import Transformer, generate
 
 __all__ = [
     "ACTIVATIONS",
@@ -30,8 +31,10 @@ __all__ = [
     "SelfAttention",
     "ThresholdedLinear",
     "Tiny10",
+    "Transformer",
     "build",
     "describe",
     "example_input",
+    "generate",
     "make_activation",
 ]
