@@ -1,0 +1,196 @@
+"""Pairs of transformers, the ways to bring one to the other, and the loss on the line between them."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from coset.alignment import Alignment, align
+from coset.data import Dataset
+from coset.landscape import Profile, barrier, linear, loss
+from coset.models import build, example_input
+from coset.store import Entry
+from coset.study import Context
+from coset.symmetry import Symmetry, discover
+from coset.train import Recipe
+
+Params = Mapping[str, Tensor]
+
+SCHEMA = 1
+"""Version of what is stored of an alignment: to be raised where the same configuration comes to mean another one."""
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How an element is learned on the loss of the line: ``steps`` on batches of ``batch_size`` windows.
+
+    Another ``steps`` and ``learning_rate`` may be had for permutations alone.
+    """
+
+    steps: int
+    batch_size: int
+    options: Mapping[str, Any]
+    permutations: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all settings share: the text in windows of ``window`` characters, training, learning, measuring.
+
+    Of as many ``networks`` every two are a pair.
+    Activations are compared on the first ``compared`` windows of the training part. The loss is measured at ``points``
+    τ on the first ``validated`` windows of the validation part.
+    """
+
+    data: str
+    window: int
+    recipe: Recipe
+    networks: int
+    learning: Learning
+    compared: int
+    validated: int
+    points: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """One architecture: the model, its group, and what is done with it."""
+
+    context: Context
+    task: Task
+    options: Mapping[str, Any]
+    model: nn.Module
+    sym: Symmetry
+
+    @property
+    def dataset(self) -> Dataset:
+        """The text in windows."""
+        return self.context.data(self.task.data, window=self.task.window)
+
+    def network(self, number: int) -> Entry:
+        """The network of this number: its seed follows from it and from the study's."""
+        return self.context.trained(
+            model="transformer",
+            data=self.task.data,
+            recipe=self.task.recipe,
+            seed=1000 * self.context.seed + number,
+            options=self.options,
+            data_options={"window": self.task.window},
+        )
+
+
+@dataclass(frozen=True)
+class Line:
+    """The line from one network to another that was brought to it: the end, the loss along it, the time it took."""
+
+    end: Params
+    profile: Profile
+    seconds: float
+
+
+def open_case(context: Context, task: Task, options: Mapping[str, Any]) -> Case:
+    """The architecture with these ``options``, as many outputs as the text has characters, and its group."""
+    classes = context.data(task.data, window=task.window).outputs
+    whole = {"vocabulary": classes, "context": task.window, **options}
+    model = build("transformer", seed=context.seed, **whole).eval()
+    return Case(context, task, whole, model, discover(model, example_input(model)))
+
+
+def _permutations(case: Case, first: Params, second: Params) -> Alignment[Params]:
+    return align(case.sym, first, second, continuous=False, show=False)
+
+
+def _activations(case: Case, first: Params, second: Params) -> Alignment[Params]:
+    inputs = case.dataset.train.x[: case.task.compared]
+    return align(case.sym.monomial, first, second, "activations", model=case.model, data=inputs, show=False)
+
+
+def _weights(case: Case, first: Params, second: Params) -> Alignment[Params]:
+    return align(case.sym, first, second, show=False)
+
+
+def _learned(case: Case, first: Params, second: Params) -> Alignment[Params]:
+    return _learn(case, first, second, case.task.learning.options, continuous=True)
+
+
+def _learned_permutations(case: Case, first: Params, second: Params) -> Alignment[Params]:
+    return _learn(case, first, second, case.task.learning.permutations, continuous=False)
+
+
+def _learn(
+    case: Case, first: Params, second: Params, options: Mapping[str, Any], *, continuous: bool
+) -> Alignment[Params]:
+    """Descend the training loss on the line, from the element that weights give."""
+    start = align(case.sym, first, second, continuous=continuous, show=False).element
+    train, learning = case.dataset.train, case.task.learning
+    return align(
+        case.sym,
+        first,
+        second,
+        "ste",
+        continuous=continuous,
+        objective="random",
+        model=case.model,
+        data=(train.x, train.y),
+        steps=learning.steps,
+        batch_size=learning.batch_size,
+        start=start,
+        seed=case.context.seed,
+        show=case.context.show,
+        **options,
+    )
+
+
+NAIVE, WEIGHTS, LEARNED = "naive", "whole group on weights", "whole group, learned"
+PERMUTED = ("permutations on weights", "permutations on activations", "permutations, learned")
+METHODS: dict[str, Callable[[Case, Params, Params], Alignment[Params]] | None] = {
+    NAIVE: None,
+    PERMUTED[0]: _permutations,
+    PERMUTED[1]: _activations,
+    PERMUTED[2]: _learned_permutations,
+    WEIGHTS: _weights,
+    LEARNED: _learned,
+}
+"""Ways to bring the second network of a pair to the first; None leaves it where it is."""
+
+
+def line(case: Case, pair: tuple[int, int], method: str) -> Line:
+    """The line between the two networks of ``pair`` by ``method``; found in the store, or made."""
+    first, second = (case.network(number) for number in pair)
+    task = case.task
+    config: dict[str, object] = {
+        "kind": "theus-line",
+        "schema": SCHEMA,
+        "networks": [first.key, second.key],
+        "method": method,
+        "learning": _plain(task.learning) if "learned" in method else None,
+        "compared": task.compared if "activations" in method else None,
+        "validated": task.validated,
+        "points": task.points,
+        "seed": case.context.seed,
+    }
+
+    def make() -> tuple[Params, Mapping[str, object]]:
+        clock, way = time.perf_counter(), METHODS[method]
+        end = second.params if way is None else dict(way(case, first.params, second.params).params)
+        seconds = time.perf_counter() - clock
+        test = case.dataset.test
+        measured = loss(case.model, (test.x[: task.validated], test.y[: task.validated]), batch_size=64)
+        profile = barrier(linear(first.params, end), measured, points=task.points, show=False)
+        return end, {"taus": list(profile.taus), "values": list(profile.values), "seconds": seconds}
+
+    entry = case.context.store.get_or_make(config, make)
+    info = entry.info
+    profile = Profile("validation loss", tuple(info["taus"]), tuple(info["values"]), unit="nats")
+    return Line(entry.params, profile, info["seconds"])
+
+
+def _plain(learning: Learning) -> dict[str, object]:
+    return {
+        "steps": learning.steps,
+        "batch_size": learning.batch_size,
+        "options": dict(learning.options),
+        "permutations": dict(learning.permutations),
+    }
