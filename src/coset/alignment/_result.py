@@ -62,7 +62,8 @@ class Alignment(Generic[T]):
     it matched in, and ``history`` its course from the start, every time it rose. ``agreement``: for every class
     that moves, the cosine between what it carries in the reference and in the aligned network (1: equal up to a
     factor); ``before``: the same before alignment. ``seconds``: where the time went. ``notes``: what the user
-    should know of this run.
+    should know of this run. Where both ends were moved (``both=True``), ``reference_element`` is what the reference was
+    moved by and ``reference`` the result, of the same function as before; otherwise both are None.
     """
 
     symmetry: Symmetry
@@ -76,6 +77,8 @@ class Alignment(Generic[T]):
     seconds: Mapping[str, float]
     stopped: bool = False
     notes: tuple[str, ...] = field(default=())
+    reference_element: Element | None = None
+    reference: T | None = None
 
     def __post_init__(self) -> None:
         for part in ("agreement", "before", "seconds"):

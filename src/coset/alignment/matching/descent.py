@@ -1,8 +1,8 @@
-"""Descent on free matrices, one per class, whose nearest permutations are the alignment."""
+"""Descent on what is free in a group: matrices whose nearest permutations count, scales, generators of matrices."""
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,17 +13,15 @@ from coset._batches import Labelled, is_pair, labelled_batches
 from coset._checks import check_count, check_positive
 from coset._show.progress import progress
 from coset.alignment._agreement import agreement
-from coset.alignment._result import Alignment, Callback, Params, Step, T, points
+from coset.alignment._result import Alignment, Callback, Params, Step, T, carried, deviations, points
 from coset.alignment.inputs import check_pair, check_start
+from coset.alignment.matching.free_parts import Free, Rates, Relaxation, free_parts
 from coset.alignment.matching.losses import Batch, Criterion, Loss, Objective, Setting, objective_of
-from coset.alignment.matching.sinkhorn_operator import permutation_of
-from coset.alignment.matching.soft_action import soft_act
+from coset.alignment.matching.rotations import NoGauge, matching_gauge
+from coset.alignment.matching.weights import match_weights
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.preserving import check_model_of
-
-Relaxation = Callable[[Tensor], Tensor]
-"""From a free matrix (…, n, n) to the matrix that stands in for a permutation, differentiable."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,10 @@ class Options:
     matrices and ``scale_rate`` for the logarithms of scales, both falling to 0 along half a cosine; data come in
     batches of ``batch_size``. Every ``every`` steps the nearest element of the group is measured, by a loss on data on
     ``examples`` fixed examples.
+
+    ``continuous``: classes that mix are turned by matrices A ← A·exp(S), their generators S learned at
+    ``generator_rate``; by default from the match on the weights over the whole group. ``both``: the reference has
+    scales and matrices of its own, too.
 
     Why balanced: before a batch norm the scale of a unit's weights only tells how much it counts in an average with
     another network. A common factor moves the midpoint towards one of the two, where any loss is low, and the barrier
@@ -50,8 +52,11 @@ class Options:
     steps: int
     learning_rate: float
     scale_rate: float
+    generator_rate: float
     largest_scale: float | None
     balanced: bool
+    continuous: bool
+    both: bool
     batch_size: int
     every: int
     examples: int
@@ -66,27 +71,30 @@ class Options:
             check_count(name, value)
         check_positive("learning_rate", self.learning_rate)
         check_positive("scale_rate", self.scale_rate)
+        check_positive("generator_rate", self.generator_rate)
         if self.largest_scale is not None:
             check_positive("largest_scale", self.largest_scale)
             if self.largest_scale < 1:
                 raise InputError(f"largest_scale is {self.largest_scale!r}; expected a number ≥ 1, or None")
 
 
-@dataclass(frozen=True)
-class _Free:
-    """What is descended on: ``matrices``, class → (sizes around it; n, n); ``logs`` of scales, family → its shape."""
+Pair = tuple[Element, Element]
+"""What the reference and the other network are moved by."""
 
-    matrices: Mapping[str, Tensor]
-    logs: Mapping[str, Tensor]
+
+@dataclass(frozen=True)
+class _Ends:
+    """What is free at either end; at the reference mostly nothing."""
+
+    reference: Free
+    other: Free
 
     @property
-    def leaves(self) -> list[Tensor]:
-        return [*self.matrices.values(), *self.logs.values()]
+    def pair(self) -> Pair:
+        return self.reference.element(), self.other.element()
 
-    def element(self, sym: Symmetry) -> Element:
-        """The nearest element of the group: the best assignment of every matrix, the scales as they are."""
-        permutations = {name: permutation_of(matrix).cpu() for name, matrix in self.matrices.items()}
-        return sym.element(permutations, {key: log.detach().double().exp().cpu() for key, log in self.logs.items()})
+    def leaves(self, rates: Rates) -> list[tuple[Tensor, float]]:
+        return [*self.reference.leaves(rates), *self.other.leaves(rates)]
 
 
 @dataclass(frozen=True)
@@ -100,11 +108,11 @@ class _Problem:
     fixed: list[Batch | None]
 
     @torch.no_grad()
-    def loss(self, g: Element) -> float:
-        """The loss of g·b on the fixed batches, weighted by their sizes."""
-        moved = self.sym.act(g, self.b)
+    def loss(self, pair: Pair) -> float:
+        """The loss of (g₀·a, g·b) on the fixed batches, weighted by their sizes."""
+        still, moved = self.sym.act(pair[0], self.a), self.sym.act(pair[1], self.b)
         sizes = [1 if batch is None else len(batch[0]) for batch in self.fixed]
-        losses = [float(one_number(self.objective.value(self.a, moved, batch))) for batch in self.fixed]
+        losses = [float(one_number(self.objective.value(still, moved, batch))) for batch in self.fixed]
         return sum(size * loss for size, loss in zip(sizes, losses, strict=True)) / sum(sizes)
 
 
@@ -112,32 +120,36 @@ class _Problem:
 def descend(
     sym: Symmetry, reference: T, other: T, method: str, relaxation: Relaxation, options: Options
 ) -> Alignment[T]:
-    """Minimise the objective over free matrices, begun at the identity behind ``start``; the best element seen.
+    """Minimise the objective over what is free, begun at the identity behind a start; the best element seen.
 
     The objective sees the soft action of ``relaxation`` of the matrices, and is measured at the nearest elements of the
-    group. The result is never worse than ``start`` (or the identity) as measured; ``Alignment.objective`` is minus that
-    loss. Signs, and scales that are not learned, are those of ``start``.
+    group. The result is never worse than the start as measured; ``Alignment.objective`` is minus that loss. The start
+    is ``start`` or, over the whole group, the match on the weights, otherwise the identity. Signs, and scales that are
+    not learned, are those of the start.
     """
     began = time.perf_counter()
     check_pair(sym, reference, other)
     if options.model is not None:
         check_model_of(sym, options.model)
-    start = sym.identity() if options.start is None else options.start
-    check_start(sym, start)
+    if options.start is not None:
+        check_start(sym, options.start)
+    continuous, notes = _continuous(sym, reference, other, options)
+    start = _start(sym, reference, other, continuous, options)
     generator = torch.Generator().manual_seed(options.seed)
     problem, batches = _problem(sym, points(reference), sym.act(start, points(other)), options, generator)
-    best, lowest = sym.identity(), problem.loss(sym.identity())
+    best = sym.identity(), sym.identity()
+    lowest = problem.loss(best)
     if not math.isfinite(lowest):
         raise InputError(f"objective: the loss of the start is {lowest}; expected a finite number")
     history, stopped, measuring = [-lowest], False, time.perf_counter() - began
-    free = _identity(sym, problem.a, options.scales)
+    free = _ends(sym, problem.a, continuous, options)
     with progress(f"aligning ({method})", total=options.steps, show=options.show) as bar:
         for number, loss in _steps(problem, free, batches, generator, relaxation, options):
             bar.advance(1, note=f"loss {loss:.4g}")
             if number % options.every and number < options.steps:
                 continue
             tick = time.perf_counter()
-            found = free.element(sym)
+            found = free.pair
             here = problem.loss(found)
             if here < lowest:
                 best, lowest = found, here
@@ -148,20 +160,49 @@ def descend(
                 stopped = True
             if stopped or lowest <= problem.objective.least:
                 break
-    element = sym.compose(best, start)
-    network: Any = other
-    aligned: T = sym.act(element, network)
+    element = sym.compose(best[1], start)
+    aligned, still = carried(sym, element, other), carried(sym, best[0], reference) if options.both else reference
     return Alignment(
         symmetry=sym, method=method, element=element, aligned=aligned, objective=-lowest, history=tuple(history),
-        agreement=agreement(sym, points(reference), points(aligned)),
+        agreement=agreement(sym, points(still), points(aligned)),
         before=agreement(sym, points(reference), points(other)),
         seconds={"measuring": measuring, "descent": time.perf_counter() - began - measuring},
-        stopped=stopped, notes=_notes(sym, options),
+        stopped=stopped, notes=(*notes, *_notes(sym, continuous, options)),
+        reference_element=best[0] if options.both else None, reference=still if options.both else None,
     )  # fmt: skip
 
 
-def _notes(sym: Symmetry, options: Options) -> tuple[str, ...]:
-    if not sym.flipping or options.start is not None:
+def _continuous(sym: Symmetry, reference: T, other: T, options: Options) -> tuple[bool, tuple[str, ...]]:
+    """Whether matrices are learned: of points, where both have a gauge in which they are matched; else what to tell."""
+    if not (options.continuous and sym.continuous) or deviations(reference) or deviations(other):
+        return False, ()
+    try:
+        for network in (reference, other):
+            matching_gauge(sym, points(network))
+    except NoGauge as error:
+        return False, (f"{error}: no matrices were learned",)
+    return True, ()
+
+
+def _start(sym: Symmetry, reference: T, other: T, continuous: bool, options: Options) -> Element:
+    if options.start is not None:
+        return options.start
+    if not continuous:
+        return sym.identity()
+    return match_weights(sym, points(reference), points(other), seed=options.seed, show=False).element
+
+
+def _ends(sym: Symmetry, params: Params, continuous: bool, options: Options) -> _Ends:
+    """All that is free at the other network; permutations of both would be one too many."""
+    own = {"scales": options.scales and options.both, "continuous": continuous and options.both}
+    return _Ends(
+        free_parts(sym, params, permutations=False, **own),
+        free_parts(sym, params, scales=options.scales, continuous=continuous),
+    )
+
+
+def _notes(sym: Symmetry, continuous: bool, options: Options) -> tuple[str, ...]:
+    if not sym.flipping or options.start is not None or continuous:
         return ()
     return ("signs were not searched: they are those of the start, of which none was given",)
 
@@ -226,41 +267,25 @@ def _fixed(data: Labelled, batch_size: int, examples: int, generator: torch.Gene
     return batches
 
 
-def _identity(sym: Symmetry, params: Params, scales: bool) -> _Free:
-    """Free matrices at the identity and scales of 1, of the type of the parameters but at least float32."""
-    like = next((tensor for tensor in params.values() if tensor.is_floating_point()), torch.zeros(()))
-    dtype = torch.promote_types(like.dtype, torch.float32)
-
-    def eye(shape: tuple[int, ...]) -> Tensor:
-        return torch.eye(shape[-1], dtype=dtype, device=like.device).repeat(*shape[:-1], 1, 1).requires_grad_()
-
-    def zeros(key: str) -> Tensor:
-        shape = sym.shape(sym.families[key].owner)
-        return torch.zeros(shape, dtype=dtype, device=like.device, requires_grad=True)
-
-    learned = sym.scaling if scales else ()
-    return _Free({name: eye(sym.shape(name)) for name in sym.permuting}, {key: zeros(key) for key in learned})
-
-
 def _steps(
     problem: _Problem,
-    free: _Free,
+    free: _Ends,
     batches: Iterator[Batch | None],
     generator: torch.Generator,
     relaxation: Relaxation,
     options: Options,
 ) -> Iterator[tuple[int, float]]:
     """Adam, step by step: the number of the step and the relaxed loss before it. Changes ``free``."""
-    leaves = free.leaves
-    if not leaves:
+    pairs = free.leaves(Rates(options.learning_rate, options.scale_rate, options.generator_rate))
+    if not pairs:
         return
-    rates = [options.learning_rate] * len(free.matrices) + [options.scale_rate] * len(free.logs)
-    groups = [{"params": [leaf], "lr": rate} for leaf, rate in zip(leaves, rates, strict=True)]
-    optimizer = torch.optim.Adam(groups, betas=(0.9, 0.99))
+    leaves = [leaf for leaf, _ in pairs]
+    optimizer = torch.optim.Adam([{"params": [leaf], "lr": rate} for leaf, rate in pairs], betas=(0.9, 0.99))
     for number in range(1, options.steps + 1):
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        for group, (_, rate) in zip(optimizer.param_groups, pairs, strict=True):
             group["lr"] = rate * (1 + math.cos(math.pi * (number - 1) / options.steps)) / 2
-        loss = _relaxed_loss(problem, free, next(batches), generator, relaxation)
+        still, moved = free.reference.act(problem.a, relaxation), free.other.act(problem.b, relaxation)
+        loss = one_number(problem.objective.step(still, moved, next(batches), generator))
         if not bool(torch.isfinite(loss)):
             raise InputError(
                 f"learning_rate is {options.learning_rate} and scale_rate {options.scale_rate}: the loss became "
@@ -271,33 +296,9 @@ def _steps(
         for leaf, gradient in zip(leaves, torch.autograd.grad(loss, leaves, allow_unused=True), strict=True):
             leaf.grad = gradient
         optimizer.step()
-        for log in free.logs.values():
-            log.data.copy_(_allowed(log.detach(), options))
+        for end in (free.reference, free.other):
+            end.settle(options.largest_scale, options.balanced)
         yield number, float(loss.detach())
-
-
-def _allowed(log: Tensor, options: Options) -> Tensor:
-    """The nearest logarithms of scales within the bound and, if balanced, of mean 0: clamp(z − μ), μ by bisection."""
-    limit = math.inf if options.largest_scale is None else math.log(options.largest_scale)
-    if not options.balanced:
-        return log.clamp(-limit, limit)
-    low, high = float(log.min()), float(log.max())
-    for _ in range(60):
-        shift = (low + high) / 2
-        mean = float((log - shift).clamp(-limit, limit).mean())
-        low, high = (shift, high) if mean > 0 else (low, shift)
-    return (log - high).clamp(-limit, limit)
-
-
-def _relaxed_loss(
-    problem: _Problem, free: _Free, batch: Batch | None, generator: torch.Generator, relaxation: Relaxation
-) -> Tensor:
-    """The objective at the soft action of the relaxed matrices on the scaled network."""
-    b = problem.b
-    if free.logs:
-        b = problem.sym.act(problem.sym.element(scales={key: log.exp() for key, log in free.logs.items()}), b)
-    matrices = {name: relaxation(matrix) for name, matrix in free.matrices.items()}
-    return one_number(problem.objective.step(problem.a, soft_act(problem.sym, matrices, b), batch, generator))
 
 
 def one_number(loss: Any) -> Tensor:

@@ -23,8 +23,11 @@ def match_straight_through(
     steps: int = 400,
     learning_rate: float = 0.005,
     scale_rate: float = 0.05,
+    generator_rate: float = 0.02,
     largest_scale: float | None = 2.0,
     balanced: bool = True,
+    continuous: bool = True,
+    both: bool = False,
     batch_size: int = 250,
     every: int = 25,
     examples: int = 1000,
@@ -44,7 +47,8 @@ def match_straight_through(
     """
     options = Options(
         objective=objective, model=model, data=data, criterion=criterion, scales=scales, steps=steps,
-        learning_rate=learning_rate, scale_rate=scale_rate, largest_scale=largest_scale, balanced=balanced,
+        learning_rate=learning_rate, scale_rate=scale_rate, generator_rate=generator_rate,
+        largest_scale=largest_scale, balanced=balanced, continuous=continuous, both=both,
         batch_size=batch_size, every=every, examples=examples, start=start, seed=seed, callback=callback, show=show,
     )  # fmt: skip
     return descend(sym, reference, other, "ste", _straight_through, options)
