@@ -24,14 +24,9 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Learning:
-    """How an element is learned on the loss of the line: ``steps`` on batches of ``batch_size`` windows.
+    """How an element is learned on the training loss halfway: options of the method "ste", for either group."""
 
-    Another ``steps`` and ``learning_rate`` may be had for permutations alone.
-    """
-
-    steps: int
-    batch_size: int
-    options: Mapping[str, Any]
+    whole: Mapping[str, Any]
     permutations: Mapping[str, Any]
 
 
@@ -83,7 +78,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Line:
-    """The line from one network to another that was brought to it: the end, the loss along it, the time it took."""
+    """The line from a network to another that was brought to it: its end, the loss along it, processor seconds."""
 
     end: Params
     profile: Profile
@@ -112,7 +107,7 @@ def _weights(case: Case, first: Params, second: Params) -> Alignment[Params]:
 
 
 def _learned(case: Case, first: Params, second: Params) -> Alignment[Params]:
-    return _learn(case, first, second, case.task.learning.options, continuous=True)
+    return _learn(case, first, second, case.task.learning.whole, continuous=True)
 
 
 def _learned_permutations(case: Case, first: Params, second: Params) -> Alignment[Params]:
@@ -122,20 +117,18 @@ def _learned_permutations(case: Case, first: Params, second: Params) -> Alignmen
 def _learn(
     case: Case, first: Params, second: Params, options: Mapping[str, Any], *, continuous: bool
 ) -> Alignment[Params]:
-    """Descend the training loss on the line, from the element that weights give."""
+    """Descend the training loss halfway, from the element that weights give."""
     start = align(case.sym, first, second, continuous=continuous, show=False).element
-    train, learning = case.dataset.train, case.task.learning
+    train = case.dataset.train
     return align(
         case.sym,
         first,
         second,
         "ste",
         continuous=continuous,
-        objective="random",
+        objective="midpoint",
         model=case.model,
         data=(train.x, train.y),
-        steps=learning.steps,
-        batch_size=learning.batch_size,
         start=start,
         seed=case.context.seed,
         show=case.context.show,
@@ -165,7 +158,7 @@ def line(case: Case, pair: tuple[int, int], method: str) -> Line:
         "schema": SCHEMA,
         "networks": [first.key, second.key],
         "method": method,
-        "learning": _plain(task.learning) if "learned" in method else None,
+        "learning": {LEARNED: task.learning.whole, PERMUTED[2]: task.learning.permutations}.get(method),
         "compared": task.compared if "activations" in method else None,
         "validated": task.validated,
         "points": task.points,
@@ -173,9 +166,9 @@ def line(case: Case, pair: tuple[int, int], method: str) -> Line:
     }
 
     def make() -> tuple[Params, Mapping[str, object]]:
-        clock, way = time.perf_counter(), METHODS[method]
+        clock, way = time.process_time(), METHODS[method]
         end = second.params if way is None else dict(way(case, first.params, second.params).params)
-        seconds = time.perf_counter() - clock
+        seconds = time.process_time() - clock
         test = case.dataset.test
         measured = loss(case.model, (test.x[: task.validated], test.y[: task.validated]), batch_size=64)
         profile = barrier(linear(first.params, end), measured, points=task.points, show=False)
@@ -185,12 +178,3 @@ def line(case: Case, pair: tuple[int, int], method: str) -> Line:
     info = entry.info
     profile = Profile("validation loss", tuple(info["taus"]), tuple(info["values"]), unit="nats")
     return Line(entry.params, profile, info["seconds"])
-
-
-def _plain(learning: Learning) -> dict[str, object]:
-    return {
-        "steps": learning.steps,
-        "batch_size": learning.batch_size,
-        "options": dict(learning.options),
-        "permutations": dict(learning.permutations),
-    }

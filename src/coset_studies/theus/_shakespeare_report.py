@@ -36,7 +36,7 @@ def barrier_table(found: Found, pairs: Sequence[tuple[int, int]]) -> Table:
                     [setting, f"{first} and {second}", method, profile.barrier, ends, profile.midpoint.value,
                      lines[number].seconds]
                 )  # fmt: skip
-    columns = ("setting", "pair", "method", "barrier, nats", "ends, nats", "halfway, nats", "alignment, s")
+    columns = ("setting", "pair", "method", "barrier, nats", "ends, nats", "halfway, nats", "alignment, s of one core")
     caption = "Validation loss a character on the line between two networks: above the chord, at the ends, halfway."
     return Table(columns, rows, caption)
 
@@ -70,8 +70,8 @@ def outcome(found: Found, known: float) -> str:
     lines = [_paragraph(setting, methods) for setting, methods in found.items()]
     last = f"""
     The loss of a table of character pairs is {known:.3f} nats. Networks of a pair differ in their seed: initial weights
-    and the order of the windows. Elements are learned from the match on weights, on the training loss at random points
-    of the line; barriers are on the validation part.
+    and the order of the windows. Elements are learned from the match on weights, on the training loss halfway;
+    barriers are on the validation part.
     """
     return "\n\n".join([*lines, last]).replace("{", "{{").replace("}", "}}")
 

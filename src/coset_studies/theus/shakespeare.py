@@ -24,7 +24,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
 """Architectures of two layers and four heads, by name."""
 
 QUICK: Mapping[str, Mapping[str, Any]] = {
-    "LayerNorm, d = 16": {"dim": 16, "depth": 1, "heads": 2},
+    "LayerNorm, d = 8": {"dim": 8, "depth": 1, "heads": 2},
 }
 
 PAPER: Mapping[str, Mapping[str, Any]] = {
@@ -39,7 +39,12 @@ TRAINING = Recipe(
     clip=1.0,
 )  # fmt: skip
 
-LEARNING = Learning(steps=500, batch_size=32, options={}, permutations={})
+LEARNING = Learning(
+    whole={"steps": 500, "batch_size": 32, "every": 100, "examples": 64},
+    permutations={"steps": 200, "batch_size": 32, "every": 50, "examples": 64, "learning_rate": 0.02},
+)
+_FEW = {"steps": 4, "batch_size": 8, "every": 4, "examples": 8}
+_MANY = {"steps": 4000, "batch_size": 64, "examples": 256, "every": 200}
 
 
 @dataclass(frozen=True)
@@ -64,16 +69,16 @@ class Config:
     presets={
         "quick": Config(
             QUICK,
-            Task("digits-text", 36, Recipe(epochs=1, batch_size=64, learning_rate=1e-2, optimizer="adamw"), 2,
-                 Learning(steps=4, batch_size=16, options={}, permutations={}), 32, 64, 5),
+            Task("digits-text", 36, Recipe(epochs=1, batch_size=128, learning_rate=1e-2, optimizer="adamw"), 2,
+                 Learning(_FEW, _FEW), 16, 32, 5),
             40,
         ),
-        "small": Config(SETTINGS, Task("tinyshakespeare", 64, TRAINING, 3, LEARNING, 500, 500, 11), 400),
+        "small": Config(SETTINGS, Task("tinyshakespeare", 64, TRAINING, 3, LEARNING, 250, 250, 11), 400),
         "paper": Config(
             {**SETTINGS, **PAPER},
             Task("tinyshakespeare", 256, Recipe(epochs=80, batch_size=64, learning_rate=1e-3, optimizer="adamw",
                  weight_decay=0.1, schedule="cosine", warmup_epochs=2, clip=1.0), 6,
-                 Learning(steps=4000, batch_size=64, options={}, permutations={}), 500, 400, 25),
+                 Learning(_MANY, {**_MANY, "learning_rate": 0.02}), 500, 400, 25),
             1000,
         ),
     },
