@@ -25,6 +25,7 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
         "cct",
         {"dim": 8, "depth": 1, "heads": 2, "convolutions": 2, "positions": "learnable", "image_size": 12},
     ),
+    "vit": ("vit", {"dim": 8, "heads": 2, "patch": 2, "image_size": 6}),
     "transformer": ("transformer", {"dim": 8, "depth": 3, "heads": 2, "context": 6, "vocabulary": 7}),
 }
 DRAWS = 20

@@ -48,6 +48,18 @@ def test_its_group_is_found_whole() -> None:
     assert kinds.count("general") >= depth
 
 
+def test_a_vision_transformer_sees_patches_where_they_are() -> None:
+    model = build("vit", seed=0, dim=8, heads=2, patch=2, image_size=4, in_channels=1, classes=3).double()
+    image = example_input(model, batch=1)
+    sym = discover(model, image)
+    assert sym.continuous_dimension == 7 * 6 // 2 + 2 * 2 * 2 * 4**2 + 5 * 8
+    cut = image[0, 0].reshape(2, 2, 2, 2).transpose(1, 2).reshape(4, 4)
+    stream = model.patches(cut) + model.positions
+    for block in model.blocks:
+        stream = block(stream.unsqueeze(0))[0]
+    torch.testing.assert_close(model(image)[0], model.head(model.norm(stream).mean(0)), rtol=1e-12, atol=1e-12)
+
+
 def test_text_is_drawn_from_what_the_model_predicts() -> None:
     model = build("transformer", seed=0, **OPTIONS).double().eval()
     prompt = torch.tensor([3, 1])

@@ -66,8 +66,9 @@ def test_the_loss_of_character_pairs_is_that_of_their_counts() -> None:
     assert character_pairs(data, 1) == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_quick_run_measures_every_method(quick_run: Callable[[str], Any]) -> None:
-    run = quick_run(NAME).run
+@pytest.mark.parametrize("name", [NAME, "theus-cifar"])
+def test_a_quick_run_measures_every_method(name: str, quick_run: Callable[[str], Any]) -> None:
+    run = quick_run(name).run
     table = run.tables["barriers"]
     assert [row[2] for row in table.rows] == list(METHODS)
     ends = [row[4] for row in table.rows]
@@ -75,15 +76,20 @@ def test_a_quick_run_measures_every_method(quick_run: Callable[[str], Any]) -> N
     assert ends == pytest.approx([ends[0]] * len(ends), abs=1e-5)
     assert len({row[5] for row in table.rows}) == len(METHODS)
     assert {item.verdict for item in run.verdicts} == {Verdict.CANNOT_TELL}
+
+
+def test_networks_write_as_many_characters_as_asked(quick_run: Callable[[str], Any]) -> None:
+    run = quick_run(NAME).run
     assert [len(row[2].replace(" ⏎ ", "\n")) for row in run.tables["texts"].rows] == [40] * 3
 
 
-def test_the_page_is_what_its_results_give() -> None:
-    run = show_study(NAME, DOCS)
-    claims = studies()[NAME].claims
+@pytest.mark.parametrize("name", [NAME])
+def test_the_page_is_what_its_results_give(name: str) -> None:
+    run = show_study(name, DOCS)
+    claims = studies()[name].claims
     assert tuple(claim.judge(run) for claim in claims) == run.verdicts
-    assert run.page.read_text(encoding="utf-8") == page(replace(run, folder=DOCS.relative_to(DOCS.parents[1]) / NAME))
-    stored = json.loads((DOCS / NAME / "results.json").read_text(encoding="utf-8"))
+    assert run.page.read_text(encoding="utf-8") == page(replace(run, folder=Path("docs/studies") / name))
+    stored = json.loads((DOCS / name / "results.json").read_text(encoding="utf-8"))
     assert [item["verdict"] for item in stored["verdicts"]] == [str(item.verdict) for item in run.verdicts]
     by_setting = {row[0] for row in run.tables["barriers"].rows}
     assert {claim.statistic.partition(":")[0] for claim in claims} == by_setting

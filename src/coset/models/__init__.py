@@ -9,6 +9,7 @@ from coset.models._plain_cnn import MyrtleCNN, Tiny10
 from coset.models._registry import MODELS, BuiltIn, build, example_input
 from coset.models._resnet import BasicBlock, ResNet, ResNet18, ResNet20
 from coset.models._transformer import Transformer, generate
+from coset.models._vision_transformer import VisionTransformer
 
 __all__ = [
     "ACTIVATIONS",
@@ -32,6 +33,7 @@ __all__ = [
     "ThresholdedLinear",
     "Tiny10",
     "Transformer",
+    "VisionTransformer",
     "build",
     "describe",
     "example_input",

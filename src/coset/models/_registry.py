@@ -23,6 +23,7 @@ from coset.models._mlp import MLP, ResidualMLP
 from coset.models._plain_cnn import MyrtleCNN, Tiny10
 from coset.models._resnet import ResNet, ResNet18, ResNet20
 from coset.models._transformer import Transformer
+from coset.models._vision_transformer import VisionTransformer
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ MODELS: dict[str, BuiltIn] = {
     "resnet18": BuiltIn(ResNet18, (3, 32, 32), "ResNet18, stages 64-128-256 of two blocks (Godfrey et al. 2022)"),
     "cct": BuiltIn(CCT, (3, 32, 32), "Compact Convolutional Transformer CCT-6/3x1 (Hassani et al. 2021)"),
     "transformer": BuiltIn(Transformer, (128,), "pre-norm transformer on tokens, two blocks, stream of 128"),
+    "vit": BuiltIn(VisionTransformer, (3, 32, 32), "Vision Transformer, patches of 4×4, two blocks, stream of 64"),
 }
 
 

@@ -17,19 +17,19 @@ ROTARY_BASE = 10_000.0
 """The slowest pair of rotary positions turns by nearly 1 / base per token (Su et al. 2021)."""
 
 
-class CausalAttention(nn.Module):
-    """softmax(q kᵀ / √d_h, no later tokens) v per head, then a projection; (N, T, dim) to the same.
+class Attention(nn.Module):
+    """softmax(q kᵀ / √d_h) v per head, then a projection; (N, T, dim) to the same.
 
-    ``rotary`` of length T turns queries and keys by their positions: coordinates i and i + d_h/2 are one pair, turned
-    by t · base^(−2i/d_h) at token t.
+    ``causal``: no token sees later ones. ``rotary`` of length T turns queries and keys by their positions: coordinates
+    i and i + d_h/2 are one pair, turned by t · base^(−2i/d_h) at token t.
     """
 
     cosines: Tensor
     sines: Tensor
 
-    def __init__(self, dim: int, heads: int, *, bias: bool, rotary: int | None) -> None:
+    def __init__(self, dim: int, heads: int, *, causal: bool, bias: bool, rotary: int | None = None) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.causal = heads, causal
         self.query, self.key, self.value, self.projection = (nn.Linear(dim, dim, bias=bias) for _ in range(4))
         self.rotary = rotary is not None
         if rotary is not None:
@@ -41,12 +41,12 @@ class CausalAttention(nn.Module):
         query, key, value = (self._split(part(x)) for part in (self.query, self.key, self.value))
         if self.rotary:
             query, key = self._turn(query), self._turn(key)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
         output: Tensor = self.projection(mixed.transpose(-3, -2).flatten(-2))
         return output
 
     def extra_repr(self) -> str:
-        return f"heads={self.heads}, rotary={self.rotary}"
+        return f"heads={self.heads}, causal={self.causal}, rotary={self.rotary}"
 
     def _split(self, x: Tensor) -> Tensor:
         """(N, T, dim) to (N, heads, T, d_h)."""
@@ -60,15 +60,24 @@ class CausalAttention(nn.Module):
         return torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1)
 
 
-class DecoderBlock(nn.Module):
+class PreNormBlock(nn.Module):
     """x ← x + attention(norm1(x)), x ← x + contract(σ(expand(norm2(x)))); (N, T, dim) to the same."""
 
     def __init__(
-        self, dim: int, heads: int, inner: int, *, norm: str, activation: ActivationSpec, bias: bool, rotary: int | None
+        self,
+        dim: int,
+        heads: int,
+        inner: int,
+        *,
+        norm: str,
+        activation: ActivationSpec,
+        causal: bool,
+        bias: bool,
+        rotary: int | None = None,
     ) -> None:
         super().__init__()
         self.norm1 = NORMS[norm](dim, eps=EPSILON)
-        self.attention = CausalAttention(dim, heads, bias=bias, rotary=rotary)
+        self.attention = Attention(dim, heads, causal=causal, bias=bias, rotary=rotary)
         self.norm2 = NORMS[norm](dim, eps=EPSILON)
         self.expand = nn.Linear(dim, inner, bias=bias)
         self.activation = make_activation(activation)
@@ -123,7 +132,7 @@ class Transformer(nn.Module):
         self.positions = None if rotary else nn.Parameter(torch.empty(context, dim))
         turned = context if rotary else None
         self.blocks = nn.ModuleList(
-            DecoderBlock(dim, heads, inner, norm=norm, activation=activation, bias=bias, rotary=turned)
+            PreNormBlock(dim, heads, inner, norm=norm, activation=activation, causal=True, bias=bias, rotary=turned)
             for _ in range(check_count("depth", depth))
         )
         self.norm = NORMS[norm](dim, eps=EPSILON)
@@ -135,13 +144,7 @@ class Transformer(nn.Module):
         nn.init.normal_(self.embedding.weight, std=0.1)
         if self.positions is not None:
             nn.init.normal_(self.positions, std=0.1)
-        for name, module in self.named_modules():
-            if isinstance(module, nn.Linear):
-                writes = name.endswith(("projection", "contract"))
-                shrink = (2 * len(self.blocks)) ** -0.5 if writes else 1.0
-                nn.init.normal_(module.weight, std=shrink * module.in_features**-0.5)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        reset_linear(self, len(self.blocks))
 
     def forward(self, x: Tensor) -> Tensor:
         count = x.shape[-1]
@@ -152,6 +155,19 @@ class Transformer(nn.Module):
             x = block(x)
         output: Tensor = self.head(self.norm(x))
         return output
+
+
+def reset_linear(model: nn.Module, depth: int) -> None:
+    """Draw the linear maps of a model of ``depth`` blocks: normals of deviation 1/√(width of the input), biases 0.
+
+    Those that write to the stream are divided by √(2·depth), so that it does not grow with the depth.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            shrink = (2 * depth) ** -0.5 if name.endswith(("projection", "contract")) else 1.0
+            nn.init.normal_(module.weight, std=shrink * module.in_features**-0.5)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
 
 
 def generate(model: nn.Module, prompt: Tensor, length: int, *, generator: torch.Generator) -> Tensor:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 from torch import Tensor, nn
@@ -32,15 +33,15 @@ class Learning:
 
 @dataclass(frozen=True)
 class Task:
-    """What all settings share: the text in windows of ``window`` characters, training, learning, measuring.
+    """What all settings share: the kind of ``model``, data, training, learning, measuring.
 
-    Of as many ``networks`` every two are a pair.
-    Activations are compared on the first ``compared`` windows of the training part. The loss is measured at ``points``
-    τ on the first ``validated`` windows of the validation part.
+    Of as many ``networks`` every two are a pair. Activations are compared on the first ``compared`` examples of the
+    training part. The loss is measured at ``points`` τ on the first ``validated`` examples of the test part.
     """
 
+    model: str
     data: str
-    window: int
+    data_options: Mapping[str, Any]
     recipe: Recipe
     networks: int
     learning: Learning
@@ -61,18 +62,18 @@ class Case:
 
     @property
     def dataset(self) -> Dataset:
-        """The text in windows."""
-        return self.context.data(self.task.data, window=self.task.window)
+        """The data."""
+        return self.context.data(self.task.data, **self.task.data_options)
 
     def network(self, number: int) -> Entry:
         """The network of this number: its seed follows from it and from the study's."""
         return self.context.trained(
-            model="transformer",
+            model=self.task.model,
             data=self.task.data,
             recipe=self.task.recipe,
             seed=1000 * self.context.seed + number,
             options=self.options,
-            data_options={"window": self.task.window},
+            data_options=self.task.data_options,
         )
 
 
@@ -86,11 +87,9 @@ class Line:
 
 
 def open_case(context: Context, task: Task, options: Mapping[str, Any]) -> Case:
-    """The architecture with these ``options``, as many outputs as the text has characters, and its group."""
-    classes = context.data(task.data, window=task.window).outputs
-    whole = {"vocabulary": classes, "context": task.window, **options}
-    model = build("transformer", seed=context.seed, **whole).eval()
-    return Case(context, task, whole, model, discover(model, example_input(model)))
+    """The architecture with these ``options``, and its group."""
+    model = build(task.model, seed=context.seed, **options).eval()
+    return Case(context, task, options, model, discover(model, example_input(model)))
 
 
 def _permutations(case: Case, first: Params, second: Params) -> Alignment[Params]:
@@ -178,3 +177,25 @@ def line(case: Case, pair: tuple[int, int], method: str) -> Line:
     info = entry.info
     profile = Profile("validation loss", tuple(info["taus"]), tuple(info["values"]), unit="nats")
     return Line(entry.params, profile, info["seconds"])
+
+
+Found = Mapping[str, Mapping[str, Mapping[tuple[int, int], Line]]]
+"""Setting → method → pair → the line between its two networks."""
+
+
+def all_lines(
+    context: Context, task: Task, settings: Mapping[str, Mapping[str, Any]]
+) -> tuple[Mapping[str, Case], Found]:
+    """Every pair of networks of every setting, options of the model by name, by every method."""
+    pairs = list(combinations(range(task.networks), 2))
+    cases = {name: open_case(context, task, options) for name, options in settings.items()}
+    found: dict[str, dict[str, dict[tuple[int, int], Line]]] = {
+        name: {method: {} for method in METHODS} for name in settings
+    }
+    with context.progress("lines", len(cases) * len(pairs) * len(METHODS)) as bar:
+        for name, case in cases.items():
+            for pair in pairs:
+                for method in METHODS:
+                    found[name][method][pair] = line(case, pair, method)
+                    bar.advance(note=f"{name}, {pair[0]} and {pair[1]}: {method}")
+    return cases, found
