@@ -71,14 +71,14 @@ def test_planted_matrices_are_learned(name):
     assert -found.objective < 1e-2 * -found.history[0]
 
 
-def test_the_midpoint_gets_better_than_on_weights_and_functions_stay():
+def test_the_midpoint_gets_better_than_on_activations_and_functions_stay():
     model, sym, params, x = setting("heads")
     other = other_weights(params)
     data = x, torch.randint(3, x.shape[:-1], generator=torch.Generator().manual_seed(2))
     options = {"model": model, "data": data, "criterion": cost, "objective": "midpoint", "steps": 10, "every": 5}
     found = align(sym, params, other, "ste", **options)
     middle = {key: (params[key] + found.params[key]) / 2 for key in params}
-    start = align(sym, params, other).params
+    start = align(sym, params, other, "activations", model=model, data=x).params
     begun = {key: (params[key] + start[key]) / 2 for key in params}
     losses = [float(cost(outputs(model, weights, x), data[1])) for weights in (begun, middle)]
     assert losses == pytest.approx([-found.history[0], -found.objective])

@@ -12,7 +12,7 @@ from coset._batches import BATCH_SIZE, Inputs, count_batches, input_batches
 from coset._checks import check_choice
 from coset._show.progress import Ticker, progress
 from coset.alignment._agreement import agreement
-from coset.alignment._result import Alignment, Callback, Params, T, Teller, carried, points
+from coset.alignment._result import Alignment, Callback, Params, T, Teller, carried, deviations, points
 from coset.alignment.inputs import check_pair
 from coset.alignment.matching.ascent import Clock
 from coset.alignment.matching.feature_assignment import Scores, assign, objective
@@ -21,11 +21,20 @@ from coset.alignment.matching.feature_places import (
     FeaturePlacement,
     Key,
     Watch,
+    common_families,
     find_features,
     run,
     units_by_samples,
     unseen,
 )
+from coset.alignment.matching.feature_rotations import (
+    alike,
+    carried_scores,
+    turn_features,
+    turn_on_weights,
+    unturned,
+)
+from coset.alignment.matching.rotations import NoGauge, matching_gauge
 from coset.alignment.matching.weights import ascend_classes
 from coset.errors import InputError
 from coset.running import whole_weights
@@ -46,6 +55,9 @@ def correlation(of: PairMoments) -> Tensor:
     return inverse[0][:, None] * (of.cross / of.count) * inverse[1]
 
 
+_ROUNDS = 3
+"""So often, what features do not show is turned and permuted in turn."""
+
 STATISTICS: dict[str, Callable[[PairMoments], Tensor]] = {"correlation": correlation, "covariance": covariance}
 """How alike unit i of one network and unit j of another are, from their moments."""
 
@@ -59,6 +71,7 @@ def match_activations(
     data: Inputs,
     statistic: str = "correlation",
     batch_size: int = BATCH_SIZE,
+    continuous: bool = True,
     seed: int = 0,
     callback: Callback | None = None,
     show: bool | None = None,
@@ -71,6 +84,10 @@ def match_activations(
     j counts with either sign where a family of signs shows. Blocks (heads, groups) are matched with the best matching
     of what is nested in them. Of posteriors the means are run.
 
+    ``continuous``: points are matched over the whole group where units may be mixed, in the gauge of ``rotations``:
+    streams turn by orthogonal Procrustes, max ⟨A, Σ x·yᵀ⟩ over all places, heads in pairs by the nuclear norms of the
+    same, and the gauge of the reference is restored. Where there is no such gauge, units are permuted; a note says so.
+
     One pass over ``data``: a tensor, cut into batches of ``batch_size``, or a loader. Memory: the features of a batch,
     and (units)² a place. What no contraction shows (classes, families of signs) is then matched on the weights, and
     ``notes`` say so. ``callback`` is called after every batch, with the objective of leaving all units where they are,
@@ -81,7 +98,10 @@ def match_activations(
     check_choice("statistic", statistic, STATISTICS)
     if not any(sym.classes[name].size > 1 for name in sym.permuting):
         raise InputError("no units of this symmetry permute; there is nothing to match")
+    gauges, notes = _gauges(sym, reference, other, continuous)
     networks = (points(reference), points(other))
+    if gauges is not None:
+        networks = (sym.act(gauges[0], networks[0]), sym.act(gauges[1], networks[1]))
     batches = input_batches(data, batch_size)
     first = _checked(next(batches), 0)
     clock, since = Clock(), time.perf_counter()
@@ -90,26 +110,89 @@ def match_activations(
         places = find_features(sym, model, first)
         bar.advance(note="classes found")
         since = clock.add("sites", since)
-        session = _Session(sym, model, networks, places, statistic, Teller(callback))
+        mixing = () if gauges is None else tuple(sym.continuous)
+        session = _Session(sym, model, networks, places, statistic, Teller(callback), mixing)
         session.watch(chain([first], rest), bar)
     since = clock.add("features", since)
     scores = session.scores()
     still = _constant(scores)
     scores = {name: parts for name, parts in scores.items() if name not in still}
-    history = [objective(sym, scores, sym.identity())]
-    g = session.matched(scores, history)
+    found = _matched(session, scores)
     since = clock.add("assignment", since)
-    notes: tuple[str, ...] = ()
+    g = found.element
     if not session.stopped_at_class:
-        g, notes = _on_weights(sym, networks, g, {name: places[name] for name in places if name not in still}, seed)
-        notes = (*(f"the units of '{name}' do not vary on these data" for name in still), *notes)
+        shown = {name: places[name] for name in places if name not in still}
+        g, more = _rest(session, found, shown, seed)
+        notes = (*notes, *(f"the units of '{name}' do not vary on these data" for name in still), *more)
         clock.add("weights", since)
+    if gauges is not None:
+        g = sym.compose(sym.inverse(gauges[0]), sym.compose(g, gauges[1]))
     aligned = carried(sym, g, other)
     return Alignment(
-        sym, "activations", g, aligned, history[-1], tuple(history),
-        agreement(sym, networks[0], points(aligned)), agreement(sym, *networks),
+        sym, "activations", g, aligned, found.history[-1], tuple(found.history),
+        agreement(sym, points(reference), points(aligned)), agreement(sym, points(reference), points(other)),
         clock.seconds, session.tell.stopped, notes,
     )  # fmt: skip
+
+
+def _gauges(
+    sym: Symmetry, reference: T, other: T, continuous: bool
+) -> tuple[tuple[Element, Element] | None, tuple[str, ...]]:
+    """What brings both networks into the gauge in which rotations are matched, if they are; what to tell if not."""
+    if not (continuous and sym.continuous) or deviations(reference) or deviations(other):
+        return None, ()
+    try:
+        return (matching_gauge(sym, points(reference)), matching_gauge(sym, points(other))), ()
+    except NoGauge as error:
+        return None, (f"{error}: units were permuted",)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The ``element`` that features tell, the symmetry ``part`` of units that were permuted, and how likeness rose."""
+
+    element: Element
+    part: Symmetry
+    history: list[float]
+
+
+def _matched(session: "_Session", scores: Scores) -> _Found:
+    """Rotations first, on which no permutation of other units depends, then permutations class by class."""
+    sym = session.sym
+    history = [objective(sym, scores, sym.identity())]
+    if not session.mixing:
+        return _Found(session.matched(sym, scores, history), sym, history)
+    turned, value = turn_features(sym, scores, *session.networks)
+    part = unturned(sym, scores)
+    rest = carried_scores(sym, turned, scores, part)
+    values = [objective(part, rest, part.identity())]
+    g = session.matched(part, rest, values)
+    flipped = {key: int(g.signs[key].reshape(-1)[0]) for key in common_families(part)}
+    turned, value = turn_features(sym, scores, *session.networks, later=flipped)
+    return _Found(_lifted(sym, g, turned), part, [*history, *(value + one for one in values)])
+
+
+def _rest(
+    session: "_Session", found: _Found, places: Mapping[str, tuple[FeaturePlacement, ...]], seed: int
+) -> tuple[Element, tuple[str, ...]]:
+    """What features do not show, on the weights."""
+    sym, g, part = session.sym, found.element, found.part
+    reference, other = session.networks
+    hidden = [name for name in session.mixing if not places.get(name)]
+    notes = [f"no contraction shows the units of '{name}': they were turned on the weights" for name in hidden]
+    told: tuple[str, ...] = ()
+    for _ in range(_ROUNDS if hidden else 1):
+        g = sym.compose(turn_on_weights(sym, reference, sym.act(g, other), hidden), g) if hidden else g
+        moved = reference, sym.act(g, other)
+        own = {name: places[name] for name in places if name in part.permuting}
+        h, told = _on_weights(part, moved, part.identity(), own if session.mixing else places, seed)
+        g = _lifted(sym, h, g)
+    return g, (*notes, *told)
+
+
+def _lifted(sym: Symmetry, h: Element, g: Element) -> Element:
+    """h, an element of a part of the symmetry, after g."""
+    return sym.compose(sym.element(h.permutations, signs=h.signs), g)
 
 
 @dataclass
@@ -122,6 +205,7 @@ class _Session:
     places: Mapping[str, tuple[FeaturePlacement, ...]]
     statistic: str
     tell: Teller
+    mixing: tuple[str, ...] = ()
     gathered: dict[tuple[object, ...], PairMoments] = field(default_factory=dict)
     stopped_at_class: bool = False
 
@@ -177,17 +261,20 @@ class _Session:
             key = self._key(place)
             if key not in done:
                 done.add(key)
-                score = STATISTICS[self.statistic](self.gathered[key]).cpu()
+                score = self._alike(place.owner, self.gathered[key]).cpu()
                 parts = result[place.owner]
                 parts[place.flips] = parts[place.flips] + score if place.flips in parts else score
         return result
 
-    def matched(self, scores: Scores, history: list[float]) -> Element:
-        """The best element, class by class; its objective after each class is added to ``history``."""
-        g = self.sym.identity()
+    def _alike(self, owner: str, moments: PairMoments) -> Tensor:
+        return alike(moments, self.statistic) if owner in self.mixing else STATISTICS[self.statistic](moments)
+
+    def matched(self, sym: Symmetry, scores: Scores, history: list[float]) -> Element:
+        """The best element of a part of the group, class by class; its objective after each is added to ``history``."""
+        g = sym.identity()
         asks = not self.tell.stopped
-        for name, g in assign(self.sym, scores):
-            history.append(objective(self.sym, scores, g))
+        for name, g in assign(sym, scores):
+            history.append(objective(sym, scores, g))
             if asks and self.tell(history[-1], f"class {name}"):
                 self.stopped_at_class = True
                 break

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from coset._show.progress import progress
 from coset.alignment._agreement import agreement
 from coset.alignment._result import Alignment, Callback, Params, Step, T, carried, deviations, points
 from coset.alignment.inputs import check_pair, check_start
+from coset.alignment.matching.activations import match_activations
 from coset.alignment.matching.free_parts import Free, Rates, Relaxation, free_parts
 from coset.alignment.matching.losses import Batch, Criterion, Loss, Objective, Setting, objective_of
 from coset.alignment.matching.rotations import NoGauge, matching_gauge
@@ -36,7 +37,7 @@ class Options:
     ``examples`` fixed examples.
 
     ``continuous``: classes that mix are turned by matrices A ← A·exp(S), their generators S learned at
-    ``generator_rate``; by default from the match on the weights over the whole group. ``both``: the reference has
+    ``generator_rate``, and the default start is a match over the whole group. ``both``: the reference has
     scales and matrices of its own, too.
 
     Why balanced: before a batch norm the scale of a unit's weights only tells how much it counts in an average with
@@ -124,8 +125,8 @@ def descend(
 
     The objective sees the soft action of ``relaxation`` of the matrices, and is measured at the nearest elements of the
     group. The result is never worse than the start as measured; ``Alignment.objective`` is minus that loss. The start
-    is ``start`` or, over the whole group, the match on the weights, otherwise the identity. Signs, and scales that are
-    not learned, are those of the start.
+    is ``start`` or, over the whole group, the match on the activations of the fixed examples (without data: on the
+    weights), otherwise the identity. Signs, and scales that are not learned, are those of the start.
     """
     began = time.perf_counter()
     check_pair(sym, reference, other)
@@ -134,9 +135,10 @@ def descend(
     if options.start is not None:
         check_start(sym, options.start)
     continuous, notes = _continuous(sym, reference, other, options)
-    start = _start(sym, reference, other, continuous, options)
     generator = torch.Generator().manual_seed(options.seed)
-    problem, batches = _problem(sym, points(reference), sym.act(start, points(other)), options, generator)
+    problem, batches = _problem(sym, points(reference), points(other), options, generator)
+    start = _start(problem, points(other), continuous, options)
+    problem = _begun(problem, sym.act(start, points(other)), options)
     best = sym.identity(), sym.identity()
     lowest = problem.loss(best)
     if not math.isfinite(lowest):
@@ -184,12 +186,25 @@ def _continuous(sym: Symmetry, reference: T, other: T, options: Options) -> tupl
     return True, ()
 
 
-def _start(sym: Symmetry, reference: T, other: T, continuous: bool, options: Options) -> Element:
+def _start(problem: _Problem, other: Params, continuous: bool, options: Options) -> Element:
+    """Where to begin: over the whole group by what features tell where there are data, otherwise by the weights."""
     if options.start is not None:
         return options.start
     if not continuous:
-        return sym.identity()
-    return match_weights(sym, points(reference), points(other), seed=options.seed, show=False).element
+        return problem.sym.identity()
+    inputs = [batch[0] for batch in problem.fixed if batch is not None]
+    sym, seed = problem.sym, options.seed
+    if not inputs or options.model is None:
+        return match_weights(sym, problem.a, other, seed=seed, show=False).element
+    found = match_activations(sym, problem.a, other, model=options.model, data=inputs, seed=seed, show=False)
+    return found.element
+
+
+def _begun(problem: _Problem, moved: Params, options: Options) -> _Problem:
+    """The problem with the other network where the descent begins."""
+    b = {name: tensor.detach().to(problem.a[name]) for name, tensor in moved.items()}
+    setting = Setting(problem.sym, problem.a, b, options.model, options.criterion)
+    return replace(problem, b=b, objective=objective_of(options.objective, setting))
 
 
 def _ends(sym: Symmetry, params: Params, continuous: bool, options: Options) -> _Ends:
@@ -208,11 +223,11 @@ def _notes(sym: Symmetry, continuous: bool, options: Options) -> tuple[str, ...]
 
 
 def _problem(
-    sym: Symmetry, reference: Params, moved: Params, options: Options, generator: torch.Generator
+    sym: Symmetry, reference: Params, other: Params, options: Options, generator: torch.Generator
 ) -> tuple[_Problem, Iterator[Batch | None]]:
     """What is minimised, and the batches for it."""
     a = {name: tensor.detach() for name, tensor in reference.items()}
-    b = {name: tensor.detach().to(a[name]) for name, tensor in moved.items()}
+    b = {name: tensor.detach().to(a[name]) for name, tensor in other.items()}
     objective = objective_of(options.objective, Setting(sym, a, b, options.model, options.criterion))
     if options.data is None or not (objective.needs_data or callable(options.objective)):
         if objective.needs_data:

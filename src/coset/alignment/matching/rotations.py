@@ -120,12 +120,12 @@ def _counted(sym: Symmetry, name: str, params: Params) -> list[str]:
     return [key for key in sym.continuous[name].places if key in params and is_trained(sym, key, params)]
 
 
-def _polar(matrix: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+def polar(matrix: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     """The rotation A of a kind with the largest ⟨A, matrix⟩, and that value; (…, n, n) → (…, n, n), (…)."""
     n = matrix.shape[-1]
     if kind == "centred":
         basis = centred_basis(n)
-        inner, value = _polar(basis.T @ matrix @ basis, "orthogonal")
+        inner, value = polar(basis.T @ matrix @ basis, "orthogonal")
         return basis @ inner @ basis.T + 1 / n, value + matrix.sum((-2, -1)) / n
     u, s, vh = torch.linalg.svd(matrix)
     return u @ vh, s.sum(-1)
@@ -168,7 +168,7 @@ class Rotations:
             scores = self.scores(name, other, settled)
             own = scores.diagonal(dim1=0, dim2=1).movedim(-1, 0)
             if bool(own.any()):
-                turned, _ = _polar(own, self.sym.continuous[name].kind)
+                turned, _ = polar(own, self.sym.continuous[name].kind)
                 matrices[name] = turned.reshape(*self.sym.shape(name), -1)
         return self.sym.element(matrices=matrices)
 
@@ -177,7 +177,7 @@ class Rotations:
         inside = [name for name in self.sym.continuous if self.sym.classes[name].parent == parent]
         turned, values = {}, torch.zeros(())
         for name in inside:
-            turned[name], value = _polar(self.scores(name, other), self.sym.continuous[name].kind)
+            turned[name], value = polar(self.scores(name, other), self.sym.continuous[name].kind)
             values = values + value
         order = torch.from_numpy(assign(values.numpy()))
         rows = torch.arange(len(order))
