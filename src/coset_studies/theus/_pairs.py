@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -92,58 +93,42 @@ def open_case(context: Context, task: Task, options: Mapping[str, Any]) -> Case:
     return Case(context, task, options, model, discover(model, example_input(model)))
 
 
-def _permutations(case: Case, first: Params, second: Params) -> Alignment[Params]:
-    return align(case.sym, first, second, continuous=False, show=False)
+def _on_weights(case: Case, first: Params, second: Params, *, continuous: bool) -> Alignment[Params]:
+    return align(case.sym, first, second, continuous=continuous, show=False)
 
 
-def _activations(case: Case, first: Params, second: Params) -> Alignment[Params]:
+def _on_activations(case: Case, first: Params, second: Params, *, continuous: bool) -> Alignment[Params]:
     inputs = case.dataset.train.x[: case.task.compared]
-    return align(case.sym.monomial, first, second, "activations", model=case.model, data=inputs, show=False)
+    options = {"model": case.model, "data": inputs, "continuous": continuous}
+    return align(case.sym, first, second, "activations", show=False, **options)
 
 
-def _weights(case: Case, first: Params, second: Params) -> Alignment[Params]:
-    return align(case.sym, first, second, show=False)
+def _learned(case: Case, first: Params, second: Params, *, continuous: bool) -> Alignment[Params]:
+    """Descend the training loss halfway, from the element that activations give."""
+    train, learning = case.dataset.train, case.task.learning
+    options = {
+        "model": case.model,
+        "data": (train.x, train.y),
+        "objective": "midpoint",
+        "start": _on_activations(case, first, second, continuous=continuous).element,
+        "seed": case.context.seed,
+        **(learning.whole if continuous else learning.permutations),
+    }
+    return align(case.sym, first, second, "ste", continuous=continuous, show=case.context.show, **options)
 
 
-def _learned(case: Case, first: Params, second: Params) -> Alignment[Params]:
-    return _learn(case, first, second, case.task.learning.whole, continuous=True)
-
-
-def _learned_permutations(case: Case, first: Params, second: Params) -> Alignment[Params]:
-    return _learn(case, first, second, case.task.learning.permutations, continuous=False)
-
-
-def _learn(
-    case: Case, first: Params, second: Params, options: Mapping[str, Any], *, continuous: bool
-) -> Alignment[Params]:
-    """Descend the training loss halfway, from the element that weights give."""
-    start = align(case.sym, first, second, continuous=continuous, show=False).element
-    train = case.dataset.train
-    return align(
-        case.sym,
-        first,
-        second,
-        "ste",
-        continuous=continuous,
-        objective="midpoint",
-        model=case.model,
-        data=(train.x, train.y),
-        start=start,
-        seed=case.context.seed,
-        show=case.context.show,
-        **options,
-    )
-
+Way = Callable[[Case, Params, Params], Alignment[Params]]
 
 NAIVE, WEIGHTS, LEARNED = "naive", "whole group on weights", "whole group, learned"
 PERMUTED = ("permutations on weights", "permutations on activations", "permutations, learned")
-METHODS: dict[str, Callable[[Case, Params, Params], Alignment[Params]] | None] = {
+METHODS: dict[str, Way | None] = {
     NAIVE: None,
-    PERMUTED[0]: _permutations,
-    PERMUTED[1]: _activations,
-    PERMUTED[2]: _learned_permutations,
-    WEIGHTS: _weights,
-    LEARNED: _learned,
+    PERMUTED[0]: partial(_on_weights, continuous=False),
+    PERMUTED[1]: partial(_on_activations, continuous=False),
+    PERMUTED[2]: partial(_learned, continuous=False),
+    WEIGHTS: partial(_on_weights, continuous=True),
+    "whole group on activations": partial(_on_activations, continuous=True),
+    LEARNED: partial(_learned, continuous=True),
 }
 """Ways to bring the second network of a pair to the first; None leaves it where it is."""
 
@@ -158,7 +143,7 @@ def line(case: Case, pair: tuple[int, int], method: str) -> Line:
         "networks": [first.key, second.key],
         "method": method,
         "learning": {LEARNED: task.learning.whole, PERMUTED[2]: task.learning.permutations}.get(method),
-        "compared": task.compared if "activations" in method else None,
+        "compared": None if method in (NAIVE, WEIGHTS, PERMUTED[0]) else task.compared,
         "validated": task.validated,
         "points": task.points,
         "seed": case.context.seed,

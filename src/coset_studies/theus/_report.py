@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from coset.figures import PALETTE, label_panel, new_figure
+from coset.figures import GREY, PALETTE, label_panel, new_figure
 from coset.study import Scalar, Table
 from coset_studies.theus._pairs import LEARNED, NAIVE, PERMUTED, WEIGHTS, Found, Line
 
@@ -81,7 +81,7 @@ def curves(found: Found) -> "Figure":
     figure = new_figure(2.1 * len(found) + 0.4, 2.6)
     panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
     for panel, letter, (setting, methods) in zip(panels, "abcdefgh", found.items(), strict=False):
-        for colour, (method, lines) in zip(PALETTE, methods.items(), strict=True):
+        for colour, (method, lines) in zip((GREY, *PALETTE), methods.items(), strict=True):
             profiles = [line.profile for line in lines.values()]
             losses = [mean(values) for values in zip(*(profile.values for profile in profiles), strict=True)]
             panel.plot(profiles[0].taus, losses, color=colour, label=method)

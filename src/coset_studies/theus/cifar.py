@@ -119,7 +119,7 @@ def run(config: Config, context: Context) -> Findings:
     _, found = all_lines(context, config.task, config.settings)
     told = """
     Networks of a pair differ in their seed: initial weights, order and augmentation of the images. Elements are learned
-    from the match on weights, on the training loss halfway; barriers are on the test part.
+    from the match on activations, on the training loss halfway; barriers are on the test part.
     """
     return Findings(
         numbers={},

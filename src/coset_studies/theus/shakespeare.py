@@ -174,8 +174,8 @@ def run(config: Config, context: Context) -> Findings:
     known = character_pairs(dataset, config.task.validated)
     told = f"""
     Halfway, a table of character pairs is the yardstick: its loss is {known:.3f} nats. Networks of a pair differ in
-    their seed: initial weights and the order of the windows. Elements are learned from the match on weights, on the
-    training loss halfway; barriers are on the test part.
+    their seed: initial weights and the order of the windows. Elements are learned from the match on activations, on
+    the training loss halfway; barriers are on the test part.
     """
     return Findings(
         numbers={"character_pairs": known},
