@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from coset.figures import GREY, PALETTE, label_panel, new_figure
 from coset.study import Scalar, Table
 from coset_studies.theus._pairs import LEARNED, NAIVE, PERMUTED, WEIGHTS, Found, Line
 
@@ -78,6 +77,9 @@ def _paragraph(setting: str, methods: Mapping[str, Lines]) -> str:
 
 def curves(found: Found) -> "Figure":
     """The loss along the line, a panel for each setting and a curve for each method."""
+    # matplotlib takes long to import, and a listing of the studies does not need it.
+    from coset.figures import GREY, PALETTE, label_panel, new_figure
+
     figure = new_figure(2.1 * len(found) + 0.4, 2.6)
     panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
     for panel, letter, (setting, methods) in zip(panels, "abcdefgh", found.items(), strict=False):
