@@ -60,7 +60,7 @@ SMALL = Config(
         networks=3,
         learning=Learning(
             whole={"steps": 500, "batch_size": 64, "every": 100, "examples": 250},
-            permutations={"steps": 200, "batch_size": 64, "every": 50, "examples": 250, "learning_rate": 0.02},
+            permutations={"steps": 500, "batch_size": 64, "every": 100, "examples": 250, "learning_rate": 0.02},
         ),
         compared=500,
         validated=1000,
