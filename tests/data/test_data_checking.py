@@ -72,7 +72,7 @@ def test_wrong_sizes(snelson):
     assert report.problem == f"{sizes}; run: coset data fetch snelson --root {snelson}"
 
 
-@pytest.mark.parametrize("name", ["digits", "breast-cancer"])
+@pytest.mark.parametrize("name", ["digits", "digits-text", "breast-cancer"])
 def test_embedded_datasets(name):
     report = check(name)
     assert report.ok
@@ -101,7 +101,7 @@ def test_listing(snelson):
     assert {row.name: row.command for row in available()}["uci/yacht"] == "coset data fetch uci/yacht"
     assert (rows["cifar100"].outputs, rows["uci/yacht"].outputs) == (100, 1)
     assert rows["cifar10"].shape == (3, 32, 32)
-    assert all(row.found is None for row in available() if row.name not in ("digits", "breast-cancer"))
+    assert all(row.found is None for row in available() if row.name not in ("digits", "digits-text", "breast-cancer"))
 
 
 def test_incomplete_dataset_is_listed(snelson, monkeypatch, tmp_path):

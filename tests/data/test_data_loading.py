@@ -252,4 +252,4 @@ def test_validation_part_can_be_kept_out_of_the_normalization(nowhere):
 
 
 def test_names():
-    assert len(NAMES) == len(set(NAMES)) == 12
+    assert len(NAMES) == len(set(NAMES)) == 14

@@ -25,10 +25,16 @@ SMALL: dict[str, tuple[str, dict[str, object]]] = {
     "cct": ("cct", {"dim": 8, "depth": 2, "heads": 2, "image_size": 12}),
     "cct two": ("cct", {"dim": 8, "depth": 1, "heads": 2, "convolutions": 2, "positions": "learnable"}),
     "cct published": ("cct", {"dim": 8, "depth": 2, "heads": 2, "image_size": 12, "renormalize_stream": True}),
+    "vit": ("vit", {"dim": 8, "heads": 2, "patch": 2, "image_size": 6}),
+    "transformer": ("transformer", {"dim": 8, "heads": 2, "context": 6, "vocabulary": 5}),
+    "transformer rotary": (
+        "transformer",
+        {"dim": 8, "heads": 2, "context": 6, "vocabulary": 5, "norm": "rms", "positions": "rotary", "bias": False},
+    ),
 }
 
-# A constant added to every token's score leaves the softmax of the sequence pooling as it is.
-WITHOUT_EFFECT = {"pool.bias"}
+# A constant added to every token's score leaves the softmax of sequence pooling and of attention as it is.
+WITHOUT_EFFECT = {"pool.bias", "blocks.0.attention.key.bias", "blocks.1.attention.key.bias"}
 
 
 @pytest.fixture(params=SMALL)
@@ -52,8 +58,9 @@ def test_output_has_one_row_per_input(make: Callable[[int], nn.Module]) -> None:
     x = example_input(model, batch=3)
     y = model(x)
     assert x.shape == (3, *model.input_shape)
-    assert x.dtype == torch.float64
-    assert y.shape == (3, y.shape[1])
+    tokens = getattr(model, "vocabulary", None)
+    assert x.dtype == (torch.float64 if tokens is None else torch.int64)
+    assert y.shape == ((3, y.shape[1]) if tokens is None else (*x.shape, tokens))
     assert torch.isfinite(y).all()
 
 
@@ -89,7 +96,9 @@ def test_training_step_lowers_the_loss(make: Callable[[int], nn.Module]) -> None
     losses = []
     for _ in range(2):
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), y)
+        outputs = model(x)
+        logits = outputs.flatten(0, -2)
+        loss = nn.functional.cross_entropy(logits, y.repeat_interleave(len(logits) // len(y)))
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -135,6 +144,7 @@ def test_seed_alone_decides_the_weights(make: Callable[[int], nn.Module]) -> Non
         ("cct", {"renormalize_stream": True}),
         ("cct", {"stochastic_depth": 0.3}),
         ("resnet none", {"final_activation": True}),
+        ("transformer", {"heads": 4}),
         ("myrtle none", {"activation": "leaky_relu:0.3"}),
     ],
 )

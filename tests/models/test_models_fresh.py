@@ -25,6 +25,8 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
         "cct",
         {"dim": 8, "depth": 1, "heads": 2, "convolutions": 2, "positions": "learnable", "image_size": 12},
     ),
+    "vit": ("vit", {"dim": 8, "heads": 2, "patch": 2, "image_size": 6}),
+    "transformer": ("transformer", {"dim": 8, "depth": 3, "heads": 2, "context": 6, "vocabulary": 7}),
 }
 DRAWS = 20
 
@@ -35,6 +37,8 @@ def _problem(name: str, options: dict[str, object]) -> Problem:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(0.3)
+    # A likelihood of sequences is not needed to draw weights.
+    model.register_forward_hook(lambda module, inputs, outputs: outputs.flatten(1))
     return pose(model, (example_input(model), torch.tensor([0, 1])), "categorical", 1.0)
 
 

@@ -85,7 +85,11 @@ class Returns(nn.Module):
         ({"model": Returns(torch.zeros(5, 3))}, r"^model: for 2 examples its output has shape \(5, 3\)"),
         (
             {"model": Returns(torch.zeros(2, 3, 4))},
-            r"^model: its outputs have shape \(2, 3, 4\), cross-entropy expects",
+            r"^y has shape \(9,\) and type torch.int64, cross-entropy expects integer labels of shape \(examples, 3\)",
+        ),
+        (
+            {"model": Returns(torch.zeros(2))},
+            r"^model: its outputs have shape \(2,\), cross-entropy expects \(examples, …, classes\)",
         ),
     ],
 )

@@ -28,6 +28,7 @@ def align(
     method: given.Method = "weights",
     gauge: given.Gauge = None,
     scales: given.Scales = None,
+    continuous: given.Continuous = None,
     objective: given.Objective = None,
     setting: given.Settings = None,
     data: given.DataName = None,
@@ -57,7 +58,7 @@ def align(
     from coset.checkpoints import as_stored, output_file, write_checkpoint
 
     choice = choose(data, split, limit, mean, std, seed)
-    settings = given.gathered(setting, gauge=gauge, scales=scales, objective=objective)
+    settings = given.gathered(setting, gauge=gauge, scales=scales, continuous=continuous, objective=objective)
     known = method_options(method, settings, choice)
     if settings.get("both"):
         raise InputError("the setting both=true moves A, too, which is not written; leave it out, or use coset merge")

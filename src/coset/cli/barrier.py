@@ -52,6 +52,7 @@ def barrier(
     renormalize: given.Renormalization = "none",
     gauge: given.Gauge = None,
     scales: given.Scales = None,
+    continuous: given.Continuous = None,
     objective: given.Objective = None,
     setting: given.Settings = None,
     limit: Annotated[
@@ -77,7 +78,7 @@ def barrier(
     """
     from coset.landscape import plot_barriers
 
-    settings = given.gathered(setting, gauge=gauge, scales=scales, objective=objective)
+    settings = given.gathered(setting, gauge=gauge, scales=scales, continuous=continuous, objective=objective)
     asked = Asked(path, points, tolerance, samples, method, renormalize, align, settings, seed)
     given.check_counts({"--points": (points, 2), "--samples": (samples, 1), "--limit": (limit, 1)})
     choice = chosen(data, "train", limit, mean, std, seed)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from coset.data import Normalization
+    from coset.data import Dataset, Normalization
 
 SUFFIXES = (".npy", ".npz")
 
@@ -83,6 +83,8 @@ def load_examples(choice: Choice, inputs: Sequence["Tensor"], dtype: "torch.dtyp
     from coset.data import load
     from coset.data.catalog import lookup
 
+    if lookup(choice.name).text:
+        return _load_windows(choice, inputs)
     shape = lookup(choice.name).shape
     if len(inputs) != 1 or not inputs[0].is_floating_point():
         raise InputError(f"--data {choice.name} gives one tensor of numbers as input; the model takes others")
@@ -91,13 +93,28 @@ def load_examples(choice: Choice, inputs: Sequence["Tensor"], dtype: "torch.dtyp
     if wanted != shape and not flatten:
         raise InputError(f"--data {choice.name} has inputs of shape {shape}; the model takes {wanted}")
     given = _normalization(choice, shape[0])
-    data = load(choice.name, normalize=given is None, flatten=flatten, dtype=dtype)
+    x, y = _part_of(load(choice.name, normalize=given is None, flatten=flatten, dtype=dtype), choice)
+    return x if given is None else given.apply(x), y
+
+
+def _load_windows(choice: Choice, inputs: Sequence["Tensor"]) -> tuple["Tensor", "Tensor"]:
+    """Windows of a text as long as the model's inputs, and the characters that follow."""
+    from coset.data import load
+
+    if len(inputs) != 1 or inputs[0].is_floating_point() or inputs[0].ndim != 2:
+        raise InputError(f"--data {choice.name} gives one tensor of tokens (N, T) as input; the model takes others")
+    if choice.mean is not None:
+        raise InputError(f"--data {choice.name} is a text, which is not normalized; leave --mean and --std out")
+    return _part_of(load(choice.name, window=inputs[0].shape[1]), choice)
+
+
+def _part_of(data: "Dataset", choice: Choice) -> tuple["Tensor", "Tensor"]:
+    """The examples that are chosen of the part that is chosen."""
     split = data.train if choice.part == "train" else data.test
     if len(split) == 0:
         raise InputError(f"--split {choice.part}: {choice.name} has no examples there")
     drawn = _drawn(len(split), choice)
-    x = split.x[drawn]
-    return x if given is None else given.apply(x), split.y[drawn]
+    return split.x[drawn], split.y[drawn]
 
 
 def load_inputs(choice: Choice, inputs: Sequence["Tensor"], dtype: "torch.dtype") -> "Tensor":

@@ -30,6 +30,7 @@ def merge(
     renormalize: given.Renormalization = "none",
     gauge: given.Gauge = None,
     scales: given.Scales = None,
+    continuous: given.Continuous = None,
     objective: given.Objective = None,
     setting: given.Settings = None,
     data: given.DataName = None,
@@ -55,7 +56,7 @@ def merge(
 
     choice = choose(data, split, limit, mean, std, seed)
     shares = _shares(files, weights)
-    settings = given.gathered(setting, gauge=gauge, scales=scales, objective=objective)
+    settings = given.gathered(setting, gauge=gauge, scales=scales, continuous=continuous, objective=objective)
     known = method_options(method, settings, choice, align=not no_align, many=len(files) > 2)
     _check_names(average, renormalize, choice, "data" in known)
     inputs = [*files, *([symmetry] if symmetry else [])]

@@ -86,6 +86,14 @@ Gauge = Annotated[
 Scales = Annotated[
     bool | None, typer.Option("--scales/--no-scales", help="Match scales as well, where the model has them.")
 ]
+Continuous = Annotated[
+    bool | None,
+    typer.Option(
+        "--continuous/--no-continuous",
+        help="Over the whole group where units may be mixed, or over permutations, scales and signs alone "
+        "[default: the whole group].",
+    ),
+]
 Objective = Annotated[str | None, typer.Option(metavar="NAME", help="What sinkhorn and ste minimise.")]
 Settings = Annotated[
     list[str] | None,

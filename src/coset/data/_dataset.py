@@ -13,7 +13,10 @@ Task = Literal["classification", "regression"]
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Examples: inputs ``x`` (N, ...) and, row by row, labels ``y`` (N,) in int64 or targets (N, 1)."""
+    """Examples: inputs ``x`` (N, ...) and, row by row, labels ``y`` (N,) in int64 or targets (N, 1).
+
+    Windows of a text have a label for each of their characters, (N, T).
+    """
 
     x: Tensor
     y: Tensor

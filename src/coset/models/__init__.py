@@ -8,6 +8,8 @@ from coset.models._normalization import ChannelLayerNorm, FilterResponseNorm, Th
 from coset.models._plain_cnn import MyrtleCNN, Tiny10
 from coset.models._registry import MODELS, BuiltIn, build, example_input
 from coset.models._resnet import BasicBlock, ResNet, ResNet18, ResNet20
+from coset.models._transformer import Transformer, generate
+from coset.models._vision_transformer import VisionTransformer
 
 __all__ = [
     "ACTIVATIONS",
@@ -30,8 +32,11 @@ __all__ = [
     "SelfAttention",
     "ThresholdedLinear",
     "Tiny10",
+    "Transformer",
+    "VisionTransformer",
     "build",
     "describe",
     "example_input",
+    "generate",
     "make_activation",
 ]

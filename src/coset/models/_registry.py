@@ -22,6 +22,8 @@ from coset.models._cct import CCT
 from coset.models._mlp import MLP, ResidualMLP
 from coset.models._plain_cnn import MyrtleCNN, Tiny10
 from coset.models._resnet import ResNet, ResNet18, ResNet20
+from coset.models._transformer import Transformer
+from coset.models._vision_transformer import VisionTransformer
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ MODELS: dict[str, BuiltIn] = {
     "resnet20": BuiltIn(ResNet20, (3, 32, 32), "ResNet20, stages 16-32-64 of three blocks (He et al. 2016)"),
     "resnet18": BuiltIn(ResNet18, (3, 32, 32), "ResNet18, stages 64-128-256 of two blocks (Godfrey et al. 2022)"),
     "cct": BuiltIn(CCT, (3, 32, 32), "Compact Convolutional Transformer CCT-6/3x1 (Hassani et al. 2021)"),
+    "transformer": BuiltIn(Transformer, (128,), "pre-norm transformer on tokens, two blocks, stream of 128"),
+    "vit": BuiltIn(VisionTransformer, (3, 32, 32), "Vision Transformer, patches of 4×4, two blocks, stream of 64"),
 }
 
 
@@ -74,9 +78,10 @@ def build(name: str, /, *, seed: int | None = None, **options: Any) -> nn.Module
 
 
 def example_input(model: nn.Module, batch: int = 2, *, seed: int = 0) -> Tensor:
-    """Return standard normal numbers that ``model`` accepts, (batch, *model.input_shape), in its dtype and device.
+    """Return random inputs that ``model`` accepts, (batch, *model.input_shape), on its device.
 
-    The models of this package have ``input_shape``; any other can be given the attribute.
+    Standard normal numbers in its dtype; of a model on tokens, which says by ``vocabulary`` how many there are, whole
+    numbers below it. The models of this package have ``input_shape``; any other can be given these attributes.
     """
     check_count("batch", batch)
     shape = getattr(model, "input_shape", None)
@@ -84,8 +89,12 @@ def example_input(model: nn.Module, batch: int = 2, *, seed: int = 0) -> Tensor:
         raise InputError(f"{type(model).__name__} has no attribute input_shape (the shape of one input, without batch)")
     # Drawn on the CPU, whatever the default device, so that a seed means the same everywhere.
     generator = torch.Generator("cpu").manual_seed(_check_seed(seed))
-    numbers = torch.randn(batch, *shape, generator=generator, device="cpu")
     like = next((p for p in model.parameters() if p.is_floating_point()), None)
+    vocabulary = getattr(model, "vocabulary", None)
+    if vocabulary is not None:
+        tokens = torch.randint(check_count("vocabulary", vocabulary), (batch, *shape), generator=generator)
+        return tokens if like is None else tokens.to(like.device)
+    numbers = torch.randn(batch, *shape, generator=generator, device="cpu")
     return numbers if like is None else numbers.to(like)
 
 

@@ -26,7 +26,7 @@ class Loss:
 
 
 def _cross_entropy(outputs: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
-    return functional.cross_entropy(outputs, targets, label_smoothing=label_smoothing)
+    return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), label_smoothing=label_smoothing)
 
 
 def _squared_error(outputs: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
@@ -38,7 +38,9 @@ def _binary_cross_entropy(outputs: Tensor, targets: Tensor, label_smoothing: flo
 
 
 def _count_correct(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.argmax(1) == targets).sum()
+    right = outputs.argmax(-1) == targets
+    # Of sequences every position counts as its share of one example.
+    return right.sum() if right.dim() == 1 else right.flatten(1).float().mean(1).sum()
 
 
 def _sum_squares(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -50,14 +52,19 @@ def _count_right_bits(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _class_labels(targets: Tensor, outputs: Tensor, name: str) -> Tensor:
-    if outputs.dim() != 2:
-        raise InputError(f"model: its outputs have shape {_shape(outputs)}, cross-entropy expects (examples, classes)")
-    if targets.dim() != 1 or targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
+    if outputs.dim() < 2:
+        raise InputError(
+            f"model: its outputs have shape {_shape(outputs)}, cross-entropy expects (examples, …, classes)"
+        )
+    inner = tuple(outputs.shape[1:-1])
+    whole = not (targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool)
+    if tuple(targets.shape[1:]) != inner or targets.dim() == 0 or not whole:
+        expected = ", ".join(["examples", *map(str, inner)]) + ("" if inner else ",")
         raise InputError(
             f"{name} has shape {_shape(targets)} and type {targets.dtype}, "
-            "cross-entropy expects integer labels of shape (examples,)"
+            f"cross-entropy expects integer labels of shape ({expected})"
         )
-    classes, lowest, highest = outputs.shape[1], int(targets.min()), int(targets.max())
+    classes, lowest, highest = outputs.shape[-1], int(targets.min()), int(targets.max())
     if lowest < 0 or highest >= classes:
         raise InputError(
             f"{name} has labels from {lowest} to {highest}, the model's {classes} outputs allow 0 to {classes - 1}"

@@ -1,0 +1,1 @@
+"""Theus et al. 2025, Generalized linear mode connectivity for transformers."""
