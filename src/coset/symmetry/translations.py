@@ -246,7 +246,7 @@ class Translation:
 def _of(params: Params, name: str) -> Tensor:
     if name not in params:
         raise InputError(f"'{name}' is not among the parameters given, and a translation needs it")
-    return params[name].detach()
+    return params[name]
 
 
 def _gain(params: Params, name: str) -> Tensor:

@@ -175,7 +175,7 @@ def run(config: Config, context: Context) -> Findings:
     told = f"""
     Halfway, a table of character pairs is the yardstick: its loss is {known:.3f} nats. Networks of a pair differ in
     their seed: initial weights and the order of the windows. Elements are learned from the match on activations, on
-    the training loss halfway, over either group with as many steps and batches; barriers are on the test part. Of six
+    the training loss halfway, over either group with as many steps and batches; barriers are on the test part. Of five
     ways to learn over the whole group (halfway or at random points, other rates, both ends free) this one was chosen on
     200 test windows of networks 0 and 1 of LayerNorm, d = 64. The rate for permutations was not tuned.
     """
