@@ -169,8 +169,11 @@ def made(kind, shape, seed):
 def test_every_measure_gives_a_number_or_says_why_not(shape, channels, kind_x, kind_y, group, seed):
     """Few examples, more channels than examples, dead and constant features, numbers of any size: never NaN."""
     x, y = made(kind_x, shape, seed), made(kind_y, (shape[0], channels, shape[2]), seed + 1)
-    assert 0 <= procrustes(x, y, group=group).distance <= 1 + 1e-12
-    assert 0 <= procrustes_interval(x, y, group=group, seed=0, draws=3).high <= 1 + 1e-12
+    found = outcome(lambda a, b: procrustes(a, b, group=group).distance, x, y)
+    between = outcome(lambda a, b: procrustes_interval(a, b, group=group, seed=0, draws=3).high, x, y)
+    # Modulo all invertible matrices as many examples as channels tell nothing, and that is said.
+    few = group == "general" and shape[0] * shape[2] <= max(shape[1], channels)
+    assert all(isinstance(value, InputError) if few else 0 <= value <= 1 + 1e-12 for value in (found, between))
     for estimator in ESTIMATORS:
         options = {"group": group, "estimator": estimator}
         for value in (outcome(cka, x, y, **options), outcome(cka_interval, x, y, seed=0, draws=3, **options)):

@@ -135,7 +135,9 @@ def test_random_matrices_are_of_their_kinds():
     for kind in ("orthogonal", "centred"):
         found = random_matrices(kind, (3, 5, 5), generator, 0.5)
         assert torch.allclose(found @ found.mT, one.expand(3, 5, 5))
-    assert torch.allclose(found.sum(-1), torch.ones(3, 5, dtype=torch.float64))
+    means = random_matrices("centred", (20, 5, 5), generator, 0.5).sum(-1)
+    assert torch.allclose(means, means[:, :1].sign().expand(20, 5))
+    assert {-1.0, 1.0} == set(means[:, 0].sign().tolist())
     # Haar: E A = 0 and E A⊗A = I/n, to Monte Carlo error.
     many = random_matrices("orthogonal", (4000, 3, 3), generator, 0.5)
     assert float(many.mean(0).abs().max()) < 5 / (3 * 4000) ** 0.5

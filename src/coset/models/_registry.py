@@ -200,9 +200,12 @@ def _run_file(reference: str, path: Path) -> ModuleType:
 
 @contextmanager
 def _folder_first(folder: Path) -> Iterator[None]:
-    entry = str(folder)
+    """Modules are looked for in a user's folder first, and leave no bytecode there."""
+    entry, kept = str(folder), sys.dont_write_bytecode
     sys.path.insert(0, entry)
+    sys.dont_write_bytecode = True
     try:
         yield
     finally:
         sys.path.remove(entry)
+        sys.dont_write_bytecode = kept
