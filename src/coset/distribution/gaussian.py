@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Self
 
@@ -16,6 +16,7 @@ from coset.distribution.mean_field import MeanField
 from coset.distribution.ties import map_tied
 from coset.errors import InputError
 from coset.symmetry.action import Action
+from coset.symmetry.mixing import mix
 
 _LOG_2PI = math.log(2 * math.pi)
 _ROUNDING = 64.0
@@ -28,7 +29,8 @@ class Gaussian(Normal):
 
     Names of ``mean`` that are not in ``names`` are points, unless they are tied to one that is: one tensor under two
     names is one parameter and stands in ``names`` once. S may be singular; then there is no density.
-    Under a monomial g with matrix A: m → g·m, S → A S Aᵀ; here signs do count.
+    Under g with matrix A: m → g·m, S → A S Aᵀ; here signs do count. Matrices that mix units behind gains that vary are
+    refused: there g is not linear in the weights.
     """
 
     powers: ClassVar[Mapping[str, int]] = {"mean": 1, "covariance": 2}
@@ -115,11 +117,30 @@ class Gaussian(Normal):
 
     def transformed(self, action: Action, *, partial: bool) -> Self:
         """m → g·m, S → A S Aᵀ."""
+        matrices = action.g.matrices
+        self._check_gains(action)
         mean = action(self.mean, partial=partial)
-        index, factor = monomial(action, self.mean, self.names)
+        plain = Action(action.sym, replace(action.g, matrices={})) if matrices else action
+        index, factor = monomial(plain, self.mean, self.names)
         index, factor = index.to(self.covariance.device), factor.to(self.covariance)
         moved = self.covariance[index][:, index] * factor[:, None] * factor
+        for _ in range(2 if matrices else 0):
+            # A acts on rows, one after the other, and then on columns; gains are points, and as they were.
+            rows = {**mean, **pieces(moved, self.names, mean)}
+            mix(action.sym, matrices, rows)
+            moved = vector(rows, self.names, mean).mT
         return type(self)(mean, moved, self.names)
+
+    def _check_gains(self, action: Action) -> None:
+        """Raise where units are mixed in the frame of a gain that varies."""
+        varying = {one for name, one in self._first.items() if name in self.names}
+        behind = ((name, gain) for name in action.g.matrices for gain in action.sym.continuous[name].gains)
+        for name, gain in behind:
+            if self._first.get(gain) in varying:
+                raise InputError(
+                    f"the element mixes the units of '{name}' behind '{gain}', which varies: that is not linear in the "
+                    f"weights, and a Gaussian does not stay one; act on points or samples, or let '{gain}' be a point"
+                )
 
     def _cholesky(self) -> Tensor:
         factor, regular = self._factor

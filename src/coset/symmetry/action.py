@@ -107,7 +107,7 @@ class Action:
         if self.g.matrices:
             raise InputError(
                 f"the element mixes the units of '{next(iter(self.g.matrices))}', which takes independent weights to "
-                f"dependent ones; act with an element of sym.monomial, or on points or samples"
+                f"dependent ones; act with an element of sym.monomial, or on points, samples or a Gaussian"
             )
         if not is_translation(self.sym, self.g):
             raise InputError(
