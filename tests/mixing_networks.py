@@ -22,6 +22,17 @@ class LowRankAdapter(nn.Module):
         return self.last(torch.relu(self.whole(x) + self.up(self.down(x))))
 
 
+class Gained(nn.Module):
+    """Two linear maps with a gain between them."""
+
+    def __init__(self):
+        super().__init__()
+        self.down, self.gain, self.up = nn.Linear(6, 3), nn.Parameter(torch.randn(3)), nn.Linear(3, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.up(self.gain * self.down(x))
+
+
 class CosineHead(nn.Module):
     """Features and prototypes on the sphere."""
 
@@ -115,6 +126,7 @@ NETWORKS = {
     ),
     "convolutions": (lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 3, 1), nn.ReLU()), flat(2, 2, 6, 6)),
     "low-rank adapter": (LowRankAdapter, flat(3, 5)),
+    "gain between maps": (Gained, flat(3, 6)),
     "cosine head": (CosineHead, flat(3, 5)),
     "heads": (Heads, flat(2, 4, 8)),
     "layer norm": (LanguageModel, tokens),

@@ -157,3 +157,13 @@ def test_angles_of_other_networks_are_the_best_ones():
     parent = sym.classes[pairs].parent
     inside = [name for name in sym.continuous if sym.classes[name].parent == parent]
     assert product(steps.exchange(parent, right)) >= product(steps.turn(inside, right)) - 1e-9
+
+
+def test_small_weights_are_matched_as_well():
+    """Their products vanish in single precision."""
+    _, sym, params, _ = setting("rms norm")
+    small = {name: tensor.float() * (1 if "norm" in name else 1e-24) for name, tensor in params.items()}
+    other = sym.act(sym.random(torch.Generator().manual_seed(5), spread=0.0), small)
+    found = align(sym, small, other).params
+    for key in ("words.weight", "head.weight"):
+        torch.testing.assert_close(found[key] * 1e24, small[key] * 1e24, rtol=1e-3, atol=1e-3)

@@ -51,6 +51,17 @@ def test_behind_a_gain_that_is_a_point_it_is_linear_and_behind_one_that_varies_n
         sym.act(g, gaussian(params, (*names, "norm.weight")))
 
 
+def test_a_covariance_keeps_its_type():
+    _, sym, params, _ = setting("low-rank adapter")
+    single = {name: tensor.float() for name, tensor in params.items()}
+    g = sym.random(torch.Generator().manual_seed(2))
+    names = ("down.weight", "up.weight")
+    wide, narrow = gaussian(params, names), gaussian(params, names)
+    moved = sym.act(g, Gaussian(single, narrow.covariance, names))
+    assert moved.covariance.dtype == torch.float64
+    torch.testing.assert_close(moved.covariance, sym.act(g, wide).covariance)
+
+
 def test_families_that_are_not_closed_refuse():
     _, sym, params, _ = setting("low-rank adapter")
     g = sym.random(torch.Generator().manual_seed(2))

@@ -25,6 +25,8 @@ COUNTED = {
     "bottleneck": (["GL(3)"], 7 + 9 + 7),
     "convolutions": (["GL(4)"], 16),
     "low-rank adapter": (["GL(2)"], 6 + 4),
+    # A scale of the gain for every unit beside the matrix.
+    "gain between maps": (["GL(3)"], 9 + 3),
     "cosine head": (["O(6)"], 15),
     "heads": (["GL(4)", "GL(4)"], 2 * 16 + 2 * 16),
     # Values and scores of every head, gains of three norms against their readers, and the turning stream.

@@ -126,7 +126,8 @@ class Gaussian(Normal):
         moved = self.covariance[index][:, index] * factor[:, None] * factor
         for _ in range(2 if matrices else 0):
             # A acts on rows, one after the other, and then on columns; gains are points, and as they were.
-            rows = {**mean, **pieces(moved, self.names, mean)}
+            like = {name: mean[name].to(moved) for name in self.names}
+            rows = {**mean, **pieces(moved, self.names, like)}
             mix(action.sym, matrices, rows)
             moved = vector(rows, self.names, mean).mT
         return type(self)(mean, moved, self.names)

@@ -85,14 +85,17 @@ def turned(sym: "Symmetry", name: str, parameter: str, tensor: Tensor, matrix: T
     for stretch, one, two in couples(structure, name) or ():
         rows, first, moved = unit_rows(tensor, lead, structure, stretch, one)
         second = unit_rows(tensor, lead, structure, stretch, two)[1]
-        own = matrix.reshape(-1, 1, 2, 2).to(rows)
-        x, y = (rows[order].reshape(len(own), len(first) // len(own), -1) for order in (first, second))
+        # Half precision holds no rotation: products are taken in single.
+        wide = torch.promote_types(rows.dtype, torch.float32)
+        own = matrix.reshape(-1, 1, 2, 2).to(rows.device, wide)
+        x, y = (rows[order].to(wide).reshape(len(own), len(first) // len(own), -1) for order in (first, second))
         for row, order in enumerate((first, second)):
             new = own[..., row, :1] * x + own[..., row, 1:] * y
-            rows = rows.index_copy(0, order, new.reshape(len(order), -1))
+            rows = rows.index_copy(0, order, new.reshape(len(order), -1).to(rows.dtype))
         back = tuple(lead + dim for dim in stretch.dims)
         tensor = rows.reshape(moved.shape).movedim(tuple(range(len(stretch.dims))), back).reshape(tensor.shape)
-    return tensor
+    # In order, as every other part of an action leaves them: files hold such tensors only.
+    return tensor.contiguous()
 
 
 def rotations(angles: Tensor) -> Tensor:

@@ -206,12 +206,13 @@ def _start(problem: _Problem, other: Params, continuous: bool, options: Options)
 def _reflected(problem: _Problem) -> Element:
     """Reflections of streams where these lower the loss: along generators a determinant keeps its sign.
 
-    Classes in blocks stay as they are: there are many of them, and each reflection costs a measurement.
+    Classes in blocks stay as they are: there are many of them, and each reflection costs a measurement. Angles of pairs
+    have no reflections.
     """
     sym = problem.sym
     best, lowest = sym.identity(), problem.loss((sym.identity(), sym.identity()))
     for name in sym.continuous:
-        if sym.classes[name].parent is None:
+        if sym.classes[name].parent is None and sym.continuous[name].kind != "rotary":
             g = sym.compose(reflection(sym, name, problem.a, sym.act(best, problem.b)), best)
             here = problem.loss((sym.identity(), g))
             if here < lowest:

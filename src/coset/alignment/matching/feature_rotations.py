@@ -17,7 +17,7 @@ from coset.alignment._result import Params
 from coset.alignment.assignment import assign
 from coset.alignment.matching.feature_assignment import Scores
 from coset.alignment.matching.feature_places import common_families
-from coset.alignment.matching.rotations import Rotations, polar
+from coset.alignment.matching.rotations import Rotations, inner_product, polar
 from coset.running.moments import PairMoments
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.group import full_map
@@ -62,7 +62,7 @@ def turn_features(
 def _nearness(sym: Symmetry, reference: Params, other: Params) -> float:
     """⟨θ₀ | θ₁⟩ over trained weights."""
     names = [name for name in reference if is_trained(sym, name, reference)]
-    return sum(float((reference[name] * other[name].to(reference[name])).double().sum()) for name in names)
+    return inner_product(reference, other, names)
 
 
 def _tried(sym: Symmetry, scores: Scores) -> list[str]:

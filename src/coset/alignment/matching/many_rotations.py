@@ -7,7 +7,7 @@ import torch
 
 from coset.alignment._agreement import is_trained
 from coset.alignment.averages import mean
-from coset.alignment.matching.rotations import Params, matching_gauge, rotated_in_gauge
+from coset.alignment.matching.rotations import Params, inner_product, matching_gauge, rotated_in_gauge
 from coset.alignment.matching.weights import unit_matcher
 from coset.symmetry import Element, Symmetry
 
@@ -89,8 +89,4 @@ class _Session:
 
     def _agreement(self, i: int) -> float:
         """Σ_{j≠i} ⟨g_i·θ_i | g_j·θ_j⟩ over trained weights."""
-        return sum(
-            float((self.moved[i][name] * other[name].to(self.moved[i][name])).double().sum())
-            for other in self._others(i)
-            for name in self.names
-        )
+        return sum(inner_product(self.moved[i], other, self.names) for other in self._others(i))

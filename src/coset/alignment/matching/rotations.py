@@ -116,8 +116,9 @@ def _balanced(sym: Symmetry, name: str, params: Params) -> Tensor:
     grams = {way: torch.zeros(math.prod(outer), n, n, dtype=torch.float64) for way in (1, -1)}
     for parameter in _counted(sym, name, params):
         for place, units in units_of_parameter(sym, name, parameter, params[parameter]):
-            wide = units.detach().double()
-            grams[place.way] += (wide @ wide.mT).cpu() if place.way else 0
+            if place.way:
+                wide = units.detach().double()
+                grams[place.way] += (wide @ wide.mT).cpu()
     writers, readers = grams[1], grams[-1]
     turned = torch.zeros_like(writers)
     for block in range(len(writers)):
@@ -189,7 +190,7 @@ class Rotations:
             sides = [self._units(name, parameter, params[parameter]) for params in (self.reference, other)]
             for left, right in zip(*sides, strict=True):
                 equation = "bpik,cpjk->bcpij" if rotary else "bik,cjk->bcij"
-                total += torch.einsum(equation, left, right.to(left)).double().cpu()
+                total += torch.einsum(equation, left.double(), right.to(left.device).double()).cpu()
         return total
 
     def _units(self, name: str, parameter: str, tensor: Tensor) -> list[Tensor]:
@@ -317,6 +318,11 @@ def mean_flips(sym: Symmetry) -> Iterator[Element]:
         yield sym.element(matrices={name: turn.expand(*outer, n, n).clone()})
 
 
+def inner_product(one: Params, two: Params, names: Iterable[str]) -> float:
+    """⟨θ₀ | θ₁⟩ over some parameters, in float64: products of small weights vanish in their own type."""
+    return sum(float((one[name].double() * two[name].to(one[name].device).double()).sum()) for name in names)
+
+
 class _Ascent:
     """Rounds of exact steps from one start; both networks in the gauge in which they are matched."""
 
@@ -334,11 +340,13 @@ class _Ascent:
         others = [name for name in classes if name not in sym.continuous and name not in self.parents]
         self.units = [name for name in others if classes[name].permutes or name in owners]
         self.signed_parents = [name for name in self.parents if name in owners]
-        self.names = [name for name in left if is_trained(sym, name, left)]
+        # Gains are ones in this gauge: beside them small weights would be lost in rounding.
+        gains = {gain for mixing in sym.continuous.values() for gain in mixing.gains}
+        self.names = [name for name in left if is_trained(sym, name, left) and name not in gains]
 
     def product(self) -> float:
-        """⟨θ₀ | θ₁⟩ over trained weights."""
-        return sum(float((self.left[n] * self.right[n].to(self.left[n])).double().sum()) for n in self.names)
+        """⟨θ₀ | θ₁⟩ over trained weights but gains."""
+        return inner_product(self.left, self.right, self.names)
 
     def run(self, g: Element) -> Rotated:
         """The element reached from ``g``, which has brought the other network where it is."""

@@ -5,6 +5,7 @@ gauge of the reference is restored. A reflection y → e − y, z → c − z is
 have these constants in them, b + Σ_j W_j·e/2 − c/2, it flips entries and nothing else, and is matched like any sign.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -80,12 +81,9 @@ def _shifted(sym: Symmetry, turn: Turn, params: Params) -> tuple[Tensor, Tensor,
     """For every unit the sum of the entries of the first parameter that shifts, their number, and its shift."""
     for _, rows, unit, place in _entries(sym, turn, params):
         if place.shift:
-            total = torch.zeros(int(unit.max()) + 1, dtype=torch.float64)
-            return (
-                total.index_add(0, unit, rows.sum(1)),
-                total.index_add(0, unit, torch.full_like(rows[:, 0], rows.shape[1])),
-                place.shift,
-            )
+            total = torch.zeros(math.prod(sym.shape(turn.owner)), dtype=torch.float64)
+            count = total.index_add(0, unit, torch.full_like(rows[:, 0], rows.shape[1]))
+            return total.index_add(0, unit, rows.sum(1)), count.clamp(min=1), place.shift
     raise AssertionError(f"the half-turns of '{turn.key}' shift nothing")
 
 

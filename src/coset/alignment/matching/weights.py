@@ -38,6 +38,7 @@ from coset.symmetry import Element, Symmetry
 
 GAUGES = ("given", "normalized")
 
+_NEARER = 1e-9
 """What is nearer by less than this part is not nearer."""
 
 
@@ -183,7 +184,7 @@ def _with_means(sym: Symmetry, g: Element, reference: Params, other: Params) -> 
     for flip in mean_flips(sym):
         h = sym.compose(flip, g)
         distance = _distance(reference, sym.act(h, other))
-        g, nearest = (h, distance) if distance < nearest else (g, nearest)
+        g, nearest = (h, distance) if distance < nearest * (1 - _NEARER) else (g, nearest)
     return g
 
 
