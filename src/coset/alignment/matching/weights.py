@@ -65,8 +65,8 @@ def match_weights(
     ``rotations``: gains are then folded and GL(n) balanced for matching, and restored; the element has the scales for
     that whatever ``scales`` says. Units of points turn, too, see ``turns``: the objective is then that of the networks
     without turns. Translations are removed of both for matching; the aligned network keeps its own. Where a network has
-    no such gauge (a gain of 0, heads without full rank), or with ``start``, ``buffers`` or ``restarts``, permutations
-    and signs alone are matched; a note says so where it was not asked for.
+    no such gauge (a gain of 0, heads without full rank) matrices are left out, with a note; with ``start`` matrices and
+    turns are, with ``buffers`` or ``restarts`` matrices.
 
     ``divergence``: "wasserstein" or, for posteriors, "kl" or "kl-means", see ``DIVERGENCES``. ``gauge``: match the
     networks as given, or "normalized", without their scales: then nothing depends on how each was scaled. ``scales``:
