@@ -14,6 +14,7 @@ ROOMS = (
     "geometry",
     "distribution",
     "alignment",
+    "canonical",
     "posterior",
     "represent",
     "landscape",

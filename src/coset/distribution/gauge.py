@@ -45,6 +45,8 @@ def normalize_scales(sym: Symmetry, params: _T) -> tuple[_T, Element]:
                 raise InputError(
                     f"'{name}' is needed to normalise the scales of '{key}' and is not among the parameters"
                 )
+            if current[name].ndim != len(sym.parameters[name].shape):
+                raise InputError(f"'{name}' has leading sample axes; normalise one network at a time")
         # Tied weights count once.
         scales[key] = incoming_norms(sym, key, [[name for name in rank if name in single] for rank in sources], current)
         step = Action(sym, Element(scales={key: 1 / scales[key]}), whole=False)

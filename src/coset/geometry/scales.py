@@ -9,7 +9,7 @@ from torch import Tensor
 from coset._magnitudes import exponents, scaled_by
 from coset.errors import InputError
 from coset.symmetry.axes import Concat, Node, Product, Units, units_of
-from coset.symmetry.incidence import appearances, rows_along, unit_labels
+from coset.symmetry.incidence import appearances, unit_labels
 from coset.symmetry.parameters import Family
 from coset.symmetry.symmetry import Symmetry
 
@@ -25,6 +25,18 @@ def incoming_weights(sym: Symmetry) -> Iterator[tuple[str, list[list[str]]]]:
         key, ranks = _next_family(sym, incoming, removed)
         removed.add(key)
         yield key, ranks
+
+
+def with_norms(sym: Symmetry) -> tuple[list[tuple[str, list[list[str]]]], tuple[str, ...]]:
+    """``incoming_weights`` as far as there are such families, and those whose scales no norm settles."""
+    found = []
+    try:
+        for item in incoming_weights(sym):
+            found.append(item)
+    except InputError:
+        pass
+    known = {key for key, _ in found}
+    return found, tuple(key for key in sym.scaling if key not in known)
 
 
 def _scales_on(sym: Symmetry, unit: Units) -> dict[str, int]:
@@ -95,53 +107,59 @@ def _next_family(
 
 
 def incoming_norms(sym: Symmetry, key: str, ranks: list[list[str]], params: Mapping[str, Tensor]) -> Tensor:
-    """‖incoming‖ per unit, of the class's shape, float64; from the first rank of parameters that is not all zero."""
+    """‖incoming‖ per unit, of the class's shape, float64; from the first rank of parameters that is not all zero.
+
+    Parameters with leading axes of networks give norms with the same axes in front.
+    """
     family = sym.families[key]
     shape = sym.shape(family.owner)
-    norms = torch.zeros(shape, dtype=torch.float64).reshape(-1)
+    lead: tuple[int, ...] = ()
+    norms = torch.zeros(1, math.prod(shape), dtype=torch.float64)
     for rank in ranks:
-        wide = {name: _checked(sym, name, params[name]) for name in rank}
-        # Over the largest entry, so that squares of large numbers stay numbers.
-        largest = max((float(tensor.abs().max()) for tensor in wide.values() if tensor.numel()), default=0.0)
-        if largest == 0.0:
+        wide = {name: _taken_apart(sym, name, params[name]) for name in rank}
+        for name in rank:
+            lead = tuple(params[name].shape[: params[name].ndim - len(sym.parameters[name].shape)])
+        # Over the largest entry of each network, so that squares of large numbers stay numbers.
+        sizes = [tensor.abs().flatten(1).amax(1) for tensor in wide.values() if tensor.numel()]
+        largest = torch.stack(sizes).amax(0)[:, None] if sizes else torch.zeros(1, 1, dtype=torch.float64)
+        if not bool(largest.any()):
             continue
-        whole = {name: _wide(params[name] / largest).reshape(wide[name].shape) for name in rank}
-        found = largest * _unit_norms(sym, family, whole)
+        by = torch.where(largest > 0, largest, 1.0)
+        whole = {name: tensor / by.reshape(-1, *[1] * (tensor.ndim - 1)) for name, tensor in wide.items()}
+        found = by * _unit_norms(sym, family, whole)
         # Of units far smaller than that, over their own.
         small = (norms == 0) & (found < largest * _SMALL)
         if bool(small.any()):
-            labels = {name: unit_labels(sym, name, family).reshape(wide[name].shape) for name in rank}
-            found = torch.where(small, lengths(labels, wide, len(norms)), found)
+            labels = {name: unit_labels(sym, name, family).reshape(sym.structures[name].sizes) for name in rank}
+            for number in small.any(1).nonzero().flatten().tolist():
+                own = lengths(labels, {name: tensor[number] for name, tensor in wide.items()}, found.shape[1])
+                found[number] = torch.where(small[number], own, found[number])
         norms = torch.where(norms == 0, found, norms)
-    return torch.where(norms == 0, torch.ones_like(norms), norms).reshape(shape)
+    return torch.where(norms == 0, torch.ones_like(norms), norms).expand(math.prod(lead), -1).reshape(*lead, *shape)
 
 
-def _checked(sym: Symmetry, name: str, tensor: Tensor) -> Tensor:
-    """A parameter of a single network in float64 on the CPU, its dimensions taken apart."""
-    wide = _wide(tensor)
-    if wide.ndim != len(sym.parameters[name].shape):
-        raise InputError(f"'{name}' has leading sample axes; normalise one network at a time")
+def _taken_apart(sym: Symmetry, name: str, tensor: Tensor) -> Tensor:
+    """A parameter in float64 on the CPU, its dimensions taken apart behind one axis of networks."""
+    wide = tensor.detach().to(device="cpu", dtype=torch.float64)
     if not bool(torch.isfinite(wide).all()):
         raise InputError(f"'{name}' has entries that are NaN or infinite")
-    return wide.reshape(sym.structures[name].sizes)
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.detach().to(device="cpu", dtype=torch.float64)
+    return wide.reshape(-1, *sym.structures[name].sizes)
 
 
 def _unit_norms(sym: Symmetry, family: Family, params: Mapping[str, Tensor]) -> Tensor:
-    """The norm of everything that carries each unit's scale with power +1, (∏shape,)."""
-    total = torch.zeros(math.prod(sym.shape(family.owner)), dtype=torch.float64)
+    """The norm of everything that carries each unit's scale with power +1, (N, ∏shape), of N networks."""
+    units = math.prod(sym.shape(family.owner))
+    total = torch.zeros(1, units, dtype=torch.float64)
     for name, tensor in params.items():
         # A sum for each parameter, and then their sum.
-        squares = torch.zeros_like(total)
+        squares = torch.zeros(len(tensor), units, dtype=torch.float64)
         for stretch, item in appearances(sym, name):
             if item.scales.get(family.key) == 1:
                 present = item.unit >= 0
-                rows = rows_along(tensor**2, sym.structures[name], stretch)
-                squares.index_add_(0, item.unit[present], rows[present].sum(1))
-        total += squares
+                rest = [1 + dim for dim in range(tensor.ndim - 1) if dim not in stretch.dims]
+                rows = (tensor.square().sum(rest) if rest else tensor.square()).reshape(len(tensor), -1)
+                squares.index_add_(1, item.unit[present], rows[:, present])
+        total = total + squares
     return total.sqrt()
 
 

@@ -57,11 +57,15 @@ def matching_gauge(sym: Symmetry, params: Params, *, scales: bool = False) -> El
 
 def _folded_and_balanced(sym: Symmetry, step: Element, params: Params) -> Element:
     """``step``, then gains folded, then classes under GL(n) and rotary pairs balanced."""
-    step = sym.compose(sym.element(**_folded(sym, sym.act(step, params))), step)
-    folded = sym.act(step, params)
-    general = {name: _balanced(sym, name, folded) for name in _of_kind(sym, "general")}
-    pairs = {key: d for name in _of_kind(sym, "rotary") for key, d in _balanced_scales(sym, name, folded).items()}
-    return sym.compose(sym.element(scales=pairs, matrices=general), step)
+    step = sym.compose(sym.element(**folded(sym, sym.act(step, params))), step)
+    return sym.compose(balanced_gauge(sym, sym.act(step, params)), step)
+
+
+def balanced_gauge(sym: Symmetry, params: Params) -> Element:
+    """The matrices and scales that balance classes under GL(n) and rotary pairs of a network with folded gains."""
+    general = {name: balanced(sym, name, params) for name in _of_kind(sym, "general")}
+    pairs = {key: d for name in _of_kind(sym, "rotary") for key, d in _balanced_scales(sym, name, params).items()}
+    return sym.element(scales=pairs, matrices=general)
 
 
 def _of_kind(sym: Symmetry, kind: str) -> list[str]:
@@ -86,7 +90,7 @@ def _balanced_scales(sym: Symmetry, name: str, params: Params) -> dict[str, Tens
     return found
 
 
-def _folded(sym: Symmetry, params: Params) -> dict[str, dict[str, Tensor]]:
+def folded(sym: Symmetry, params: Params) -> dict[str, dict[str, Tensor]]:
     """The scales and signs that turn gains into ones."""
     scales: dict[str, Tensor] = {}
     signs: dict[str, Tensor] = {}
@@ -110,20 +114,27 @@ def _folded(sym: Symmetry, params: Params) -> dict[str, dict[str, Tensor]]:
     return {"scales": scales, "signs": signs}
 
 
-def _balanced(sym: Symmetry, name: str, params: Params) -> Tensor:
+def balanced(sym: Symmetry, name: str, params: Params) -> Tensor:
     """A with A·P·Aᵀ = A⁻ᵀ·Q·A⁻¹ diagonal, for the Gram matrices P of writers and Q of readers, in every block."""
-    *outer, n = sym.shape(name)
-    grams = {way: torch.zeros(math.prod(outer), n, n, dtype=torch.float64) for way in (1, -1)}
-    for parameter in _counted(sym, name, params):
-        for place, units in units_of_parameter(sym, name, parameter, params[parameter]):
-            if place.way:
-                wide = units.detach().double()
-                grams[place.way] += (wide @ wide.mT).cpu()
-    writers, readers = grams[1], grams[-1]
+    writers, readers = grams(sym, name, params)
     turned = torch.zeros_like(writers)
     for block in range(len(writers)):
         turned[block] = _balance(writers[block], readers[block], name)
-    return turned.reshape(*outer, n, n)
+    return turned.reshape(*sym.shape(name), sym.shape(name)[-1])
+
+
+def grams(sym: Symmetry, name: str, params: Params, only: Collection[str] | None = None) -> tuple[Tensor, Tensor]:
+    """The Gram matrices of what is written to a class and of what is read from it, (blocks, n, n), on trained
+    parameters, or on some of them.
+    """
+    *outer, n = sym.shape(name)
+    found = {way: torch.zeros(math.prod(outer), n, n, dtype=torch.float64) for way in (1, -1)}
+    for parameter in _counted(sym, name, params):
+        for place, units in units_of_parameter(sym, name, parameter, params[parameter]):
+            if place.way and (only is None or parameter in only):
+                wide = units.detach().double()
+                found[place.way] += (wide @ wide.mT).cpu()
+    return found[1], found[-1]
 
 
 def _balance(writers: Tensor, readers: Tensor, name: str) -> Tensor:

@@ -39,7 +39,7 @@ class Unturned:
 def unturned(sym: Symmetry, reference: Params, other: Params) -> Unturned:
     """The two networks in the gauge in which they are matched."""
     gauges = half_turn_gauge(sym, reference), half_turn_gauge(sym, other)
-    flips, keys = _with_signs(sym)
+    flips, keys = reflections_as_signs(sym)
     left, right = (centred(sym, sym.act(g, theta)) for g, theta in zip(gauges, (reference, other), strict=True))
 
     def restored(found: Element) -> Element:
@@ -87,7 +87,7 @@ def _shifted(sym: Symmetry, turn: Turn, params: Params) -> tuple[Tensor, Tensor,
     raise AssertionError(f"the half-turns of '{turn.key}' shift nothing")
 
 
-def _with_signs(sym: Symmetry) -> tuple[Symmetry, dict[str, str]]:
+def reflections_as_signs(sym: Symmetry) -> tuple[Symmetry, dict[str, str]]:
     """The symmetry with a sign in place of every reflection, and the family of each."""
     families, parameters = dict(sym.families), dict(sym.parameters)
     keys = {}

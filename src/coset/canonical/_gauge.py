@@ -1,0 +1,121 @@
+"""The continuous part of a canonical form: scales, GL(n) by the balanced gauge, gains folded, half-turns."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from coset.alignment.matching import rotations
+from coset.alignment.matching.rotations import NoGauge
+from coset.alignment.matching.turns import half_turn_gauge
+from coset.canonical._stacked import moved, wide
+from coset.geometry.scales import incoming_norms, scale_carriers, with_norms
+from coset.symmetry import Element, Symmetry
+
+BIASES = ("outside", "inside")
+"""Whether a unit's bias counts in the norm of its incoming weights."""
+
+_TURNS, _SETTLED = 2000, 1e-12
+"""Classes that meet are balanced in so many turns at most, until matrices are rotations up to this."""
+
+
+def unit_scales(sym: Symmetry, stack: dict[str, Tensor], bias: str) -> dict[str, Tensor]:
+    """The scales 1/‖incoming weights‖ of all families, (N, *shape); ``stack`` (float64) is scaled along.
+
+    Family by family from the input on, as ``normalize_scales`` has it; families without such weights stay.
+    """
+    families, without = with_norms(sym)
+    count = len(next(iter(stack.values())))
+    scales = {key: torch.ones(count, *sym.shape(sym.families[key].owner), dtype=torch.float64) for key in without}
+    for key, ranks in families:
+        scales[key] = 1 / incoming_norms(sym, key, counted(sym, ranks, bias), stack)
+        touched = {name: stack[name] for name in scale_carriers(sym, key) if name in stack}
+        stack.update(moved(sym, Element(scales={key: scales[key]}), touched))
+    return scales
+
+
+def counted(sym: Symmetry, ranks: list[list[str]], bias: str) -> list[list[str]]:
+    """The parameters that a norm is of, tied ones once; with biases inside all of them together."""
+    single = [[name for name in rank if sym.parameters[name].tied is None] for rank in ranks]
+    return [[name for rank in single for name in rank]] if bias == "inside" else single
+
+
+def mixing_gauge(sym: Symmetry, params: Mapping[str, Tensor], bias: str) -> Element:
+    """The element that folds gains, removes scales and balances what GL(n) mixes; of a single network, in float64.
+
+    Gains of classes that mix become ones, families of other classes get incoming weights of unit norm, from the input
+    on. What they read of a class under GL(n) is measured with its writers made orthonormal, W·L with P = L·Lᵀ the Gram
+    matrix of the writers: the norm of the product, which no matrix changes. At the end every class under GL(n) is
+    balanced, singular values in descending order, and every rotary pair. A network without such a gauge is a
+    ``NoGauge``.
+    """
+    folds = rotations.folded(sym, params)
+    g = sym.element(**folds)
+    current = sym.act(g, params)
+    white: set[str] = set()
+    for key, ranks in with_norms(sym)[0]:
+        owner = sym.families[key].owner
+        kind = sym.continuous[owner].kind if owner in sym.continuous else ""
+        if key in folds["scales"] or kind == "rotary" or (kind == "general" and owner in white):
+            continue
+        if kind == "general":
+            white.add(owner)
+            step = sym.element(matrices={owner: _whitened(sym, owner, ranks, current)})
+        else:
+            norms = incoming_norms(sym, key, counted(sym, ranks, bias), wide(current))
+            step = sym.element(scales={key: 1 / norms})
+        g, current = sym.compose(step, g), sym.act(step, current)
+    return sym.compose(_balanced_jointly(sym, current), g)
+
+
+def _balanced_jointly(sym: Symmetry, params: Mapping[str, Tensor]) -> Element:
+    """Balanced, also where classes under GL(n) meet on a parameter: in turns, each of which lowers ‖θ‖².
+
+    Over GL(n) the norm is convex along geodesics, so that its minimum is one orbit of rotations (Kempf and Ness).
+    """
+    general = [name for name, mixing in sym.continuous.items() if mixing.kind == "general"]
+    places = {name: set(sym.continuous[name].places) for name in general}
+    met = [name for name in general if any(places[name] & places[other] for other in general if other != name)]
+    g = rotations.balanced_gauge(sym, params)
+    for _ in range(_TURNS if met else 0):
+        change = 0.0
+        for name in met:
+            matrix = rotations.balanced(sym, name, sym.act(g, params))
+            # A rotation balances nothing: classes of one fused weight, which share no entry, are done at once.
+            change = max(change, float((matrix @ matrix.mT - torch.eye(matrix.shape[-1])).abs().max()))
+            g = sym.compose(sym.element(matrices={name: matrix}), g)
+        if change <= _SETTLED:
+            # Rotations leave what is balanced: now every class is ordered by its singular values.
+            return sym.compose(rotations.balanced_gauge(sym, sym.act(g, params)), g)
+    if met:
+        raise NoGauge(f"what GL(n) mixes in {', '.join(met)} is not balanced after {_TURNS} turns")
+    return g
+
+
+def half_read(sym: Symmetry, params: Mapping[str, Tensor]) -> list[str]:
+    """The classes under GL(n) with directions that are written and not read, or read and not written: in these no
+    singular value tells how to turn them.
+    """
+    found = []
+    for name in (name for name, mixing in sym.continuous.items() if mixing.kind == "general"):
+        n = sym.shape(name)[-1]
+        grams = rotations.grams(sym, name, params)
+        if any(int(torch.linalg.matrix_rank(gram, hermitian=True, rtol=1e-12).min()) < n for gram in grams):
+            found.append(name)
+    return found
+
+
+def _whitened(sym: Symmetry, name: str, ranks: list[list[str]], params: Mapping[str, Tensor]) -> Tensor:
+    """L⁻¹ of what the given parameters write to a class, P = L·Lᵀ, in every block."""
+    *outer, n = sym.shape(name)
+    counted = {parameter for rank in ranks for parameter in rank}
+    gram, _ = rotations.grams(sym, name, params, counted)
+    if int(torch.linalg.matrix_rank(gram, hermitian=True, rtol=1e-12).min()) < n:
+        raise NoGauge(f"what is written to '{name}' has not the rank {n}")
+    white: Tensor = torch.linalg.inv(torch.linalg.cholesky(gram))
+    return white.reshape(*outer, n, n)
+
+
+def unturning(sym: Symmetry, params: Mapping[str, Tensor]) -> Element:
+    """The half-turns that bring biases between −c/2 and c/2."""
+    return half_turn_gauge(sym, params)

@@ -1,0 +1,91 @@
+"""Sums over the entries of each unit, for many networks at once: what rules for signs and orders are made of."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from coset.symmetry import Element, Symmetry
+from coset.symmetry.action import Action
+from coset.symmetry.incidence import appearances
+from coset.symmetry.structure import Appearance, Stretch
+
+Stack = Mapping[str, Tensor]
+"""Parameters of N networks: every tensor has a leading axis."""
+
+Place = tuple[Stretch, Appearance]
+"""An appearance of a class on a parameter, with its stretch."""
+
+
+def wide(stack: Stack) -> dict[str, Tensor]:
+    """All parameters in float64 on the CPU; of complex ones the real parts, of whole numbers none."""
+    parts = {name: tensor.real if tensor.is_complex() else tensor for name, tensor in stack.items()}
+    return {
+        name: tensor.detach().to(device="cpu", dtype=torch.float64)
+        for name, tensor in parts.items()
+        if tensor.is_floating_point()
+    }
+
+
+def moved(sym: Symmetry, step: Element, stack: Stack) -> dict[str, Tensor]:
+    """g_i·θ_i for some of the parameters and some parts of elements, all with a leading axis."""
+    parts = {"permutations": step.permutations, "scales": step.scales, "signs": step.signs}
+
+    def one(own: dict[str, dict[str, Tensor]], params: dict[str, Tensor]) -> dict[str, Tensor]:
+        return Action(sym, Element(**own), whole=False)(params, partial=True)
+
+    result: dict[str, Tensor] = torch.vmap(one)({part: dict(items) for part, items in parts.items()}, dict(stack))
+    return result
+
+
+def witnesses(sym: Symmetry, stack: Stack) -> list[str]:
+    """The parameters by which units are told apart, each tensor under one name: trained ones before buffers, those
+    with most axes first. Variances, which are moved with their ε, are not asked, nor what translations bring to 0.
+    """
+    items = sym.parameters
+    none = {item.pivot for item in sym.translations if item.target is None and not item.moves[0].over}
+    own = [name for name in sym.structures if name in stack and items[name].tied is None and not items[name].shift]
+    own = [name for name in own if name not in none]
+    return sorted(own, key=lambda name: (items[name].buffer, -len(items[name].shape)))
+
+
+def placed(sym: Symmetry, parameter: str, name: str) -> Iterator[Place]:
+    """The appearances of a class on a parameter."""
+    return ((stretch, item) for stretch, item in appearances(sym, parameter) if item.name == name)
+
+
+def unit_sums(
+    sym: Symmetry,
+    name: str,
+    parameter: str,
+    place: Place,
+    tensor: Tensor,
+    function: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Σ f(x) over the entries x of each unit at one appearance of its class, (N, ∏shape) in float64.
+
+    A sum does not depend on the order of the units of other classes.
+    """
+    stretch, item = place
+    whole = function(tensor.reshape(-1, *sym.structures[parameter].sizes))
+    rest = [1 + dim for dim in range(whole.ndim - 1) if dim not in stretch.dims]
+    rows = (whole.sum(rest) if rest else whole).reshape(len(whole), -1)
+    present = item.unit >= 0
+    sums = torch.zeros(len(whole), math.prod(sym.shape(name)), dtype=torch.float64)
+    return sums.index_add_(1, item.unit[present], rows[:, present])
+
+
+def plain(x: Tensor) -> Tensor:
+    """x itself."""
+    return x
+
+
+def signed_square(x: Tensor) -> Tensor:
+    """x·|x|: odd, and large entries count most."""
+    return x * x.abs()
+
+
+def size(x: Tensor) -> Tensor:
+    """x²."""
+    return x.square()
