@@ -14,7 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "discovery"))
 
 import test_discovery_models
 
-FREE = {"spectral norm", "deep linear", "convolutions"}
+from coset.canonical import canonicalize
+
+FREE = {"discovered: spectral norm", "mixing: deep linear", "mixing: convolutions"}
 """Networks of which the form leaves something open that acts on weights, and says so: scales that no norm settles, and
 linear maps that write directions that nothing reads.
 """
@@ -45,6 +47,13 @@ def setting(name):
         )
     model, sym, params, x = {"mixing": mixing_networks, "turning": turning_networks}[table].setting(own)
     return model, sym, params, (x,)
+
+
+@cache
+def form(name):
+    """The canonical form of its weights."""
+    _, sym, params, _ = setting(name)
+    return canonicalize(sym, params)
 
 
 def outputs(model, params, inputs):

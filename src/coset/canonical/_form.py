@@ -203,6 +203,8 @@ class _Form:
             if not given.centred:
                 raise InputError(f"reference is a {type(given).__name__}; expected one network, or a Gaussian of them")
             given = given.mean
+        if not isinstance(given, Mapping):
+            raise InputError(f"reference is a {type(given).__name__}; expected a dict of parameters or a distribution")
         if _leading(self.sym, given) is not None:
             raise InputError("reference has a leading axis; expected one network")
         if isinstance(reference, Canonical):
@@ -255,14 +257,16 @@ class _Form:
         _finite({name: tensor[None] for name, tensor in params.items()})
         notes: list[str] = []
         used, g, current, free = self._gauged(sym, params, notes, bool(sym.translations) and translated)
-        if ordered and target is None:
+        if ordered:
+            # Also in front of an alignment, which then begins with one network for the whole orbit.
             step = self._ordered(used, current)
             g, current = used.compose(step, g), used.act(step, current)
         last, factors = self._scaled({name: tensor[None] for name, tensor in current.items()})
         current = _single(multiplied(last, factors, {name: tensor[None] for name, tensor in current.items()}))
         if target is not None:
             found = align(used, target, current, self.method, **self.options)
-            g, current, free = used.compose(found.element, g), dict(found.aligned), ()
+            g, current = used.compose(found.element, g), dict(found.aligned)
+            free = tuple(item for item in free if item.startswith("scales"))
             notes += found.notes
         elif used.continuous:
             open_ones = half_read(used, current)

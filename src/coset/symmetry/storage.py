@@ -124,7 +124,8 @@ def _translation_row(item: Translation) -> dict[str, Any]:
 def _move_row(move: Move) -> dict[str, Any]:
     row: dict[str, Any] = {"parameters": list(move.parameters), "factor": move.factor}
     further = {"links": [_link_row(link) for link in move.links], "over": list(move.over), "gain": move.gain}
-    return row | {key: value for key, value in further.items() if value}
+    blocks = {"blocks": move.blocks} if move.blocks > 1 else {}
+    return row | {key: value for key, value in further.items() if value} | blocks
 
 
 def _link_row(link: Link) -> list[Any]:
@@ -158,7 +159,8 @@ def _move(row: Any) -> Move:
     gain = row.get("gain")
     links = tuple(_link(*link) for link in row.get("links", ()))
     names = tuple(map(str, row["parameters"]))
-    return Move(names, float(row["factor"]), links, tuple(map(int, row.get("over", ()))), gain and str(gain))
+    over = tuple(map(int, row.get("over", ())))
+    return Move(names, float(row["factor"]), links, over, gain and str(gain), int(row.get("blocks", 1)))
 
 
 def _taken(times: Any, runs: Any) -> Take:

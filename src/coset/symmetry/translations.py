@@ -115,7 +115,8 @@ Link = Take | Through | Level | Divided
 class Move:
     """How a parameter (under each of its names) follows the free numbers: + factor·links(z).
 
-    ``over``: axes along which the change is the same, but for a ``gain`` along the last of them that divides it.
+    ``over``: axes along which the change is the same, but for a ``gain`` along the last of them that divides it; along
+    the first of them it is the same within each of ``blocks`` equal parts, as a group norm has them.
     """
 
     parameters: tuple[str, ...]
@@ -123,6 +124,12 @@ class Move:
     links: tuple[Link, ...] = ()
     over: tuple[int, ...] = ()
     gain: str | None = None
+    blocks: int = 1
+
+    def free_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of the numbers that are added to a parameter of a shape, before they are spread over axes."""
+        first = self.over[0] if self.over else None
+        return tuple(self.blocks if axis == first else 1 if axis in self.over else n for axis, n in enumerate(shape))
 
     def change(self, params: Params, z: Tensor) -> Tensor:
         """What is added to the parameter, up to broadcasting."""
@@ -130,14 +137,19 @@ class Move:
         x = z.reshape(-1)
         for link in self.links:
             x = link(x, params)
-        shape = [1 if axis in self.over else n for axis, n in enumerate(tensor.shape)]
-        change = self.factor * x.reshape(shape)
+        change = self.factor * x.reshape(self.free_shape(tensor.shape))
+        if self.blocks > 1:
+            change = change.repeat_interleave(tensor.shape[self.over[0]] // self.blocks, self.over[0])
         return change if self.gain is None else change / self._along(params)
 
     def mean(self, params: Params) -> Tensor:
         """The mean of the parameter over the axes of the change, after its gain is multiplied into it."""
         tensor = _of(params, self.parameters[0])
         whole = tensor if self.gain is None else tensor * self._along(params)
+        if self.blocks > 1:
+            first, *others = self.over
+            parts = whole.unflatten(first, (self.blocks, -1)).mean(first + 1)
+            return parts.mean(others, keepdim=True) if others else parts
         return whole.mean(self.over, keepdim=True) if self.over else whole
 
     def _along(self, params: Params) -> Tensor:
@@ -291,8 +303,7 @@ def _single(translations: Collection[Translation], params: Params) -> dict[str, 
     """The parameters as a dict of their own, of one network each."""
     for item in translations:
         pivot = _of(params, item.pivot)
-        over = item.moves[0].over
-        if tuple(1 if axis in over else n for axis, n in enumerate(pivot.shape)) != item.shape:
+        if item.moves[0].free_shape(pivot.shape) != item.shape:
             raise InputError(
                 f"'{item.pivot}' has shape {tuple(pivot.shape)}: translations act on single networks of their shapes"
             )

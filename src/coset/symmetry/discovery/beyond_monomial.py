@@ -18,7 +18,7 @@ from coset.symmetry.discovery.remarks import some
 from coset.symmetry.discovery.rotary import rotary_classes
 from coset.symmetry.discovery.terms import Atom
 from coset.symmetry.discovery.tracing import Tracing
-from coset.symmetry.discovery.translating import translations
+from coset.symmetry.discovery.translating import in_signed_blocks, translations
 from coset.symmetry.discovery.turning_units import turning_units
 from coset.symmetry.discovery.verification import outputs_stay
 from coset.symmetry.mixing import Mixing, mix
@@ -62,7 +62,7 @@ def proposed(
 ) -> Proposal:
     """What may move further; what stands behind gains that have zeros may not, where they are ``valued``."""
     mixing = linear_classes(tracing, atoms, movable)
-    shifts = {item.name: item for item in translations(program, movable, set(fixed))}
+    shifts = {item.name: item for item in in_signed_blocks(sym, translations(program, movable, set(fixed)))}
     mixed_behind = {name: item.gains for name, item in mixing.items()}
     moved_along = {name: item.gains for name, item in shifts.items()}
     gains = dict.fromkeys(gain for group in (mixed_behind, moved_along) for named in group.values() for gain in named)

@@ -6,6 +6,7 @@ translations, with those of tensors along whose dimensions nothing sees constant
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from torch.fx import Node
 from coset.symmetry.discovery.blindness import Blind
 from coset.symmetry.discovery.shift_book import Source
 from coset.symmetry.discovery.shifting import Shifting
+from coset.symmetry.incidence import appearances, spread
+from coset.symmetry.symmetry import Symmetry
 from coset.symmetry.translations import Move, Take, Translation, in_order
 
 
@@ -33,6 +36,43 @@ def translations(
         if more <= partly:
             return found
         partly |= more
+
+
+def in_signed_blocks(sym: Symmetry, found: Sequence[Translation]) -> list[Translation]:
+    """Constants along an axis on which blocks have signs become constants of each block.
+
+    A flip takes the multiples of 1 to others that nothing sees either: together these are the constants of all blocks,
+    as behind a group norm.
+    """
+    pivots = [item.pivot for item in found]
+    result = []
+    for item in found:
+        blocks = 1
+        if item.kind == "constant" and pivots.count(item.pivot) == 1 and item.moves[0].over:
+            blocks = _signed_blocks(sym, item.pivot, item.moves[0].over[0])
+        if blocks > 1:
+            move = replace(item.moves[0], blocks=blocks)
+            item = replace(item, shape=move.free_shape(sym.parameters[item.pivot].shape), moves=(move,))
+        result.append(item)
+    return result
+
+
+def _signed_blocks(sym: Symmetry, parameter: str, axis: int) -> int:
+    """Into how many equal parts, one after the other, the signs on a parameter divide one of its axes; 1 if none."""
+    if parameter not in sym.structures:
+        return 1
+    structure, length = sym.structures[parameter], sym.parameters[parameter].shape[axis]
+    signs = torch.zeros(structure.sizes, dtype=torch.long)
+    for stretch, item in appearances(sym, parameter):
+        if item.signs:
+            signs = signs * (int(item.unit.max()) + 2) + spread(item.unit + 1, structure, stretch)
+    rows = signs.reshape(sym.parameters[parameter].shape).movedim(axis, 0).reshape(length, -1)
+    if not bool((rows == rows[:, :1]).all()):
+        return 1
+    kinds = rows[:, 0].unique_consecutive()
+    count = len(kinds)
+    equal = length % count == 0 and bool((rows[:, 0] == kinds.repeat_interleave(length // count)).all())
+    return count if equal and len(kinds.unique()) == count else 1
 
 
 class _Translations(Shifting):
