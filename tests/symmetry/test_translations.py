@@ -39,6 +39,14 @@ MODELS = {
     "no bias behind values": (lambda: Attending("fused", out_bias=False), lambda n: normal(n, 5, 4), 4),
     "capped scores": (lambda: Attending("capped"), lambda n: normal(n, 5, 4), 4),
     "norms of queries and keys": (lambda: Attending("normed"), lambda n: normal(n, 5, 4), 4),
+    # A constant for each group.
+    "group norm": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 6, 2), nn.GroupNorm(2, 6, eps=1e-2), nn.GELU(), nn.Flatten(), nn.Linear(24, 3)
+        ),
+        lambda n: normal(n, 2, 3, 3),
+        2,
+    ),
     "linear autoencoder": (NETWORKS["linear autoencoder"][0], lambda n: normal(n, 5), 2),
 }
 

@@ -148,7 +148,9 @@ class Move:
         whole = tensor if self.gain is None else tensor * self._along(params)
         if self.blocks > 1:
             first, *others = self.over
-            parts = whole.unflatten(first, (self.blocks, -1)).mean(first + 1)
+            parts: Tensor = whole.reshape(*whole.shape[:first], self.blocks, -1, *whole.shape[first + 1 :]).mean(
+                first + 1
+            )
             return parts.mean(others, keepdim=True) if others else parts
         return whole.mean(self.over, keepdim=True) if self.over else whole
 

@@ -7,6 +7,7 @@ translations, with those of tensors along whose dimensions nothing sees constant
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -69,10 +70,9 @@ def _signed_blocks(sym: Symmetry, parameter: str, axis: int) -> int:
     rows = signs.reshape(sym.parameters[parameter].shape).movedim(axis, 0).reshape(length, -1)
     if not bool((rows == rows[:, :1]).all()):
         return 1
-    kinds = rows[:, 0].unique_consecutive()
-    count = len(kinds)
-    equal = length % count == 0 and bool((rows[:, 0] == kinds.repeat_interleave(length // count)).all())
-    return count if equal and len(kinds.unique()) == count else 1
+    parts = [kind for kind, _ in groupby(rows[:, 0].tolist())]
+    equal = all(rows[:, 0].tolist().count(kind) * len(parts) == length for kind in parts)
+    return len(parts) if equal and len(set(parts)) == len(parts) else 1
 
 
 class _Translations(Shifting):
