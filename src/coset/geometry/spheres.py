@@ -120,7 +120,7 @@ def wrapped_normal_log_density(angle: Tensor, std: float, dimension: int, radius
     (of no mass), the value is that of k = 0. On S⁰ all mass is at x. ``angle`` in float64.
     """
     if dimension == 0:
-        return torch.where(angle == 0, 0.0, -math.inf).to(angle)
+        return torch.where(angle < 1, 0.0, -math.inf).to(angle)
     # Beyond this no winding has a density that float64 would add to the others' (radii of v are about s·√d).
     most = math.ceil(0.5 + (12 + math.sqrt(dimension)) * std / radius / (2 * math.pi))
     turned = (angle[..., None] + 2 * math.pi * torch.arange(-most, most + 1, device=angle.device)).abs()
