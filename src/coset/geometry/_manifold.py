@@ -148,7 +148,7 @@ class Manifold:
         out: dict[str, Tensor] = {}
         for name in points[0]:
             if name not in self._whole:
-                result = flat(*(point[name] for point in points)).expand(*lead, *self.shapes[name])
+                result = flat(*(point[name] for point in points)).expand((*lead, *self.shapes[name]))
                 # Into those that are partly on spheres the other part is written.
                 out[name] = result.clone() if name in self._counts else result
         for item in self.spheres:

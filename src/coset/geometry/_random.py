@@ -87,7 +87,7 @@ def _gaussian(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) 
 
 def _repeated(point: Point, lead: tuple[int, ...]) -> dict[str, Tensor]:
     """A point with further leading axes, all alike."""
-    return {name: tensor.expand(*lead, *tensor.shape) for name, tensor in point.items()}
+    return {name: tensor.expand((*lead, *tensor.shape)) for name, tensor in point.items()}
 
 
 def _wide(tensor: Tensor) -> Tensor:
