@@ -10,7 +10,7 @@ from coset.geometry import Manifold, manifold
 from coset.models import MLP
 from coset.symmetry import discover
 
-COPIES, READS, LOOP = 3.0, 10.0, 0.1
+COPIES, READS, LOOP = 3.0, 3.0, 0.1
 
 
 def run(small: bool) -> list[Ratio]:
