@@ -47,3 +47,11 @@ def memory_of(tensor: Tensor) -> tuple[object, ...]:
     if transformed_by_functorch(tensor) or tensor.data_ptr() == 0:
         return ("object", id(tensor))
     return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad)
+
+
+def ties(*parts: Mapping[str, Tensor]) -> dict[str, str]:
+    """Name → the first name under which the same tensor stands, in every one of ``parts``."""
+    # A mapping may make its tensors anew each time; those whose memory is compared are kept till the end.
+    held = [dict(part) for part in parts]
+    seen: dict[tuple[object, ...], str] = {}
+    return {name: seen.setdefault(tuple(memory_of(part[name]) for part in held), name) for name in held[0]}

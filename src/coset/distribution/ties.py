@@ -4,16 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torch import Size, Tensor
 
-from coset._values import memory_of
+from coset._values import ties as ties
 from coset.errors import InputError
-
-
-def ties(*parts: Mapping[str, Tensor]) -> dict[str, str]:
-    """Name → the first name under which the same tensor stands, in every one of ``parts``."""
-    # A mapping may make its tensors anew each time; those whose memory is compared are kept till the end.
-    held = [dict(part) for part in parts]
-    seen: dict[tuple[object, ...], str] = {}
-    return {name: seen.setdefault(tuple(memory_of(part[name]) for part in held), name) for name in held[0]}
 
 
 def once(names: Iterable[str], first: Mapping[str, str]) -> tuple[str, ...]:

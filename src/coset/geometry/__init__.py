@@ -1,1 +1,9 @@
-"""Geometry of weights: spheres, and the gauge without scales that puts the weights of units on them."""
+"""Geometry of weights: spheres, the gauge without scales that puts the weights of units on them, and the manifold that
+they make up.
+"""
+
+from coset.geometry._building import manifold
+from coset.geometry._layout import Spheres
+from coset.geometry._manifold import Arc, Manifold
+
+__all__ = ["Arc", "Manifold", "Spheres", "manifold"]
