@@ -4,6 +4,7 @@ from coset.alignment._align import METHODS, align
 from coset.alignment._many import ManyAlignment, align_many
 from coset.alignment._result import Alignment, Callback, Network, Step, Weights
 from coset.alignment._samples import SamplesAlignment, align_samples
+from coset.alignment._stack import StackAlignment, align_stack
 from coset.alignment.averages import mean, spherical
 from coset.alignment.matching.sinkhorn_operator import sinkhorn
 from coset.alignment.merging._merge import Merged, merge
@@ -20,11 +21,13 @@ __all__ = [
     "Network",
     "Renormalized",
     "SamplesAlignment",
+    "StackAlignment",
     "Step",
     "Weights",
     "align",
     "align_many",
     "align_samples",
+    "align_stack",
     "mean",
     "merge",
     "renormalize",

@@ -21,7 +21,9 @@ from coset.distribution import Delta, Distribution, Samples
 from coset.errors import InputError
 from coset.geometry.scales import with_norms
 from coset.symmetry import Element, Symmetry
-from coset.symmetry.action import check_names, check_tensor, filled
+from coset.symmetry.action import filled
+from coset.symmetry.stacks import leading as _leading
+from coset.symmetry.stacks import one_of, stacked_elements
 from coset.symmetry.turning import centred
 
 T = TypeVar("T", bound=Mapping[str, Tensor] | Distribution)
@@ -148,42 +150,8 @@ def acted(sym: Symmetry, elements: Element, stack: Params) -> dict[str, Tensor]:
     return {name: torch.stack([single[name] for single in singles]) for name in singles[0]}
 
 
-def one_of(elements: Element, number: int) -> Element:
-    """One of stacked elements."""
-    parts = (elements.permutations, elements.scales, elements.signs, elements.matrices, elements.turns)
-    return Element(*({name: tensor[number] for name, tensor in part.items()} for part in parts))
-
-
-def stacked_elements(elements: Sequence[Element]) -> Element:
-    """Elements with all the same parts as one, with a leading axis."""
-    kinds = ("permutations", "scales", "signs", "matrices", "turns")
-    return Element(*(
-        {name: torch.stack([getattr(g, kind)[name] for g in elements]) for name in getattr(elements[0], kind)}
-        for kind in kinds
-    ))  # fmt: skip
-
-
 def _count(stack: Params) -> int:
     return len(next(iter(stack.values())))
-
-
-def _leading(sym: Symmetry, params: Params) -> int | None:
-    """The number of networks on a leading axis, None for a single network; checked for all parameters."""
-    check_names(sym, {name: tensor for name, tensor in params.items() if name not in sym.unsaved}, partial=False)
-    leads: dict[tuple[int, ...], str] = {}
-    for name, tensor in params.items():
-        if name in sym.parameters:
-            check_tensor(name, tensor, sym.parameters[name].shape)
-            leads.setdefault(tuple(tensor.shape[: tensor.ndim - len(sym.parameters[name].shape)]), name)
-    if len(leads) > 1:
-        (one, first), (two, second), *_ = leads.items()
-        raise InputError(f"'{first}' has the leading axes {one} and '{second}' {two}; expected the same for all")
-    lead = next(iter(leads), ())
-    if len(lead) > 1:
-        raise InputError(f"'{leads[lead]}' has the leading axes {lead}; expected none, or one axis of networks")
-    if lead == (0,):
-        raise InputError("the stack holds no network")
-    return lead[0] if lead else None
 
 
 @dataclass(frozen=True)

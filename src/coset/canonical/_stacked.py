@@ -1,18 +1,18 @@
 """Sums over the entries of each unit, for many networks at once: what rules for signs and orders are made of."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
-from coset.symmetry import Element, Symmetry
-from coset.symmetry.action import Action
+from coset.symmetry import Symmetry
 from coset.symmetry.incidence import appearances
+from coset.symmetry.stacks import Stack
+from coset.symmetry.stacks import move_stack as moved
 from coset.symmetry.structure import Appearance, Stretch
 
-Stack = Mapping[str, Tensor]
-"""Parameters of N networks: every tensor has a leading axis."""
+__all__ = ["Place", "Stack", "moved", "placed", "plain", "signed_square", "size", "unit_sums", "wide", "witnesses"]
 
 Place = tuple[Stretch, Appearance]
 """An appearance of a class on a parameter, with its stretch."""
@@ -26,17 +26,6 @@ def wide(stack: Stack) -> dict[str, Tensor]:
         for name, tensor in parts.items()
         if tensor.is_floating_point()
     }
-
-
-def moved(sym: Symmetry, step: Element, stack: Stack) -> dict[str, Tensor]:
-    """g_i·θ_i for some of the parameters and some parts of elements, all with a leading axis."""
-    parts = {"permutations": step.permutations, "scales": step.scales, "signs": step.signs}
-
-    def one(own: dict[str, dict[str, Tensor]], params: dict[str, Tensor]) -> dict[str, Tensor]:
-        return Action(sym, Element(**own), whole=False)(params, partial=True)
-
-    result: dict[str, Tensor] = torch.vmap(one)({part: dict(items) for part, items in parts.items()}, dict(stack))
-    return result
 
 
 def witnesses(sym: Symmetry, stack: Stack) -> list[str]:

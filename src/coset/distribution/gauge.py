@@ -14,6 +14,7 @@ from coset.errors import InputError
 from coset.geometry.scales import incoming_norms, incoming_weights, scale_carriers
 from coset.symmetry.action import Action
 from coset.symmetry.element import Element
+from coset.symmetry.stacks import Stack, move_stack
 from coset.symmetry.symmetry import Symmetry
 
 _T = TypeVar("_T", bound=Mapping[str, Tensor] | Distribution)
@@ -63,6 +64,30 @@ def normalize_scales(sym: Symmetry, params: _T) -> tuple[_T, Element]:
         if _vanishes(means[name], tensor):
             raise InputError(f"'{name}' underflows {tensor.dtype} without its scales; pass parameters in float64")
     return representative, undo
+
+
+def normalize_stack(sym: Symmetry, stack: Stack) -> tuple[dict[str, Tensor], Tensor]:
+    """``normalize_scales`` of N networks with a leading axis, and of which of them the result is not to be used, (N,).
+
+    These over- or underflow without their scales; ``normalize_scales`` of one says where.
+    """
+    single = set(ties(stack).values())
+    current = {name: tensor.abs() if tensor.is_complex() else tensor for name, tensor in stack.items()}
+    inverse: dict[str, Tensor] = {}
+    for key, sources in incoming_weights(sym):
+        norms = incoming_norms(sym, key, [[name for name in rank if name in single] for rank in sources], current)
+        inverse[key] = 1 / norms
+        touched = {name: current[name].detach().double() for name in scale_carriers(sym, key) if name in current}
+        current.update(move_stack(sym, Element(scales={key: inverse[key]}), touched))
+    known = {name: tensor for name, tensor in stack.items() if name not in sym.unsaved}
+    found = {**stack, **(move_stack(sym, Element(scales=inverse), known) if inverse else known)}
+    bad = torch.zeros(len(next(iter(stack.values()))), dtype=torch.bool)
+    for name, tensor in found.items():
+        if tensor.is_floating_point() and tensor.numel():
+            before, after = (part.detach().abs().flatten(1).amax(1).cpu() for part in (stack[name], tensor))
+            tiny = torch.finfo(tensor.dtype).tiny
+            bad |= ~torch.isfinite(after) | ((before >= tiny) & (after < tiny))
+    return found, bad
 
 
 def _vanishes(before: Tensor, after: Tensor) -> bool:

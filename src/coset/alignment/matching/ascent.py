@@ -1,13 +1,13 @@
 """Coordinate ascent: exact steps over the classes in random order, until no step helps."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from coset.alignment.assignment import WarmAssignment
-from coset.alignment.matching.class_places import ClassMove
+from coset.alignment.matching.class_places import ClassLayout, ClassMove
 from coset.alignment.matching.scores import Scoring
 from coset.alignment.matching.step import TreeStep, move_scores
 from coset.symmetry import Element
@@ -70,6 +70,18 @@ def ascend(
     return Climb(g, scoring.objective(g), tuple(history))
 
 
+def followers(scoring: Scoring, moves: Sequence[ClassMove]) -> list[frozenset[int]]:
+    """For each move, those to be tried again when it has helped: its scores enter theirs, or they are of one tree."""
+    trees = [frozenset(scoring.layout.tree(move.root)) for move in moves]
+    depends = [frozenset().union(*(scoring.depends(name) for name in tree)) for tree in trees]
+    every = range(len(moves))
+    # Moves of one tree share its blocks.
+    return [
+        frozenset(m for m in every if depends[m] & trees[n] or (moves[m].root == moves[n].root and m != n))
+        for n in every
+    ]
+
+
 class _Ascent:
     """The moves of an ascent: what each depends on, and the prices its assignments begin with."""
 
@@ -80,14 +92,9 @@ class _Ascent:
         self.clock = clock
         self.solvers = [WarmAssignment() for _ in self.moves]
         self.trees = [frozenset(scoring.layout.tree(move.root)) for move in self.moves]
-        depends = [frozenset().union(*(scoring.depends(name) for name in tree)) for tree in self.trees]
+        self.followers = followers(scoring, self.moves)
         roots = [move.root for move in self.moves]
         every = range(len(self.moves))
-        # Moves of one tree share its blocks.
-        self.followers = [
-            frozenset(m for m in every if depends[m] & self.trees[n] or (roots[m] == roots[n] and m != n))
-            for n in every
-        ]
         self.several = {
             root: frozenset(n for n in every if roots[n] == root) for root in roots if roots.count(root) > 1
         }
@@ -144,7 +151,7 @@ class _Ascent:
         """
         own, layout = self.several[root], self.scoring.layout
         tree = layout.tree(root)
-        names = _carrying(self.scoring, tree)
+        names = carrying(self.scoring.layout, self.scoring.terms, tree)
         value = self.scoring.objective(g, names)
         best, most = g, ROUNDING * _precision(self.scoring) * abs(value)
         whole = ClassMove(root, frozenset().union(*(self.moves[number].active for number in own)))
@@ -171,7 +178,7 @@ def _gain(scoring: Scoring, step: TreeStep, g: Element, candidate: Element) -> f
         return 0.0
     if step.move.root not in scoring.layout.quadratic:
         return after - before
-    names = _carrying(scoring, step.tree)
+    names = carrying(scoring.layout, scoring.terms, step.tree)
     gain = scoring.objective(candidate, names) - scoring.objective(g, names)
     return gain if gain > noise else 0.0
 
@@ -181,7 +188,7 @@ def _precision(scoring: Scoring) -> float:
     return torch.finfo(dtype).eps
 
 
-def _carrying(scoring: Scoring, tree: Sequence[str]) -> list[str]:
+def carrying(layout: ClassLayout, matched: Iterable[str], tree: Sequence[str]) -> list[str]:
     """The matched parameters that carry a class of a tree."""
-    carriers = {name for label in tree for name in scoring.layout.sym.carriers(label)}
-    return [name for name in scoring.terms if name in carriers]
+    carriers = {name for label in tree for name in layout.sym.carriers(label)}
+    return [name for name in matched if name in carriers]

@@ -18,6 +18,10 @@ from coset.symmetry import Element
 from coset.symmetry.action import Action
 
 
+ITERATIONS, TOLERANCE = 60, 1e-5
+"""At most so many steps, until one promises less than this part of the objective."""
+
+
 @dataclass
 class _Factor:
     """Scores left · rightᵀ of one place, not multiplied out."""
@@ -94,8 +98,8 @@ class Relaxed:
 def relax(
     scoring: Scoring,
     *,
-    iterations: int = 60,
-    tolerance: float = 1e-5,
+    iterations: int = ITERATIONS,
+    tolerance: float = TOLERANCE,
     report: Report | None = None,
     clock: Clock | None = None,
 ) -> Relaxed:

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -82,6 +82,30 @@ def picked_scores(
             total += float(picked.sum())
             size += float(picked.abs().sum())
     return total, size
+
+
+def sign_hubs(own: tuple[str, ...], parities: Iterable[frozenset[str]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Of a class's sign families those to be tried in all combinations, so that no entry is flipped by two others, and
+    these others, whose best sign can then be read off one by one.
+    """
+    hubs: list[str] = []
+    waiting = [parity & set(own) for parity in parities]
+    while crowded := [rest for parity in waiting if len(rest := parity - set(hubs)) > 1]:
+        hubs.append(max(own, key=lambda key: (sum(key in rest for rest in crowded), key)))
+    return tuple(hubs), tuple(key for key in own if key not in hubs)
+
+
+def signed_values(scores: Scores, signs: Signs, singles: tuple[str, ...]) -> Tensor | None:
+    """Σ ± score with the signs given, each single family at its best: Σ_f |the part that f flips|; None of nothing."""
+    parts: dict[str | None, Tensor] = {}
+    for parity, matrix in scores.items():
+        flipped = [key for key in parity if key in singles]
+        sign = math.prod(signs[key] for key in parity if key in signs)
+        value = matrix if sign == 1 else -matrix
+        group = flipped[0] if flipped else None
+        parts[group] = parts[group] + value if group in parts else value
+    best = [part if key is None else part.abs() for key, part in parts.items()]
+    return functools.reduce(torch.add, best) if best else None
 
 
 class TreeStep:
@@ -243,24 +267,13 @@ class TreeStep:
         own = self.layout.flips[name]
         if self.layout.children[name]:
             return own, ()
-        hubs: list[str] = []
-        waiting = [parity & set(own) for parity in self._free[name]]
-        while crowded := [rest for parity in waiting if len(rest := parity - set(hubs)) > 1]:
-            hubs.append(max(own, key=lambda key: (sum(key in rest for rest in crowded), key)))
-        return tuple(hubs), tuple(key for key in own if key not in hubs)
+        return sign_hubs(own, self._free[name])
 
     def _signed(self, name: str, signs: Signs, singles: tuple[str, ...]) -> Tensor:
-        """Σ ± score with the signs given, each single family at its best: Σ_f |the part that f flips|."""
+        """Σ ± score with the signs given, each single family at its best."""
+        found = signed_values(self._free[name], signs, singles)
         units = math.prod(self.sym.shape(name))
-        parts: dict[str | None, Tensor] = {}
-        for parity, matrix in self._free[name].items():
-            flipped = [key for key in parity if key in singles]
-            sign = math.prod(signs[key] for key in parity if key in signs)
-            value = matrix if sign == 1 else -matrix
-            group = flipped[0] if flipped else None
-            parts[group] = parts[group] + value if group in parts else value
-        best = [part if key is None else part.abs() for key, part in parts.items()]
-        return functools.reduce(torch.add, best) if best else torch.zeros(units, units)
+        return torch.zeros(units, units) if found is None else found
 
     def _relevant(self, name: str, around: Signs) -> tuple[tuple[str, int], ...]:
         """The signs around a class that its scores, or those of what is inside it, notice."""
