@@ -1,5 +1,17 @@
-"""Canonical forms: one network of every orbit, and what is computed with it."""
+"""Canonical forms: one network of every orbit, the manifold they are on, and distances modulo the group."""
 
+from coset.canonical._distance import Distances, distance, distances, triangle_violations
 from coset.canonical._form import Canonical, canonicalize, decanonicalize
+from coset.geometry import Manifold, manifold
 
-__all__ = ["Canonical", "canonicalize", "decanonicalize"]
+__all__ = [
+    "Canonical",
+    "Distances",
+    "Manifold",
+    "canonicalize",
+    "decanonicalize",
+    "distance",
+    "distances",
+    "manifold",
+    "triangle_violations",
+]

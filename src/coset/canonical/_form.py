@@ -7,23 +7,22 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 from torch import Tensor
 
-from coset._checks import check_choice
+from coset._checks import check_choice, keyword_options
 from coset._values import freeze
-from coset.alignment import METHODS, align
+from coset.alignment import METHODS, align, align_stack
 from coset.alignment.matching.rotations import NoGauge
 from coset.alignment.matching.turns import reflections_as_signs
 from coset.canonical._gauge import BIASES, half_read, mixing_gauge, unit_scales, unturning
 from coset.canonical._last import last_layer, logit_factors, multiplied
 from coset.canonical._order import canonical_order
 from coset.canonical._signs import canonical_signs
-from coset.canonical._stacked import moved, wide
+from coset.canonical._stacked import wide
 from coset.distribution import Delta, Distribution, Samples
 from coset.errors import InputError
 from coset.geometry.scales import with_norms
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.action import filled
-from coset.symmetry.stacks import leading as _leading
-from coset.symmetry.stacks import one_of, stacked_elements
+from coset.symmetry.stacks import act_stack, compose_stack, inverse_stack, leading, network_of, stacked_elements
 from coset.symmetry.turning import centred
 
 T = TypeVar("T", bound=Mapping[str, Tensor] | Distribution)
@@ -110,7 +109,7 @@ def canonicalize(
         return cast(Canonical[T], form.distribution(params, target))
     if not isinstance(params, Mapping):
         raise InputError(f"params is a {type(params).__name__}; expected a dict of parameters or a distribution")
-    one = _leading(sym, params) is None
+    one = leading(sym, params) is None
     return cast(Canonical[T], form.point(params, target) if one else form.stack(params, target))
 
 
@@ -134,20 +133,12 @@ def _back(canonical: Canonical[Any], given: Params) -> dict[str, Tensor]:
     factors = canonical.factor if many else canonical.factor[None]
     whole = multiplied(canonical.last, 1 / factors, stack)
     if many:
-        result = acted(sym, canonical.element, whole)
+        result = act_stack(sym, canonical.element, whole)
     else:
         result = sym.act(canonical.element, {name: tensor[0] for name, tensor in whole.items()})
     for name, offset in canonical.offsets.items():
         result[name] = result[name] + offset.to(result[name])
     return result
-
-
-def acted(sym: Symmetry, elements: Element, stack: Params) -> dict[str, Tensor]:
-    """g_i·θ_i for stacked elements and networks."""
-    if not elements.matrices and not elements.turns:
-        return moved(sym, elements, stack)
-    singles = [sym.act(one_of(elements, i), {k: t[i] for k, t in stack.items()}) for i in range(_count(stack))]
-    return {name: torch.stack([single[name] for single in singles]) for name in singles[0]}
 
 
 def _count(stack: Params) -> int:
@@ -173,7 +164,7 @@ class _Form:
             given = given.mean
         if not isinstance(given, Mapping):
             raise InputError(f"reference is a {type(given).__name__}; expected a dict of parameters or a distribution")
-        if _leading(self.sym, given) is not None:
+        if leading(self.sym, given) is not None:
             raise InputError("reference has a leading axis; expected one network")
         if isinstance(reference, Canonical):
             return given
@@ -186,16 +177,23 @@ class _Form:
     def stack(self, stack: Params, target: Params | None) -> Canonical[Params]:
         """Of many, together where only permutations, scales and signs are at work."""
         sym = self.sym
-        if sym.continuous or sym.turns or sym.translations or target is not None:
-            singles = [self._point(sym, {k: t[i] for k, t in stack.items()}, target) for i in range(_count(stack))]
+        together = target is None or (
+            self.method == "weights" and self.options.keys() <= keyword_options(align_stack).keys()
+        )
+        if sym.continuous or sym.turns or sym.translations or not together:
+            singles = [self._point(sym, network_of(stack, i), target) for i in range(_count(stack))]
             return _joined(sym, singles)
         current = _finite(filled(sym, {name: tensor for name, tensor in stack.items() if name not in sym.unsaved}))
         element, free = self._monomial(sym, current, ordered=True)
-        found = moved(sym, element, _known(sym, stack))
-        found |= {name: tensor for name, tensor in stack.items() if name in sym.unsaved}
+        found = act_stack(sym, element, stack)
         last, factors = self._scaled(found)
-        undo = torch.vmap(lambda *parts: _parts(sym.inverse(Element(*parts))))(*map(dict, _parts(element)))
-        return Canonical(sym, multiplied(last, factors, found), Element(*undo), factors, last, {}, free)
+        found, notes = multiplied(last, factors, found), tuple[str, ...]()
+        if target is not None:
+            like = {name: tensor.to(found[name]) for name, tensor in target.items()}
+            alignment = align_stack(sym, like, found, **self.options)
+            element, found = compose_stack(sym, alignment.elements, element), dict(alignment.aligned)
+            free, notes = tuple(item for item in free if item.startswith("scales")), alignment.notes
+        return Canonical(sym, found, inverse_stack(sym, element), factors, last, {}, free, notes)
 
     def distribution(self, q: Distribution, target: Params | None) -> Canonical[Distribution]:
         """Of a distribution by its mean."""
@@ -364,14 +362,6 @@ def _same(one: Params, two: Params) -> bool:
             if float((tensor - two[name]).abs().max()) > bound:
                 return False
     return True
-
-
-def _known(sym: Symmetry, stack: Params) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in stack.items() if name not in sym.unsaved}
-
-
-def _parts(g: Element) -> tuple[dict[str, Tensor], ...]:
-    return dict(g.permutations), dict(g.scales), dict(g.signs)
 
 
 def _single(stack: Params) -> dict[str, Tensor]:

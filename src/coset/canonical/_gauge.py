@@ -8,9 +8,10 @@ from torch import Tensor
 from coset.alignment.matching import rotations
 from coset.alignment.matching.rotations import NoGauge
 from coset.alignment.matching.turns import half_turn_gauge
-from coset.canonical._stacked import moved, wide
+from coset.canonical._stacked import wide
 from coset.geometry.scales import incoming_norms, scale_carriers, with_norms
 from coset.symmetry import Element, Symmetry
+from coset.symmetry.stacks import move_stack
 
 BIASES = ("outside", "inside")
 """Whether a unit's bias counts in the norm of its incoming weights."""
@@ -30,7 +31,7 @@ def unit_scales(sym: Symmetry, stack: dict[str, Tensor], bias: str) -> dict[str,
     for key, ranks in families:
         scales[key] = 1 / incoming_norms(sym, key, counted(sym, ranks, bias), stack)
         touched = {name: stack[name] for name in scale_carriers(sym, key) if name in stack}
-        stack.update(moved(sym, Element(scales={key: scales[key]}), touched))
+        stack.update(move_stack(sym, Element(scales={key: scales[key]}), touched))
     return scales
 
 

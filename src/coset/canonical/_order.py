@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from coset.canonical._stacked import Stack, placed, plain, signed_square, unit_sums, witnesses
+from coset.canonical._stacked import placed, plain, signed_square, unit_sums, witnesses
 from coset.symmetry import Symmetry
 from coset.symmetry.incidence import appearances, rows_along, spread
+from coset.symmetry.stacks import Stack
 
 _TIED = 1e-9
 """Keys whose difference is such a part of the largest in their class are equal up to rounding."""

@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterator
 import torch
 from torch import Tensor
 
-from coset.canonical._stacked import Place, Stack, moved, placed, signed_square, size, unit_sums, witnesses
+from coset.canonical._stacked import Place, placed, signed_square, size, unit_sums, witnesses
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.incidence import appearances, spread
+from coset.symmetry.stacks import Stack, move_stack
 
 _UNDECIDED = 1e-9
 """A sum that is such a part of Σ w² is 0 up to rounding, and decides nothing."""
@@ -42,7 +43,7 @@ def _signs(sym: Symmetry, stack: dict[str, Tensor], open_ones: list[str]) -> tup
 def _flip(sym: Symmetry, key: str, signs: Tensor, stack: dict[str, Tensor]) -> None:
     if bool((signs < 0).any()):
         touched = {name: stack[name] for name in _carriers(sym, key) if name in stack}
-        stack.update(moved(sym, Element(signs={key: signs}), touched))
+        stack.update(move_stack(sym, Element(signs={key: signs}), touched))
 
 
 def _coupled(sym: Symmetry, stack: dict[str, Tensor], open_ones: list[str]) -> tuple[dict[str, Tensor], list[str]]:

@@ -9,10 +9,7 @@ from torch import Tensor
 from coset.symmetry import Symmetry
 from coset.symmetry.incidence import appearances
 from coset.symmetry.stacks import Stack
-from coset.symmetry.stacks import move_stack as moved
 from coset.symmetry.structure import Appearance, Stretch
-
-__all__ = ["Place", "Stack", "moved", "placed", "plain", "signed_square", "size", "unit_sums", "wide", "witnesses"]
 
 Place = tuple[Stretch, Appearance]
 """An appearance of a class on a parameter, with its stretch."""
