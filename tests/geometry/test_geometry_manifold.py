@@ -16,6 +16,7 @@ from coset.distribution import normalize_scales
 from coset.errors import InputError
 from coset.geometry import Manifold, manifold
 from coset.models import MLP
+from coset.symmetry import Symmetry
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "canonical"))
 
@@ -295,6 +296,13 @@ def test_what_is_not_trained_comes_along():
     assert x["1.num_batches_tracked"].dtype == torch.long
     assert "1.num_batches_tracked" not in space.log(x, y)
     assert space.exp(x, space.log(x, y)).keys() == params.keys()
+    # Declared from plain tensors nothing is known to be a buffer: whole numbers are left out all the same.
+    declared = Symmetry.from_axes({"0.weight": "h -", "0.bias": "h", "3.weight": "- /h"}, params, scales="positive")
+    x = {key: tensor[0] for key, tensor in x.items()}
+    assert "1.num_batches_tracked" in manifold(declared).shapes
+    assert "1.num_batches_tracked" not in manifold(declared, at=[x]).shapes
+    space = manifold(declared)
+    assert float(space.norm(x, space.log(x, space.exp(x, space.log(x, x))))) < 1e-12
 
 
 def test_bad_points_are_named():

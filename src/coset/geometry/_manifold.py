@@ -98,8 +98,8 @@ class Manifold:
 
     # Reading and writing points ---------------------------------------------------------------------------------------
 
-    def read(self, point: Point, what: str) -> dict[str, Tensor]:
-        """The coordinates of a point or a tangent vector, checked."""
+    def read(self, point: Point, what: str, at: Point | None = None) -> dict[str, Tensor]:
+        """The coordinates of a point, or of a tangent vector at a point that was read, checked."""
         if not isinstance(point, Mapping):
             raise InputError(f"{what} is a {type(point).__name__}; expected parameters by name")
         for name in point:
@@ -109,6 +109,8 @@ class Manifold:
         found: dict[str, Tensor] = {}
         lead: tuple[int, ...] | None = None
         for name, shape in self.shapes.items():
+            if at is not None and name not in at:
+                continue
             tensor = point.get(name, point.get(others.get(name, name)))
             if tensor is None:
                 raise InputError(f"{what} has no '{name}'; expected all parameters of the manifold")
@@ -173,7 +175,8 @@ class Manifold:
 
     def exp(self, x: Point, v: Point) -> dict[str, Tensor]:
         """exp_x(v): the end of the geodesic from x in the direction v, of length ‖v‖; x + v on Euclidean parts."""
-        return self.complete(self.mapped((self.read(x, "x"), self.read(v, "v")), torch.add, spheres.exp), x)
+        start = self.read(x, "x")
+        return self.complete(self.mapped((start, self.read(v, "v", start)), torch.add, spheres.exp), x)
 
     def log(self, x: Point, y: Point) -> dict[str, Tensor]:
         """log_x(y): the tangent vector at x with exp_x(log_x(y)) = y; no unit may be opposite."""
@@ -182,12 +185,14 @@ class Manifold:
 
     def transport(self, x: Point, y: Point, v: Point) -> dict[str, Tensor]:
         """v, tangent at x, carried in parallel along the shortest geodesic to y; an isometry of tangent spaces."""
-        points = (self.read(x, "x"), self.read(y, "y"), self.read(v, "v"))
+        start = self.read(x, "x")
+        points = (start, self.read(y, "y"), self.read(v, "v", start))
         return self.vector(self.mapped(points, lambda a, b, w: w, spheres.transport), v)
 
     def tangent(self, x: Point, v: Point) -> dict[str, Tensor]:
         """The part of any vector that is tangent at x: v − ⟨x, v⟩x/r² on every sphere."""
-        found = self.mapped((self.read(x, "x"), self.read(v, "v")), lambda a, w: w, spheres.tangent)
+        start = self.read(x, "x")
+        found = self.mapped((start, self.read(v, "v", start)), lambda a, w: w, spheres.tangent)
         return self.vector(found, v)
 
     def project(self, x: Point) -> dict[str, Tensor]:
@@ -277,13 +282,15 @@ class Manifold:
 
     def inner(self, x: Point, u: Point, v: Point) -> Tensor:
         """⟨u, v⟩ of tangent vectors at x, (…): that of the space around the spheres."""
-        a, b = self.read(u, "u"), self.read(v, "v")
+        start = self.read(x, "x")
+        a, b = self.read(u, "u", start), self.read(v, "v", start)
         products = [(a[name].conj() * b[name]).real for name in a]
         return torch.stack([self._flattened(name, p).sum(-1) for name, p in zip(a, products, strict=True)]).sum(0)
 
     def norm(self, x: Point, v: Point) -> Tensor:
         """‖v‖ of a tangent vector at x, (…)."""
-        return _joined([spheres.norm(self._flattened(name, t)) for name, t in self.read(v, "v").items()])
+        read = self.read(v, "v", self.read(x, "x"))
+        return _joined([spheres.norm(self._flattened(name, tensor)) for name, tensor in read.items()])
 
     def _flattened(self, name: str, tensor: Tensor) -> Tensor:
         return tensor.reshape(*tensor.shape[: tensor.ndim - len(self.shapes[name])], -1)
