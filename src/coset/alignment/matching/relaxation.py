@@ -17,7 +17,6 @@ from coset.alignment.matching.step import TreeStep, counted_places
 from coset.symmetry import Element
 from coset.symmetry.action import Action
 
-
 ITERATIONS, TOLERANCE = 60, 1e-5
 """At most so many steps, until one promises less than this part of the objective."""
 
