@@ -15,8 +15,8 @@ from coset.alignment._align import align
 from coset.alignment.inputs import check_same_names
 from coset.alignment.matching.class_places import ClassLayout, layout_of
 from coset.alignment.matching.products import Term, matched_names
-from coset.alignment.matching.stacked_ascent import Orders, ascend_stack, put, relax_stack, repeated, taken
-from coset.alignment.matching.stacked_scores import StackedScoring, suits
+from coset.alignment.matching.stacked_ascent import Orders, ascend_stack, put, relax_stack, taken
+from coset.alignment.matching.stacked_scores import StackedScoring, repeated, suits
 from coset.alignment.matching.weights import GAUGES
 from coset.distribution.gauge import normalize_stack
 from coset.errors import InputError
@@ -24,7 +24,7 @@ from coset.symmetry import Element, Symmetry
 from coset.symmetry.mixing import matrices_shape
 from coset.symmetry.stacks import Stack, act_stack, count_of, leading, network_of, one_of, stacked_elements
 
-_CHUNK = 2**22
+_CHUNK = 2**20
 """Parameters of all networks that are matched together, at most: what is read again and again stays near."""
 
 
@@ -168,15 +168,14 @@ class _Run:
             odd = odd | bad
         found = repeated(self.sym.identity(), count)
         objectives, before = torch.zeros(2, count, dtype=torch.float64)
+        odd = odd | _sized(near) | _sized(far)
         usual = _names(self.layout.sym, near, far, self.buffers)
         for names, members in usual.items():
-            terms = [_term(name, near[name][list(members)], far[name][list(members)]) for name in names]
-            odd[list(members)] |= _extraordinary(terms) | _sized(near, members) | _sized(far, members)
+            odd[members] |= _extraordinary([_term(name, near, far, members, count) for name in names])
             here = torch.tensor([member for member in members if not odd[member]], dtype=torch.long)
             if len(here) == 0:
                 continue
-            if len(here) < len(members):
-                terms = [_term(name, near[name][here], far[name][here]) for name in names]
+            terms = [_term(name, near, far, here.tolist(), count) for name in names]
             g, value, first = self._together(terms, len(here))
             put(found, here, g)
             objectives[here], before[here] = value, first
@@ -269,10 +268,11 @@ def _names(sym: Symmetry, left: Stack, right: Stack, buffers: bool) -> dict[tupl
     return found
 
 
-def _term(name: str, left: Tensor, right: Tensor) -> Term:
-    """In no narrower type than float32, as ``build_terms`` has them."""
-    dtype = torch.promote_types(left.dtype, torch.float32)
-    return Term(name, left.to(dtype), right.to(left.device, dtype))
+def _term(name: str, left: Stack, right: Stack, members: list[int], count: int) -> Term:
+    """Of some of ``count`` networks; in no narrower type than float32, as ``build_terms`` has them."""
+    near, far = (part[name] if len(members) == count else part[name][members] for part in (left, right))
+    dtype = torch.promote_types(near.dtype, torch.float32)
+    return Term(name, near.to(dtype), far.to(near.device, dtype))
 
 
 def _extraordinary(terms: list[Term]) -> Tensor:
@@ -289,13 +289,14 @@ def _extraordinary(terms: list[Term]) -> Tensor:
     return odd
 
 
-def _sized(stack: Stack, members: list[int]) -> Tensor:
+def _sized(stack: Stack) -> Tensor:
     """Which networks are not of ordinary size and have to be multiplied by powers of two; (N,)."""
-    parts = [tensor[members] for tensor in stack.values() if tensor.is_floating_point() and tensor.numel()]
+    parts = [tensor for tensor in stack.values() if tensor.is_floating_point() and tensor.numel()]
     if not parts:
-        return torch.zeros(len(members), dtype=torch.bool)
+        return torch.zeros((), dtype=torch.bool)
     wide = all(part.dtype == torch.float64 for part in parts)
-    sizes = torch.stack([part.abs().flatten(1).amax(1).double().cpu() for part in parts], 1)
+    ends = [torch.stack(part.flatten(1).aminmax(dim=1)).abs().amax(0).double().cpu() for part in parts]
+    sizes = torch.stack(ends, 1)
     return exponents(sizes if wide else sizes.float(), 1) != 0
 
 
@@ -320,5 +321,5 @@ def _joined(sym: Symmetry, parts: list[Element]) -> Element:
     shapes = {name: matrices_shape(sym, name) for name in sym.continuous}
     eyes = {name: torch.eye(shape[-1], dtype=torch.float64).expand(shape) for name, shape in shapes.items()}
     still = {key: torch.zeros(sym.shape(turn.owner), dtype=torch.long) for key, turn in sym.turns.items()}
-    monomial = (cat(kind, {}) for kind in ("permutations", "scales", "signs"))
-    return Element(*monomial, cat("matrices", eyes), cat("turns", still))
+    parts_of_all = [cat(kind, {}) for kind in ("permutations", "scales", "signs")]
+    return Element(*parts_of_all, matrices=cat("matrices", eyes), turns=cat("turns", still))

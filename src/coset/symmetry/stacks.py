@@ -1,7 +1,7 @@
 """Many networks at once: parameters and elements of the group with a leading axis of networks.
 
-A stack of N networks is a dict of tensors (N, *shape). N elements are one ``Element`` whose tensors all have the leading
-axis N; it is no member of the group itself, and is made and read by the functions here.
+A stack of N networks is a dict of tensors (N, *shape). N elements are one ``Element`` whose tensors all have the
+leading axis N; it is no member of the group itself, and is made and read by the functions here.
 """
 
 from collections.abc import Callable, Mapping, Sequence

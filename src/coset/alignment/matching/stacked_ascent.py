@@ -10,8 +10,8 @@ from coset.alignment.matching.class_places import ClassLayout
 from coset.alignment.matching.orbit_means import unit_orbits
 from coset.alignment.matching.relaxation import ITERATIONS, TOLERANCE
 from coset.alignment.matching.scores import Scores
-from coset.alignment.matching.stacked_scores import StackedScoring
-from coset.alignment.matching.stacked_step import StackedStep, pairs
+from coset.alignment.matching.stacked_scores import StackedScoring, pairs, repeated
+from coset.alignment.matching.stacked_step import StackedStep
 from coset.symmetry import Element
 
 
@@ -140,15 +140,6 @@ def put(g: Element, members: Tensor, new: Element) -> None:
         p[members] = new.permutations[name]
     for key, s in g.signs.items():
         s[members] = new.signs[key]
-
-
-def repeated(g: Element, count: int) -> Element:
-    """``count`` times the permutations and signs of one element."""
-    return Element(
-        {name: p.repeat(count, *[1] * p.ndim) for name, p in g.permutations.items()},
-        {},
-        {key: s.repeat(count, *[1] * s.ndim) for key, s in g.signs.items()},
-    )
 
 
 def _count(g: Element) -> int:

@@ -1,7 +1,7 @@
 """Score matrices of many networks at once: ``scores`` with a leading axis of networks on everything."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -75,7 +75,9 @@ class StackedScoring:
         self.layout = layout
         self.terms = {term.name: term for term in terms}
         self.structure = Scoring(layout, ())
+        self.count = len(terms[0].right) if terms else 0
         self._constant: dict[str, Scores] = {}
+        self._base: Tensor | None = None
 
     @property
     def precision(self) -> float:
@@ -93,19 +95,37 @@ class StackedScoring:
         return total
 
     def objective(self, g: Element | None, members: Members = None, names: Sequence[str] | None = None) -> Tensor:
-        """Σ ⟨left | g·right⟩ by direct evaluation, or its average over the group, (m,) in float64."""
+        """Σ ⟨left | g·right⟩, or its average over the group, (m,) in float64; ``names``: of these parameters only."""
+        wanted = list(self.terms) if names is None else list(names)
+        if g is None or names is not None:
+            return self._direct(g, members, wanted)
+        # What one class alone moves is known from its scores, which do not change.
+        alone = [name for name in wanted if len(self.layout.sym.structures[name].stretches) == 1]
+        if self._base is None:
+            none = repeated(self.layout.sym.identity(), self.count)
+            self._base = self._direct(none, None, alone) - self._alone(none, None)
+        others = [name for name in wanted if name not in alone]
+        return _chosen(self._base, members) + self._alone(g, members) + self._direct(g, members, others)
+
+    def _alone(self, g: Element, members: Members) -> Tensor:
+        """The part of the objective that constant scores say."""
+        total = torch.zeros((), dtype=torch.float64)
+        for name in self.layout.sym.classes:
+            scores = {parity: _chosen(matrix, members) for parity, matrix in self._unchanging(name).items()}
+            for part in picked(self.layout, scores, g, name):
+                total = total + part.sum(1)
+        return total
+
+    def _direct(self, g: Element | None, members: Members, names: Sequence[str]) -> Tensor:
         action = None if g is None else StackedAction(self.layout.sym, g)
-        totals = []
-        for name in self.terms if names is None else names:
+        total = torch.zeros(self.count if members is None else len(members), dtype=torch.float64)
+        for name in names:
             term = self.terms[name]
             moved = self._moved(term, action, None, members)
             left = _chosen(term.left, members).reshape(moved.shape)
             # Products in the terms' own type, their sum in float64.
-            totals.append(torch.mul(left, moved).flatten(1).sum(1, dtype=torch.float64).cpu())
-        if totals:
-            return torch.stack(totals).sum(0)
-        count = 0 if members is None else len(members)
-        return torch.zeros(count, dtype=torch.float64)
+            total += torch.mul(left, moved).flatten(1).sum(1, dtype=torch.float64).cpu()
+        return total
 
     def _unchanging(self, owner: str) -> Scores:
         """The scores of all networks as far as they depend on no other class; computed once."""
@@ -157,6 +177,15 @@ def suits(layout: ClassLayout) -> bool:
     )
 
 
+def repeated(g: Element, count: int) -> Element:
+    """``count`` times the permutations and signs of one element."""
+    return Element(
+        {name: p.repeat(count, *[1] * p.ndim) for name, p in g.permutations.items()},
+        {},
+        {key: s.repeat(count, *[1] * s.ndim) for key, s in g.signs.items()},
+    )
+
+
 def full_maps(sym: Symmetry, g: Element, name: str) -> Tensor:
     """Where each unit of a class comes from in every network, over all blocks, (m, ∏shape)."""
     if sym.classes[name].parent is None and name in g.permutations:
@@ -165,6 +194,24 @@ def full_maps(sym: Symmetry, g: Element, name: str) -> Tensor:
         return full_map(sym, Element(), name).expand(len(next(iter(g.signs.values()))), -1)
     found: Tensor = torch.vmap(lambda own: full_map(sym, Element(own), name))(dict(g.permutations))
     return found
+
+
+def pairs(layout: ClassLayout, g: Element, name: str, parity: frozenset[str]) -> tuple[Tensor, Tensor | None]:
+    """The old unit of every new one of a class, and the product of the signs of ``parity`` there; (m, N) each."""
+    at, sign = full_maps(layout.sym, g, name), None
+    for key in parity:
+        own = g.signs[key].flatten(1)
+        flips = own.repeat_interleave(at.shape[1] // own.shape[1], dim=1).gather(1, at).double()
+        sign = flips if sign is None else sign * flips
+    return at, sign
+
+
+def picked(layout: ClassLayout, scores: Scores, g: Element, name: str) -> Iterator[Tensor]:
+    """The scores of the pairs that elements make of a class, signs included, (m, N) in float64, parity by parity."""
+    for parity, matrix in scores.items():
+        at, sign = pairs(layout, g, name, parity)
+        values = matrix.gather(2, at.to(matrix.device)[..., None])[..., 0].double().cpu()
+        yield values if sign is None else values * sign
 
 
 def _chosen(tensor: Tensor, members: Members) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from coset.alignment.assignment import assign
 from coset.alignment.matching.class_places import ClassLayout, ClassMove
 from coset.alignment.matching.scores import Scores
-from coset.alignment.matching.stacked_scores import full_maps
+from coset.alignment.matching.stacked_scores import full_maps, picked
 from coset.alignment.matching.step import TreeStep, sign_hubs, signed_values
 from coset.symmetry import Element
 from coset.symmetry.stacks import one_of, stacked_elements
@@ -45,11 +45,8 @@ class StackedStep:
         """Σ and Σ|·| of the scores of the pairs that elements make, signs included, (m,) each, in float64."""
         total = size = torch.zeros((), dtype=torch.float64)
         for name in self.tree:
-            for parity, matrix in self.scores[name].items():
-                at, sign = pairs(self.layout, g, name, parity)
-                picked = matrix.gather(2, at.to(matrix.device)[..., None])[..., 0].double().cpu()
-                picked = picked if sign is None else picked * sign
-                total, size = total + picked.sum(1), size + picked.abs().sum(1)
+            for part in picked(self.layout, self.scores[name], g, name):
+                total, size = total + part.sum(1), size + part.abs().sum(1)
         return total, size
 
     def _best_class(self) -> Element:
@@ -100,13 +97,3 @@ class StackedStep:
                 values = torch.where(odd == 0, before.double(), odd.sign())
             found[key] = torch.empty_like(before).scatter_(1, old, values.to(before.dtype))
         return found
-
-
-def pairs(layout: ClassLayout, g: Element, name: str, parity: frozenset[str]) -> tuple[Tensor, Tensor | None]:
-    """The old unit of every new one of a class, and the product of the signs of ``parity`` there; (m, N) each."""
-    at, sign = full_maps(layout.sym, g, name), None
-    for key in parity:
-        own = g.signs[key].flatten(1)
-        flips = own.repeat_interleave(at.shape[1] // own.shape[1], dim=1).gather(1, at).double()
-        sign = flips if sign is None else sign * flips
-    return at, sign
