@@ -46,14 +46,14 @@ class Plans:
     def batch(self, index: int) -> Batch:
         """What the networks read in one step of the epoch."""
         run = self.runs[0]
-        part = slice(index * run.recipe.batch_size, (index + 1) * run.recipe.batch_size)
-        picked = self.order[:, part]
+        examples = slice(index * run.recipe.batch_size, (index + 1) * run.recipe.batch_size)
+        picked = self.order[:, examples]
         flat = picked.reshape(-1)
         inputs, targets = run.x.index_select(0, flat), run.y.index_select(0, flat)
         if self.motions is not None:
-            offsets, flips = self.motions.offsets[:, part], self.motions.flips[:, part]
+            offsets, flips = self.motions.offsets[:, examples], self.motions.flips[:, examples]
             inputs = move(inputs, Motions(self.motions.reach, offsets.flatten(0, 1), flips.flatten()), 0)
-        inputs, targets = inputs.unflatten(0, picked.shape), targets.unflatten(0, picked.shape)
+        inputs, targets = (part.reshape(*picked.shape, *part.shape[1:]) for part in (inputs, targets))
         weights = None
         mixes = [plan.mixes[index] for plan in self.plans if plan.mixes is not None]
         if mixes:

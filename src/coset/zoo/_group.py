@@ -19,8 +19,8 @@ from coset.train.loss import LOSSES
 from coset.train.schedule import learning_rate
 from coset.zoo._batches import Batch, draw_plans
 from coset.zoo._data import Data
-from coset.zoo._measure import measure_stack
 from coset.zoo._index import finite
+from coset.zoo._measure import measure_stack
 from coset.zoo._members import Member, new_model
 from coset.zoo._optimizers import StackOptimizer, clip_each, stack_optimizer
 from coset.zoo._spec import ZooSpec

@@ -100,7 +100,7 @@ def grouped(everyone: list[Member], sizes: Mapping[tuple[int, int], int]) -> lis
     for member in everyone:
         key = (member.data, member.architecture, *_shared_settings(member.recipe))
         alike.setdefault(key, []).append(member.index)
-    groups = []
+    groups: list[tuple[int, ...]] = []
     for (data, architecture, *_), indices in alike.items():
         size = sizes[data, architecture]
         groups.extend(tuple(indices[start : start + size]) for start in range(0, len(indices), size))
@@ -133,4 +133,3 @@ def new_model(spec: ZooSpec, options: Mapping[str, Any], seed: int) -> nn.Module
     """A network of a zoo before its training."""
     model = build(spec.model, seed=seed, **{**spec.options, **options})
     return model.to(getattr(torch, spec.dtype)).train()
-

@@ -39,9 +39,7 @@ def train_one_by_one(task: Task) -> Trained:
     return Trained(_together([weights[LAST] for weights, _ in finished]), [record for _, record in finished])
 
 
-def _train(
-    task: Task, member: Member, model: nn.Module, checkpoint: Path
-) -> tuple[dict[str, Tensors], dict[str, Any]]:
+def _train(task: Task, member: Member, model: nn.Module, checkpoint: Path) -> tuple[dict[str, Tensors], dict[str, Any]]:
     """The weights of one network, by the step after which they were taken, and what is known of it."""
     snapshots = task.snapshots
     taken = {"0": _state(model.state_dict())} if 0 in snapshots else {}

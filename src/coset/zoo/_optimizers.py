@@ -28,9 +28,10 @@ class StackOptimizer(Protocol):
 
 def stack_optimizer(parameters: Sequence[Tensor], recipes: Sequence[Recipe]) -> StackOptimizer:
     """The optimizer of networks whose recipes name the same one."""
-    if len({(r.optimizer, r.momentum, r.betas, r.weight_decay, r.learning_rate) for r in recipes}) == 1:
-        if len({(r.schedule, r.warmup_epochs, r.drops, r.drop_factor, r.peak) for r in recipes}) == 1:
-            return _Uniform(parameters, recipes[0])
+    rules = {(r.momentum, r.betas, r.weight_decay, r.learning_rate) for r in recipes}
+    schedules = {(r.schedule, r.warmup_epochs, r.drops, r.drop_factor, r.peak) for r in recipes}
+    if len(rules) == len(schedules) == 1:
+        return _Uniform(parameters, recipes[0])
     if recipes[0].optimizer == "sgd":
         return _Descent(parameters, recipes)
     return _Adam(parameters, recipes)

@@ -19,7 +19,7 @@ DTYPES = ("float32", "float64")
 
 @dataclass(frozen=True)
 class Range:
-    """Values drawn for every network on its own: uniform between ``low`` and ``high``, with ``log`` in the logarithm."""
+    """Values that every network draws on its own: uniform from ``low`` to ``high``, with ``log`` in the logarithm."""
 
     low: float
     high: float
@@ -115,7 +115,7 @@ class ZooSpec:
         check_choice("dtype", self.dtype, DTYPES, quoted=True)
         check_choice("snapshots", self.snapshots_in, ("steps", "epochs"), quoted=True)
         if not all(is_count(at, 0) for at in self.snapshots) or list(self.snapshots) != sorted(set(self.snapshots)):
-            raise InputError(f"snapshots are at {list(self.snapshots)[:8]}; expected rising whole numbers of at least 0")
+            raise InputError(f"snapshots are at {list(self.snapshots)[:8]}; expected rising whole numbers from 0 on")
         if self.group is not None:
             check_count("group", self.group)
         if not is_seed(self.seed):
@@ -180,10 +180,10 @@ class ZooSpec:
         return cls(
             model=content["model"],
             recipe=_table("recipe", content["recipe"]),
-            data=tuple(_data(one) for one in (data if isinstance(data, Sequence) and _plain(data) else [data])),
+            data=tuple(as_data(one) for one in (data if isinstance(data, Sequence) and _plain(data) else [data])),
             seeds=_seeds(content["seeds"]),
             options=_table("options", content.get("options", {})),
-            grid_options={name: _values(name, v) for name, v in _table("grid.options", grid.get("options", {})).items()},
+            grid_options={n: _values(n, v) for n, v in _table("grid.options", grid.get("options", {})).items()},
             grid_recipe={
                 name: _range(v) if isinstance(v, Mapping) else _values(name, v)
                 for name, v in _table("grid.recipe", grid.get("recipe", {})).items()
@@ -243,7 +243,10 @@ def _table(where: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _data(value: Any) -> DataSpec:
+def as_data(value: Any) -> DataSpec:
+    """A data set by its name, or as a table of its options."""
+    if isinstance(value, DataSpec):
+        return value
     if isinstance(value, str):
         value = {"name": value}
     table = _table("data", value)

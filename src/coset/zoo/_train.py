@@ -1,4 +1,4 @@
-"""``train_zoo``: all networks of a specification, group by group, on disk; what is there already is not trained again."""
+"""``train_zoo``: all networks of a specification, group by group; what is on disk already is not trained again."""
 
 import logging
 import os
@@ -22,6 +22,7 @@ from coset._show.progress import SILENT, Ticker, progress
 from coset.errors import InputError, one_line
 from coset.train.loss import LOSSES
 from coset.zoo._data import Data, load_data
+from coset.zoo._evaluate import STACKED
 from coset.zoo._group import Task, train_stack
 from coset.zoo._index import (
     FORMAT,
@@ -49,7 +50,7 @@ CHECKPOINT_SECONDS = 5.0
 WATCH = 0.2
 """Seconds between two looks at what worker processes have done."""
 
-STACKED, ONE_BY_ONE = "stacked", "one by one"
+ONE_BY_ONE = "one by one"
 
 _log = logging.getLogger(__name__)
 
@@ -165,7 +166,7 @@ class _Workshop:
             if str(step) not in snapshots:
                 _, content = read_sealed(shard_path(self.folder, group, step), KEY, SHARD, "shard")
                 snapshots[str(step)] = content["checksums"]
-        known = {"members": list(self.groups[group]), "records": result.records}
+        known: dict[str, Any] = {"members": list(self.groups[group]), "records": result.records}
         known["snapshots"] = {str(step): snapshots[str(step)] for step in task.snapshots}
         sums = write_shard(shard_path(self.folder, group), result.tensors, known)
         return _entry(self.folder, group, {**known, "checksums": sums})

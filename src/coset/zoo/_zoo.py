@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -155,10 +156,9 @@ class Zoo:
     def table(self) -> Any:
         """The rows as a pandas data frame if pandas is installed, else as a list of dicts."""
         try:
-            import pandas
+            return import_module("pandas").DataFrame(self.rows())
         except ImportError:
             return self.rows()
-        return pandas.DataFrame(self.rows())
 
     def dataset(self, indices: Iterable[int] | None = None, *, step: int | None = None) -> "ZooDataset":
         """Networks as a torch dataset: weights and row of each; all that can be used, or these."""
@@ -242,4 +242,3 @@ class ZooDataset(Dataset[tuple[dict[str, Tensor], dict[str, Any]]]):
 def _listed(value: Any) -> Any:
     """Tuples as lists, as the index has them."""
     return [_listed(one) for one in value] if isinstance(value, tuple | list) else value
-
