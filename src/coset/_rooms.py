@@ -18,6 +18,7 @@ ROOMS = (
     "posterior",
     "represent",
     "landscape",
+    "zoo",
     "study",
     "studies",
     "demo",

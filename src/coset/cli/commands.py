@@ -15,6 +15,7 @@ from coset.cli.merge import merge
 from coset.cli.overview import demo, version
 from coset.cli.store import store_app
 from coset.cli.study import study_app
+from coset.cli.zoo import zoo_app
 from coset.errors import InputError, one_line
 
 app = typer.Typer(
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 for command in (version, demo, discover, align, merge, barrier, compare):
     app.command()(command)
+app.add_typer(zoo_app, name="zoo")
 app.add_typer(study_app, name="study")
 app.add_typer(store_app, name="store")
 app.add_typer(data_app, name="data")

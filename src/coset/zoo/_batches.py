@@ -1,0 +1,75 @@
+"""The batches of a stack: which examples each network reads in which step, moved and mixed as its recipe says."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coset.train.augment import Motions, mix_inputs, move, partner
+from coset.train.loop import Plan, Run, draw_plan
+from coset.zoo._stacked import images_inside
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a step reads: inputs (N, B, …) and targets (N, B, …), or (B, …) if ``shared`` by all networks.
+
+    Where examples are mixed, ``weights`` (N,) or () are those of the own targets, the rest those of the partners.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    shared: bool
+    weights: Tensor | None = None
+
+    def mixed(self, value: Callable[[Tensor], Tensor]) -> Tensor:
+        """The loss or score (N,) of targets, or of both targets that are mixed."""
+        if self.weights is None:
+            return value(self.targets)
+        partners = partner(self.targets) if self.shared else self.targets.roll(1, 1)
+        return self.weights * value(self.targets) + (1 - self.weights) * value(partners)
+
+
+@dataclass(frozen=True)
+class Plans:
+    """All random choices of an epoch, of every network or of all together."""
+
+    runs: Sequence[Run]
+    plans: Sequence[Plan]
+    order: Tensor
+    """(N, examples), or (1, examples) that all share."""
+    motions: Motions | None
+    """(N, examples, …)"""
+    shared: bool
+
+    def batch(self, index: int) -> Batch:
+        """What the networks read in one step of the epoch."""
+        run = self.runs[0]
+        examples = slice(index * run.recipe.batch_size, (index + 1) * run.recipe.batch_size)
+        picked = self.order[:, examples]
+        flat = picked.reshape(-1)
+        inputs, targets = run.x.index_select(0, flat), run.y.index_select(0, flat)
+        if self.motions is not None:
+            offsets, flips = self.motions.offsets[:, examples], self.motions.flips[:, examples]
+            inputs = move(inputs, Motions(self.motions.reach, offsets.flatten(0, 1), flips.flatten()), 0)
+        inputs, targets = (part.reshape(*picked.shape, *part.shape[1:]) for part in (inputs, targets))
+        weights = None
+        mixes = [plan.mixes[index] for plan in self.plans if plan.mixes is not None]
+        if mixes:
+            inputs = torch.stack([mix_inputs(own, mix) for own, mix in zip(inputs, mixes, strict=True)])
+            weights = torch.tensor([mix.weight for mix in mixes], dtype=inputs.dtype, device=inputs.device)
+        if self.shared:
+            return Batch(inputs[0], targets[0], True, None if weights is None else weights[0])
+        return Batch(images_inside(inputs), targets, False, weights)
+
+
+def draw_plans(runs: Sequence[Run], epoch: int, *, shared: bool) -> Plans:
+    """The choices of one epoch: those of each run, or those of the first for all."""
+    plans = [draw_plan(run, epoch) for run in (runs[:1] if shared else runs)]
+    motions = [plan.motions for plan in plans if plan.motions is not None]
+    together = None
+    if motions:
+        offsets = torch.stack([one.offsets for one in motions])
+        together = Motions(motions[0].reach, offsets, torch.stack([one.flips for one in motions]))
+    return Plans(runs, plans, torch.stack([plan.order for plan in plans]), together, shared)

@@ -1,0 +1,174 @@
+"""Zoos of others: folders of checkpoints and stacks in HDF5 or npz files, in and out."""
+
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from coset._files.atomic import atomic_path, write_text
+from coset._files.sealed import kind
+from coset._show.progress import progress
+from coset._show.tables import csv_table
+from coset.checkpoints import Checkpoint, match_checkpoint, read_checkpoint, write_checkpoint
+from coset.errors import InputError, refusing
+from coset.models import build
+from coset.zoo._evaluate import STACKED
+from coset.zoo._index import FORMAT, Content, finite, write_index
+from coset.zoo._members import LARGEST
+from coset.zoo._write import entry, new_folder
+from coset.zoo._zoo import NOT_FINITE, Zoo, open_zoo
+
+ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
+HDF5 = (".h5", ".hdf5")
+
+
+def import_zoo(
+    source: str | Path,
+    directory: str | Path,
+    *,
+    model: str,
+    options: Mapping[str, Any] | None = None,
+    names: Mapping[str, str] | None = None,
+    key: str | None = None,
+    strip_prefix: str = "",
+    show: bool | None = None,
+) -> Zoo:
+    """A zoo in a new folder of networks that others trained, all of one ``model`` as ``coset.models.build`` makes it.
+
+    ``source``: a folder of checkpoints, one network each, in the order of their names; or an HDF5 or npz file of arrays
+    (N, …). ``names``: for a parameter of the model, its name there. Networks with numbers that are not finite are
+    listed with that problem, and left out.
+    """
+    where = Path(source)
+    built = build(model, seed=0, **(options or {}))
+    if where.is_dir():
+        origins, stack = _folder(where, built, names or {}, key, strip_prefix, show)
+    elif where.suffix in (".npz", *HDF5):
+        stack = _file(where, built, names or {})
+        origins = [f"{where.name}[{row}]" for row in range(len(next(iter(stack.values()))))]
+    else:
+        raise InputError(f"{where} is neither a folder of checkpoints nor an .npz or .h5 file")
+    real = next(tensor for tensor in stack.values() if tensor.is_floating_point())
+    with new_folder(directory) as folder:
+        groups: list[Content] = []
+        for start in range(0, len(origins), LARGEST):
+            part = {name: tensor[start : start + LARGEST] for name, tensor in stack.items()}
+            members = list(range(start, start + len(next(iter(part.values())))))
+            records: list[Content] = [{"problem": None if fine else NOT_FINITE, "metrics": {}} for fine in finite(part)]
+            groups.append(entry(folder, len(groups), members, part, records))
+        shapes = {name: kind(tensor[0]) for name, tensor in stack.items()}
+        content = {
+            "format": FORMAT,
+            "made": {"by": "import", "source": where.name},
+            "model": {"name": model, "options": dict(options or {}), "dtype": str(real.dtype).removeprefix("torch.")},
+            "architectures": [{"options": {}, "path": STACKED, "tensors": shapes}],
+            "members": [{"source": origin, "architecture": 0} for origin in origins],
+            "groups": groups,
+        }
+        write_index(folder, content)
+    return open_zoo(folder)
+
+
+def _folder(
+    where: Path, model: nn.Module, names: Mapping[str, str], key: str | None, prefix: str, show: bool | None
+) -> tuple[list[str], dict[str, Tensor]]:
+    """The names of checkpoints, and their weights, stacked; one that does not fit the model is an error."""
+    files = sorted(path for path in where.iterdir() if path.suffix in ENDINGS)
+    if not files:
+        raise InputError(f"{where} has no checkpoints; expected files that end in {', '.join(ENDINGS)}")
+    state, found = model.state_dict(), []
+    with progress("reading", len(files), show=show) as bar:
+        for file in files:
+            read = read_checkpoint(file, key=key, strip_prefix=prefix)
+            renamed = Checkpoint(_renamed(read.params, names, file), {}, read.where, read.sha256)
+            found.append(match_checkpoint(renamed, state))
+            bar.advance()
+    return [file.name for file in files], {name: torch.stack([one[name] for one in found]) for name in state}
+
+
+def _file(where: Path, model: nn.Module, names: Mapping[str, str]) -> dict[str, Tensor]:
+    """The arrays of a file as stacked weights; others than the model's are refused."""
+    with refusing(f"{where} cannot be read"):
+        if not where.is_file():
+            raise InputError(f"{where} does not exist")
+        if where.suffix in HDF5:
+            with _h5py().File(where, "r") as file:
+                arrays: dict[str, Any] = {}
+                file.visititems(lambda name, item: arrays.update({name: item[()]}) if hasattr(item, "dtype") else None)
+        else:
+            with np.load(where, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+    renamed, state = _renamed(tensors, names, where), model.state_dict()
+    counts = set()
+    for name, tensor in state.items():
+        if name not in renamed and not tensor.is_floating_point():
+            continue
+        if name not in renamed:
+            raise InputError(f"{where} has no {names.get(name, name)!r}; expected one array per parameter, or names")
+        if renamed[name].ndim != tensor.ndim + 1 or renamed[name].shape[1:] != tensor.shape:
+            raise InputError(
+                f"{where}: {names.get(name, name)!r} has shape {tuple(renamed[name].shape)}; expected networks first, "
+                f"then {tuple(tensor.shape)}"
+            )
+        counts.add(len(renamed[name]))
+    if len(counts) != 1 or 0 in counts:
+        raise InputError(
+            f"{where} has arrays for {sorted(counts)} networks; expected the same number of all, at least 1"
+        )
+    if unknown := sorted(renamed.keys() - state.keys()):
+        raise InputError(f"{where} has {unknown[0]!r}, which the model has not; expected its names, or a map of names")
+    (count,) = counts
+    return {n: renamed[n] if n in renamed else t.expand(count, *t.shape).clone() for n, t in state.items()}
+
+
+def _renamed(tensors: Mapping[str, Tensor], names: Mapping[str, str], where: Path) -> dict[str, Tensor]:
+    """Under the model's names where ``names`` has them, else under their own."""
+    for ours, theirs in names.items():
+        if theirs not in tensors:
+            raise InputError(f"{where} has no {theirs!r}, which names has for {ours!r}")
+    back = {theirs: ours for ours, theirs in names.items()}
+    return {back.get(name, name): tensor for name, tensor in tensors.items()}
+
+
+def export_zoo(zoo: Zoo, out: str | Path) -> list[Path]:
+    """Write the networks that can be used for others; the files that were written.
+
+    By the ending: ``.csv`` the table, ``.npz``, ``.h5`` or ``.safetensors`` stacked weights under ``state_dict()``
+    names; without an ending a new folder with a safetensors checkpoint of every network.
+    """
+    target = Path(out)
+    if target.suffix == ".csv":
+        rows = zoo.rows()
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        write_text(target, csv_table(columns, [[row.get(name) for name in columns] for row in rows]))
+    elif target.suffix == ".safetensors":
+        write_checkpoint(target, zoo.stack(), {"coset.zoo.indices": ",".join(map(str, zoo.indices))})
+    elif target.suffix == ".npz":
+        with atomic_path(target) as part, part.open("wb") as file:
+            np.savez(file, **{name: tensor.numpy() for name, tensor in zoo.stack().items()})  # type: ignore[arg-type]
+    elif target.suffix in HDF5:
+        h5py = _h5py()
+        with atomic_path(target) as part, h5py.File(part, "w") as file:
+            for name, tensor in zoo.stack().items():
+                file[name] = tensor.numpy()
+    elif not target.suffix:
+        with new_folder(target) as folder:
+            for index in zoo.indices:
+                write_checkpoint(folder / f"{index:06d}.safetensors", zoo[index])
+            return sorted(Path(folder, name) for name in os.listdir(folder))  # noqa: PTH208
+    else:
+        raise InputError(f"out is {target}; expected .csv, .npz, .h5, .safetensors, or a folder")
+    return [target]
+
+
+def _h5py() -> Any:
+    try:
+        return import_module("h5py")
+    except ImportError as error:
+        raise InputError("HDF5 files need the package h5py: pip install 'coset[zoo]'") from error

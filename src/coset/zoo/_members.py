@@ -1,0 +1,135 @@
+"""Every network of a zoo and what it is made of, numbered in a fixed order, and in groups that train side by side."""
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coset.errors import InputError
+from coset.models import build
+from coset.train import Recipe
+from coset.train.randomness import stream
+from coset.zoo._spec import Range, ZooSpec
+
+CACHE = 8_000_000
+"""Numbers that a group works on at a time: as many as caches of 32 megabytes hold in single precision."""
+
+LARGEST = 256
+"""Networks in a group at most: more gain little, and a group is what an interruption may cost."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One network: its number, what its weights are drawn and trained with, and where it differs from others.
+
+    ``options`` and ``settings`` hold what the specification varies: options of the model, settings of the recipe.
+    """
+
+    index: int
+    seed: int
+    data: int
+    architecture: int
+    options: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    recipe: Recipe
+
+    def describe(self) -> dict[str, Any]:
+        """Plain values for the index."""
+        return {
+            "seed": self.seed,
+            "data": self.data,
+            "architecture": self.architecture,
+            "options": dict(self.options),
+            "settings": dict(self.settings),
+        }
+
+
+def architectures(spec: ZooSpec) -> list[dict[str, Any]]:
+    """All combinations of varied options of the model."""
+    names = list(spec.grid_options)
+    return [
+        dict(zip(names, values, strict=True)) for values in itertools.product(*(spec.grid_options[n] for n in names))
+    ]
+
+
+def members(spec: ZooSpec) -> list[Member]:
+    """All networks: by data set, architecture, settings of the recipe, seed, the last of these fastest."""
+    listed = {name: values for name, values in spec.grid_recipe.items() if not isinstance(values, Range)}
+    drawn = {name: values for name, values in spec.grid_recipe.items() if isinstance(values, Range)}
+    choices = [dict(zip(listed, values, strict=True)) for values in itertools.product(*listed.values())]
+    found: list[Member] = []
+    combinations = itertools.product(range(len(spec.data)), enumerate(architectures(spec)), choices)
+    for combination, (data, (architecture, options), chosen) in enumerate(combinations):
+        for seed in spec.seeds:
+            settings = {**chosen, **{n: values.at(_share(spec, n, combination, seed)) for n, values in drawn.items()}}
+            recipe = _recipe({**spec.recipe, **settings})
+            found.append(Member(len(found), seed, data, architecture, options, settings, recipe))
+    return found
+
+
+def _share(spec: ZooSpec, name: str, combination: int, seed: int) -> float:
+    """Where in its range a network's value is: by names and numbers alone, so that others do not move it."""
+    generator = stream(f"zoo {name} {combination} {seed}", spec.seed, 0)
+    return float(torch.rand((), generator=generator, dtype=torch.float64, device="cpu"))
+
+
+def _recipe(settings: Mapping[str, Any]) -> Recipe:
+    missing = [name for name in ("epochs", "batch_size", "learning_rate") if name not in settings]
+    if missing:
+        raise InputError(f"recipe has no {missing[0]}; expected epochs, batch_size and learning_rate at least")
+    return Recipe(**settings)
+
+
+_EACH_ITS_OWN = ("learning_rate", "weight_decay", "betas", "schedule", "warmup_epochs", "drops", "drop_factor", "peak")
+_ON_OR_OFF = ("momentum", "clip", "mixup", "cutmix")
+
+
+def _shared_settings(recipe: Recipe) -> tuple[Any, ...]:
+    """What the recipes of a group have in common; the rest may differ from network to network."""
+    same = {k: v for k, v in recipe.to_dict().items() if k not in (*_EACH_ITS_OWN, *_ON_OR_OFF)}
+    return (*same.items(), *(bool(getattr(recipe, name)) for name in _ON_OR_OFF))
+
+
+def grouped(everyone: list[Member], sizes: Mapping[tuple[int, int], int]) -> list[tuple[int, ...]]:
+    """The numbers of the members of every group; ``sizes``: how large, by data set and architecture."""
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for member in everyone:
+        key = (member.data, member.architecture, *_shared_settings(member.recipe))
+        alike.setdefault(key, []).append(member.index)
+    groups: list[tuple[int, ...]] = []
+    for (data, architecture, *_), indices in alike.items():
+        size = sizes[data, architecture]
+        groups.extend(tuple(indices[start : start + size]) for start in range(0, len(indices), size))
+    return groups
+
+
+def group_size(model: nn.Module, x: Tensor, batch_size: int) -> int:
+    """How many networks side by side keep inputs, outputs of layers and weights within ``CACHE`` numbers."""
+    numbers = [x[0].numel() * batch_size, 4 * sum(p.numel() for p in model.parameters())]
+    hooks = [
+        part.register_forward_hook(lambda _module, _inputs, out: numbers.append(_entries(out) * batch_size))
+        for part in model.modules()
+        if not list(part.children())
+    ]
+    try:
+        with torch.no_grad():
+            model.eval()(x[:1])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    fitting = max(CACHE // sum(numbers), 1)
+    return int(min(2 ** int(math.log2(fitting)), LARGEST))
+
+
+def _entries(output: Any) -> int:
+    return output.numel() if isinstance(output, Tensor) else 0
+
+
+def new_model(spec: ZooSpec, options: Mapping[str, Any], seed: int) -> nn.Module:
+    """A network of a zoo before its training."""
+    model = build(spec.model, seed=seed, **{**spec.options, **options})
+    return model.to(getattr(torch, spec.dtype)).train()

@@ -1,0 +1,244 @@
+"""``open_zoo``: many trained networks in a folder, read when they are asked for and checked when they are read."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from coset.errors import InputError
+from coset.models import build, example_input
+from coset.symmetry import Symmetry, discover
+from coset.zoo._index import Content, finite, member_checksum, read_index, read_rows
+
+UNTRAINED = "not trained yet"
+DAMAGED = "damaged: it does not have the checksum it was written with"
+NOT_FINITE = "weights are not finite"
+
+
+def open_zoo(directory: str | Path) -> "Zoo":
+    """The zoo in a folder; weights are read when they are asked for."""
+    folder = Path(directory)
+    return Zoo(folder, read_index(folder))
+
+
+@dataclass(frozen=True, eq=False)
+class Zoo:
+    """Networks in a folder, each by its number; ``content`` is the index.
+
+    Weights are read when they are asked for, and each network is compared with its checksum then. Networks that are not
+    there, diverged, are not finite or are damaged are in ``problems`` with the reason, and never among ``indices``.
+    """
+
+    folder: Path
+    content: Content = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.content["members"])
+
+    def __repr__(self) -> str:
+        kinds = len(self.content["architectures"])
+        many = f", {kinds} architectures" if kinds > 1 else ""
+        return f"Zoo({self.folder}: {len(self)} networks of {self.content['model']['name']}{many})"
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        """The weights of one network, names as in ``state_dict()``."""
+        return {name: tensor[0] for name, tensor in self.stack([index]).items()}
+
+    @cached_property
+    def problems(self) -> dict[int, str]:
+        """The networks that cannot be used, and why. The first time, all weights are read and compared."""
+        found = {}
+        for index in range(len(self)):
+            group, row = self._places[index]
+            entry = self.content["groups"][group]
+            if entry["file"] is None:
+                found[index] = UNTRAINED
+            elif entry["records"][row]["problem"]:
+                found[index] = entry["records"][row]["problem"]
+        for number, entry in enumerate(self.content["groups"]):
+            rows = [row for row, index in enumerate(entry["members"]) if index not in found]
+            if entry["file"] is not None and rows:
+                found |= self._read(number, rows, None)[1]
+        return dict(sorted(found.items()))
+
+    @cached_property
+    def indices(self) -> tuple[int, ...]:
+        """The numbers of all networks that can be used."""
+        return tuple(index for index in range(len(self)) if index not in self.problems)
+
+    @property
+    def snapshots(self) -> tuple[int, ...]:
+        """The steps after which weights of all networks were kept."""
+        steps = [set(group.get("snapshots", {})) for group in self.content["groups"] if group["file"] is not None]
+        return tuple(sorted(map(int, set.intersection(*steps)))) if steps else ()
+
+    def stack(self, indices: Iterable[int] | None = None, *, step: int | None = None) -> dict[str, Tensor]:
+        """Weights (N, …) of networks of one architecture: of these, or of all ``indices``; or those after a step.
+
+        A network that was asked for by its number and cannot be used is an error.
+        """
+        chosen = list(self.indices if indices is None else indices)
+        if not chosen:
+            raise InputError(f"no network of {self.folder} was asked for, or none can be used")
+        self._one_architecture(chosen)
+        by_group: dict[int, list[int]] = {}
+        for index in chosen:
+            by_group.setdefault(self._place(index)[0], []).append(index)
+        read: dict[int, dict[str, Tensor]] = {}
+        for group, asked in by_group.items():
+            rows = sorted({self._place(index)[1] for index in asked})
+            tensors, wrong = self._read(group, rows, step)
+            for index in asked:
+                self._require_trained(index)
+                if index in wrong:
+                    raise InputError(f"network {index} of {self.folder}: {wrong[index]}")
+            for number, row in enumerate(rows):
+                member = self.content["groups"][group]["members"][row]
+                read[member] = {name: tensor[number] for name, tensor in tensors.items()}
+        return {name: torch.stack([read[index][name] for index in chosen]) for name in read[chosen[0]]}
+
+    def where(self, **wanted: Any) -> tuple[int, ...]:
+        """The usable networks whose row of the table has these values, as in ``where(seed=3)``."""
+        rows = self.rows()
+        known = {name for row in rows for name in row}
+        for name in wanted:
+            if name not in known:
+                raise InputError(f"networks of {self.folder} have no {name!r}; they have {', '.join(sorted(known))}")
+        wished = {name: _listed(value) for name, value in wanted.items()}
+        return tuple(
+            row["index"] for row in rows if all(row.get(n) == v for n, v in wished.items()) and not row["problem"]
+        )
+
+    def model(self, index: int | None = None) -> nn.Module:
+        """The model of all networks, or of one where they differ, in evaluation mode, with fresh weights."""
+        number = self._one_architecture(range(len(self)) if index is None else [index])
+        about = self.content["model"]
+        options = {**about["options"], **self.content["architectures"][number]["options"]}
+        return build(about["name"], seed=0, **options).to(getattr(torch, about["dtype"])).eval()
+
+    def symmetry(self, index: int | None = None) -> Symmetry:
+        """The symmetry of the model, discovered on inputs as its data have them."""
+        model = self.model(index)
+        shape = self.content["model"].get("input")
+        if shape is not None and getattr(model, "vocabulary", None) is None:
+            generator = torch.Generator("cpu").manual_seed(0)
+            like = next(model.parameters())
+            return discover(model, torch.randn(2, *shape, generator=generator, device="cpu").to(like))
+        return discover(model, example_input(model))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per network: its number, seed, data, what the specification varies, metrics, and its problem."""
+        spec = self.content.get("spec")
+        rows = []
+        for index, about in enumerate(self.content["members"]):
+            group, place = self._places[index]
+            entry = self.content["groups"][group]
+            row: dict[str, Any] = {"index": index, **{n: v for n, v in about.items() if n in ("seed", "source")}}
+            if spec is not None:
+                row["data"] = spec["data"][about["data"]]["name"]
+            row |= {**about.get("options", {}), **about.get("settings", {})}
+            if entry["file"] is not None:
+                record = entry["records"][place]
+                if record.get("losses"):
+                    row["last_train_loss"] = record["losses"][-1]
+                for part, metrics in record["metrics"].items():
+                    row |= {f"{part}_{name}": value for name, value in metrics.items() if value is not None}
+            row["problem"] = self.problems.get(index)
+            rows.append(row)
+        return rows
+
+    def table(self) -> Any:
+        """The rows as a pandas data frame if pandas is installed, else as a list of dicts."""
+        try:
+            return import_module("pandas").DataFrame(self.rows())
+        except ImportError:
+            return self.rows()
+
+    def dataset(self, indices: Iterable[int] | None = None, *, step: int | None = None) -> "ZooDataset":
+        """Networks as a torch dataset: weights and row of each; all that can be used, or these."""
+        return ZooDataset(self, tuple(self.indices if indices is None else indices), step)
+
+    @cached_property
+    def _places(self) -> dict[int, tuple[int, int]]:
+        """The group and the row of every network."""
+        groups = self.content["groups"]
+        return {index: (g, row) for g, group in enumerate(groups) for row, index in enumerate(group["members"])}
+
+    def _place(self, index: int) -> tuple[int, int]:
+        if index not in self._places:
+            raise InputError(f"{self.folder} has no network {index!r}; expected 0 to {len(self) - 1}")
+        return self._places[index]
+
+    def _require_trained(self, index: int) -> None:
+        group, row = self._place(index)
+        entry = self.content["groups"][group]
+        problem = UNTRAINED if entry["file"] is None else entry["records"][row]["problem"]
+        if problem:
+            raise InputError(f"network {index} of {self.folder}: {problem}")
+
+    def _one_architecture(self, indices: Sequence[int]) -> int:
+        """The architecture that networks share."""
+        found: dict[int, int] = {}
+        for index in indices:
+            self._place(index)
+            found.setdefault(self.content["members"][index].get("architecture", 0), index)
+        if len(found) > 1:
+            (one, first), (two, second), *_ = found.items()
+            kinds = self.content["architectures"]
+            raise InputError(
+                f"networks {first} and {second} of {self.folder} have architectures {kinds[one]['options']} and "
+                f"{kinds[two]['options']}; expected networks of one, as zoo.where(…) chooses them"
+            )
+        return next(iter(found))
+
+    def _read(self, group: int, rows: list[int], step: int | None) -> tuple[dict[str, Tensor], dict[int, str]]:
+        """Rows of a shard, and of those that cannot be used the network and the reason."""
+        entry = self.content["groups"][group]
+        wrong: dict[int, str] = {}
+        if entry["file"] is None:
+            raise InputError(f"network {entry['members'][rows[0]]} of {self.folder}: {UNTRAINED}")
+        about = entry
+        if step is not None:
+            if str(step) not in entry["snapshots"]:
+                had = ", ".join(map(str, self.snapshots)) or "none"
+                raise InputError(f"{self.folder} has no snapshot after step {step!r}; it has {had}")
+            about = entry["snapshots"][str(step)]
+        try:
+            tensors = read_rows(self.folder / about["file"], rows)
+        except InputError as error:
+            return {}, {entry["members"][row]: str(error) for row in rows}
+        usable = finite(tensors)
+        for number, row in enumerate(rows):
+            own = {name: tensor[number] for name, tensor in tensors.items()}
+            if member_checksum(own) != about["checksums"][row]:
+                wrong[entry["members"][row]] = DAMAGED
+            elif not usable[number]:
+                wrong[entry["members"][row]] = NOT_FINITE
+        return tensors, wrong
+
+
+class ZooDataset(Dataset[tuple[dict[str, Tensor], dict[str, Any]]]):
+    """Networks of a zoo one by one: weights, and the row of the table without what is missing."""
+
+    def __init__(self, zoo: Zoo, indices: tuple[int, ...], step: int | None) -> None:
+        self.zoo, self.indices, self.step = zoo, indices, step
+        self._rows = zoo.rows()
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, number: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        index = self.indices[number]
+        weights = {name: tensor[0] for name, tensor in self.zoo.stack([index], step=self.step).items()}
+        return weights, {name: value for name, value in self._rows[index].items() if value is not None}
+
+
+def _listed(value: Any) -> Any:
+    """Tuples as lists, as the index has them."""
+    return [_listed(one) for one in value] if isinstance(value, tuple | list) else value
