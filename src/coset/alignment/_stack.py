@@ -321,5 +321,6 @@ def _joined(sym: Symmetry, parts: list[Element]) -> Element:
     shapes = {name: matrices_shape(sym, name) for name in sym.continuous}
     eyes = {name: torch.eye(shape[-1], dtype=torch.float64).expand(shape) for name, shape in shapes.items()}
     still = {key: torch.zeros(sym.shape(turn.owner), dtype=torch.long) for key, turn in sym.turns.items()}
-    parts_of_all = [cat(kind, {}) for kind in ("permutations", "scales", "signs")]
-    return Element(*parts_of_all, matrices=cat("matrices", eyes), turns=cat("turns", still))
+    return Element(
+        cat("permutations", {}), cat("scales", {}), cat("signs", {}), cat("matrices", eyes), cat("turns", still)
+    )

@@ -22,6 +22,7 @@ from coset.landscape._posteriors import (
     predictive_on,
 )
 from coset.landscape._profile import Midpoint, Profile, Profiles
+from coset.landscape._stack import ProfileStack, barriers
 
 __all__ = [
     "DENSE",
@@ -43,12 +44,14 @@ __all__ = [
     "PolygonalChain",
     "PosteriorFunctional",
     "Profile",
+    "ProfileStack",
     "Profiles",
     "VarianceProfile",
     "accuracy",
     "activation_variances",
     "along",
     "barrier",
+    "barriers",
     "error",
     "evaluate",
     "evidence_bound",

@@ -108,7 +108,7 @@ def barrier(
     if tolerance is not None:
         check_positive("tolerance", tolerance)
     functionals = _named(functional)
-    grid = _grid(points, taus, FIRST_POINTS if tolerance is not None else None)
+    grid = path_grid(points, taus, FIRST_POINTS if tolerance is not None else None)
     rows: dict[float, dict[str, Reading]] = {}
     profiles: dict[str, Profile] = {}
     with progress("along the path", len(grid) if tolerance is None else max(points, len(grid)), show=show) as bar:
@@ -194,7 +194,7 @@ def _named(functional: Measured | Mapping[str, Measured]) -> dict[str, AnyFuncti
     return named
 
 
-def _grid(points: int, taus: Sequence[float] | None, first: int | None) -> tuple[float, ...]:
+def path_grid(points: int, taus: Sequence[float] | None, first: int | None) -> tuple[float, ...]:
     """The τ of all points, in order: those asked for, and 0, 1/2 and 1; ``first``: how many to begin a search with."""
     if not is_count(points, 2):
         raise InputError(f"points is {points!r}; expected a whole number of at least 2, for both ends")

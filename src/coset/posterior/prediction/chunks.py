@@ -7,14 +7,22 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 
 from coset._checks import check_count
 from coset._show.progress import SILENT, Ticker
 from coset._values import memory_of
 from coset.errors import InputError
 from coset.posterior.prediction.draws import Draws
-from coset.running import check_model, outputs_with, suited, under_owners, whole_weights, with_weights
+from coset.running import (
+    GROUP_SIZE,
+    check_model,
+    outputs_with,
+    run_together,
+    suited,
+    under_owners,
+    whole_weights,
+    with_weights,
+)
 from coset.train.check import probe
 
 OVERHEAD_WORK = 2**22
@@ -22,9 +30,6 @@ OVERHEAD_WORK = 2**22
 
 GROUP_WORK = 2**25
 """Parameters × points of all networks run together, at most."""
-
-GROUP_SIZE = 2**22
-"""Parameters of all networks run together, at most: 16 MB in single precision."""
 
 Take = Callable[[int, slice, Tensor], None]
 """Given the number of the first draw, the rows of x, and the outputs (draws, rows, …) of some draws on these."""
@@ -115,13 +120,9 @@ def _together(model: nn.Module, members: list[dict[str, Tensor]]) -> Callable[[T
         else:
             stacked[name] = torch.stack([member[name] for member in members])
 
-    def one(varying: dict[str, Tensor], x: Tensor) -> Tensor:
-        return outputs_with(model, {**shared, **varying}, x)
-
     if not stacked:
-        return lambda x: torch.stack([one({}, x)] * len(members))
-    batched = vmap(one, in_dims=(0, None))
-    return lambda x: batched(stacked, x)
+        return lambda x: torch.stack([outputs_with(model, shared, x)] * len(members))
+    return run_together(model, stacked, shared)
 
 
 def _vectorizes(alone: Runner, draws: Draws) -> bool:
