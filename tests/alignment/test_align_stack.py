@@ -106,7 +106,7 @@ def test_units_that_mix_are_aligned_one_by_one_unless_told_otherwise():
 
 def test_networks_of_extraordinary_size_and_tied_ones_keep_their_own_way():
     """Powers of two for the second network; in the third a bias that equals another parameter counts once."""
-    model, sym, _ = made("mlp, batch norm")
+    model, sym, _ = made("residual mlp, one stream")
     networks = pairs(model, 4, 2)
     one, two = networks[1]
     networks[1] = ({k: t * 2.0**-300 if t.is_floating_point() else t for k, t in one.items()}, two)

@@ -240,7 +240,8 @@ def _checked(sym: Symmetry, params: Stack, what: str) -> int | None:
         raise InputError(f"{what} has '{unknown[0]}', which this symmetry does not know: it is that of another model")
     count = leading(sym, params, what)
     for name, tensor in params.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        # NaN is the least and the largest of what it is among: one pass, and no mask of every number.
+        if tensor.is_floating_point() and tensor.numel() and not bool(torch.stack(tensor.aminmax()).isfinite().all()):
             bad = ~torch.isfinite(tensor.reshape(count or 1, -1)).all(1)
             which = "" if count is None else f"network {int(bad.nonzero()[0])} of "
             raise InputError(f"'{name}' of {which}{what} has entries that are NaN or infinite")

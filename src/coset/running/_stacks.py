@@ -46,7 +46,7 @@ def outputs_of_stack(
     shared = {name: tensor for name, tensor in first.items() if name not in given}
     inputs = suited(x, first)
     at_once = max(1, GROUP_SIZE // max(1, sum(tensor.numel() for tensor in first.values())))
-    batches = inputs.split(batch_size or max(1, len(inputs)))
+    batches = torch.split(inputs, batch_size or max(1, len(inputs)))
     with torch.no_grad():
         found = []
         for start in range(0, count, at_once):
@@ -56,8 +56,10 @@ def outputs_of_stack(
                 found.append(torch.cat([run(batch) for batch in batches], 1))
             except (RuntimeError, ValueError):
                 # Not every operation knows vmap; what is wrong with the model itself shows here, too.
-                found += [_alone(model, {k: t[i] for k, t in part.items()} | shared, batches)[None] for i in range(
-                    len(next(iter(part.values()))))]  # fmt: skip
+                singles = (
+                    {name: tensor[i] for name, tensor in part.items()} for i in range(min(at_once, count - start))
+                )
+                found += [_alone(model, {**shared, **single}, batches)[None] for single in singles]
     return torch.cat(found)
 
 

@@ -1,0 +1,72 @@
+"""Networks of one architecture, side by side, and the frames in which they are compared."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coset.models import build, example_input
+from coset.study import Context, Estimate
+from coset.study.zoos import TrainedZoo, trained_zoo
+from coset.symmetry import Symmetry, discover
+from coset.zoo import DataSpec, ZooSpec
+
+Stack = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Networks that differ in their seed: model and data by name, settings of ``coset.train.Recipe``.
+
+    ``snapshots``: epochs after which weights are kept.
+    """
+
+    model: str
+    options: Mapping[str, Any]
+    data: Mapping[str, Any]
+    recipe: Mapping[str, Any]
+    count: int
+    snapshots: tuple[int, ...] = ()
+
+    def trained(self, context: Context) -> TrainedZoo:
+        """Trained now or found in the store."""
+        seeds = tuple(range(context.seed * 100_000, context.seed * 100_000 + self.count))
+        spec = ZooSpec(self.model, self.recipe, (DataSpec(**self.data),), seeds, self.options, snapshots=self.snapshots)
+        return trained_zoo(context, spec)
+
+    def built(self) -> tuple[nn.Module, Symmetry]:
+        """The module in evaluation mode, and its symmetry."""
+        model = build(self.model, seed=0, **self.options).eval()
+        return model, discover(model, example_input(model))
+
+
+def chosen(stack: Stack, numbers: Tensor | slice) -> dict[str, Tensor]:
+    """Some networks of a stack."""
+    return {name: tensor[numbers] for name, tensor in stack.items()}
+
+
+def joined(stacks: list[Stack]) -> dict[str, Tensor]:
+    """Stacks one after the other."""
+    return {name: torch.cat([stack[name] for stack in stacks]) for name in stacks[0]}
+
+
+def counted(stack: Stack) -> int:
+    """How many networks a stack holds."""
+    return len(next(iter(stack.values())))
+
+
+def over_parts(value: float, parts: list[float]) -> Estimate:
+    """A value of all, with the interval from the least to the greatest of its values on parts."""
+    return Estimate(value, min([value, *parts]), max([value, *parts]))
+
+
+def in_turn(context: Context, what: str, items: list[str], make: Callable[[str], Any]) -> dict[str, Any]:
+    """What ``make`` gives for each item, with progress."""
+    found = {}
+    with context.progress(what, len(items)) as bar:
+        for item in items:
+            found[item] = make(item)
+            bar.advance(note=item)
+    return found

@@ -1,0 +1,178 @@
+"""Whether distances modulo the group tell seeds from snapshots of one trajectory."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from coset.canonical import canonicalize, distances
+from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, Table, study
+from coset.symmetry import Symmetry
+from coset.symmetry.stacks import act_stack, random_stack
+from coset_studies.flows._zoos import Networks, Stack, counted, joined
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RAW, FORM, MODULO = "as they are", "canonical form", "modulo the group"
+METHODS = (RAW, FORM, MODULO)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Networks with snapshots; every snapshot is moved by a random element of the group."""
+
+    zoo: Networks
+
+
+_BREAST_CANCER = {"in_features": 30, "widths": [16, 16], "out_features": 2}
+QUICK = Config(
+    Networks(
+        "mlp",
+        {**_BREAST_CANCER, "widths": [5, 4]},
+        {"name": "breast-cancer", "subset": 100},
+        {"optimizer": "adam", "learning_rate": 1e-2, "batch_size": 50, "epochs": 4},
+        4,
+        (2, 3),
+    )
+)
+SMALL = Config(
+    Networks(
+        "mlp",
+        _BREAST_CANCER,
+        {"name": "breast-cancer"},
+        {"optimizer": "adam", "learning_rate": 1e-2, "batch_size": 32, "epochs": 50},
+        40,
+        (10, 20, 30, 40),
+    )
+)
+
+
+def nearest_is_own(values: Tensor, owners: Tensor) -> float:
+    """The share of networks whose nearest other one is of the same trajectory; ``values`` (N, N)."""
+    apart = values.clone().fill_diagonal_(torch.inf)
+    return float((owners[apart.argmin(1)] == owners).double().mean())
+
+
+def euclidean(stack: Stack) -> Tensor:
+    """Distances (N, N) of networks as vectors."""
+    flat = torch.cat([tensor.double().flatten(1) for tensor in stack.values() if tensor.is_floating_point()], 1)
+    return torch.cdist(flat, flat)
+
+
+def measured(sym: Symmetry, stack: Stack) -> tuple[dict[str, Tensor], float | None]:
+    """Distances of all pairs by each method, and the rate of violated triangles modulo the group."""
+    wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in stack.items()}
+    modulo = distances(sym, wide, show=False)
+    found = {RAW: euclidean(wide), FORM: euclidean(canonicalize(sym, wide).params), MODULO: modulo.values}
+    return found, modulo.violations
+
+
+def _claim(method: str, direction: str, threshold: float, paper: str, reason: str) -> Claim:
+    def estimate(results: Results) -> Estimate | None:
+        cells = [
+            results.tables["neighbours"].cell(column, {"distance": method})
+            for column in ("own trajectory is nearest", "least half", "greatest half")
+        ]
+        if any(cell is None for cell in cells):
+            return None
+        value, low, high = (float(str(cell)) for cell in cells)
+        return Estimate(value, min(low, value), max(high, value))
+
+    return Claim(
+        paper=paper,
+        source="what a distance on the quotient has to do; the thesis, section 4.4, for canonical forms",
+        statistic=f"{method}: share of networks whose nearest other one is of the same trajectory",
+        direction=direction,
+        threshold=threshold,
+        reason=reason,
+        interval="From the smaller to the greater of two halves of the trajectories.",
+        possible=(0.0, 1.0),
+        estimate=estimate,
+    )
+
+
+CLAIMS = [
+    _claim(
+        RAW,
+        "below",
+        0.5,
+        "Moved along their orbits, networks hide where they come from.",
+        "By chance the nearest is of the same trajectory in a tenth of all cases; set before the run.",
+    ),
+    _claim(
+        MODULO,
+        "above",
+        0.95,
+        "Modulo the group, snapshots of one trajectory are nearer to each other than to other seeds.",
+        "An exact distance would find nearly all of them; alignment may miss some; set before the run.",
+    ),
+    _claim(
+        FORM,
+        "above",
+        0.5,
+        "A canonical form brings networks of one orbit together.",
+        "Its order of units may jump between two snapshots, so that less is asked; set before the run.",
+    ),
+]
+
+
+@study(
+    name="flows-trajectories",
+    title="Snapshots of a trajectory, found again behind random group elements",
+    reference="the thesis on flows over weights, section 4.4",
+    paper="""
+    The thesis brings networks to a canonical form before it compares or generates them. Snapshots of one training run
+    are the same network a little later: a distance that sees the quotient finds them, whatever group elements were
+    applied.
+    """,
+    presets={"quick": QUICK, "small": SMALL, "paper": Config(replace(SMALL.zoo, count=100))},
+    claims=CLAIMS,
+)
+def run(config: Config, context: Context) -> Findings:
+    """All pairs of snapshots, by three distances."""
+    trained = config.zoo.trained(context)
+    _, sym = config.zoo.built()
+    stacks = [*trained.snapshots.values(), trained.last]
+    seeds = counted(trained.last)
+    owners = torch.arange(seeds).repeat(len(stacks))
+    together = joined(stacks)
+    moved = act_stack(sym, random_stack(sym, counted(together), context.generator("elements")), together)
+    found, violations = measured(sym, moved)
+    rows: list[list[Scalar]] = []
+    for method, values in found.items():
+        halves = [nearest_is_own(values[half][:, half], owners[half]) for half in (owners % 2 == 0, owners % 2 == 1)]
+        rows.append([method, nearest_is_own(values, owners), min(halves), max(halves)])
+    columns = ("distance", "own trajectory is nearest", "least half", "greatest half")
+    return Findings(
+        numbers={"seeds": seeds, "networks": counted(together), "violations": violations},
+        tables={"neighbours": Table(columns, rows, "Nearest neighbours of snapshots behind random group elements.")},
+        outcome=_OUTCOME if violations is not None else _OUTCOME.split("\n\n")[0],
+        figure=lambda: _maps(found, owners),
+        caption="Distances of all pairs of snapshots, sorted by trajectory; each in units of its median.",
+    )
+
+
+_OUTCOME = """
+{networks} networks of {seeds} trajectories, every one moved by a random element of the group (permutations and scales).
+
+Modulo the group, {violations:.2%} of all triples violate the triangle inequality: the group is too large to go
+through, and distances are bounds from above by alignment in both directions.
+"""
+
+
+def _maps(found: dict[str, Tensor], owners: Tensor) -> "Figure":
+    """A heat map for each distance."""
+    from coset.figures import label_panel, new_figure
+
+    order = owners.argsort(stable=True)
+    figure = new_figure(6.6, 2.5)
+    panels = figure.subplots(1, len(found), squeeze=False)[0]
+    for panel, letter, (method, values) in zip(panels, "abc", found.items(), strict=True):
+        shown = values[order][:, order]
+        panel.imshow(shown / shown.median(), cmap="viridis", vmin=0, vmax=1.5)
+        label_panel(panel, letter, method)
+        panel.set_xticks([])
+        panel.set_yticks([])
+    return figure
