@@ -11,6 +11,7 @@ from coset._rooms import ROOMS
 
 if TYPE_CHECKING:
     from coset.alignment import align, align_many, merge
+    from coset.canonical import canonicalize
     from coset.distribution import normalize_scales
     from coset.errors import InputError
     from coset.landscape import barrier
@@ -26,6 +27,7 @@ __all__ = [
     "align",
     "align_many",
     "barrier",
+    "canonicalize",
     "discover",
     "infer_intertwiner",
     "intertwiner",
@@ -35,6 +37,7 @@ __all__ = [
 
 _HOMES = {
     "alignment": ("align", "align_many", "merge"),
+    "canonical": ("canonicalize",),
     "distribution": ("normalize_scales",),
     "errors": ("InputError",),
     "landscape": ("barrier",),

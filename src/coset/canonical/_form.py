@@ -11,15 +11,15 @@ from coset._checks import check_choice, keyword_options
 from coset._values import freeze
 from coset.alignment import METHODS, align, align_stack
 from coset.alignment.matching.rotations import NoGauge
-from coset.alignment.matching.turns import reflections_as_signs
-from coset.canonical._gauge import BIASES, half_read, mixing_gauge, unit_scales, unturning
+from coset.alignment.matching.turns import half_turn_gauge, reflections_as_signs
+from coset.canonical._gauge import half_read, mixing_gauge, unit_scales
 from coset.canonical._last import last_layer, logit_factors, multiplied
 from coset.canonical._order import canonical_order
 from coset.canonical._signs import canonical_signs
 from coset.canonical._stacked import wide
 from coset.distribution import Delta, Distribution, Samples
 from coset.errors import InputError
-from coset.geometry.scales import with_norms
+from coset.geometry.scales import BIASES, with_norms
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.action import filled
 from coset.symmetry.stacks import act_stack, compose_stack, inverse_stack, leading, network_of, stacked_elements
@@ -302,7 +302,7 @@ class _Form:
 
     def _settled(self, sym: Symmetry, params: Params) -> tuple[Element, list[str]]:
         """Signs and turns of a network without scales, and the families whose signs no rule settles."""
-        g = unturning(sym, params) if sym.turns else sym.identity()
+        g = half_turn_gauge(sym, params) if sym.turns else sym.identity()
         here = centred(sym, sym.act(g, params)) if sym.turns else params
         flips, keys = reflections_as_signs(sym) if sym.turns else (sym, {})
         signs, unsettled = canonical_signs(flips, _alone(sym, here))

@@ -7,14 +7,9 @@ from torch import Tensor
 
 from coset.alignment.matching import rotations
 from coset.alignment.matching.rotations import NoGauge
-from coset.alignment.matching.turns import half_turn_gauge
 from coset.canonical._stacked import wide
-from coset.geometry.scales import incoming_norms, scale_carriers, with_norms
+from coset.geometry.scales import counted, incoming_norms, removed_norms, with_norms
 from coset.symmetry import Element, Symmetry
-from coset.symmetry.stacks import move_stack
-
-BIASES = ("outside", "inside")
-"""Whether a unit's bias counts in the norm of its incoming weights."""
 
 _TURNS, _SETTLED = 2000, 1e-12
 """Classes that meet are balanced in so many turns at most, until matrices are rotations up to this."""
@@ -27,18 +22,9 @@ def unit_scales(sym: Symmetry, stack: dict[str, Tensor], bias: str) -> dict[str,
     """
     families, without = with_norms(sym)
     count = len(next(iter(stack.values())))
-    scales = {key: torch.ones(count, *sym.shape(sym.families[key].owner), dtype=torch.float64) for key in without}
-    for key, ranks in families:
-        scales[key] = 1 / incoming_norms(sym, key, counted(sym, ranks, bias), stack)
-        touched = {name: stack[name] for name in scale_carriers(sym, key) if name in stack}
-        stack.update(move_stack(sym, Element(scales={key: scales[key]}), touched))
-    return scales
-
-
-def counted(sym: Symmetry, ranks: list[list[str]], bias: str) -> list[list[str]]:
-    """The parameters that a norm is of, tied ones once; with biases inside all of them together."""
-    single = [[name for name in rank if sym.parameters[name].tied is None] for rank in ranks]
-    return [[name for rank in single for name in rank]] if bias == "inside" else single
+    norms = removed_norms(sym, [(key, counted(sym, ranks, bias)) for key, ranks in families], stack)
+    ones = {key: torch.ones(count, *sym.shape(sym.families[key].owner), dtype=torch.float64) for key in without}
+    return ones | {key: 1 / norm for key, norm in norms.items()}
 
 
 def mixing_gauge(sym: Symmetry, params: Mapping[str, Tensor], bias: str) -> Element:
@@ -115,8 +101,3 @@ def _whitened(sym: Symmetry, name: str, ranks: list[list[str]], params: Mapping[
         raise NoGauge(f"what is written to '{name}' has not the rank {n}")
     white: Tensor = torch.linalg.inv(torch.linalg.cholesky(gram))
     return white.reshape(*outer, n, n)
-
-
-def unturning(sym: Symmetry, params: Mapping[str, Tensor]) -> Element:
-    """The half-turns that bring biases between −c/2 and c/2."""
-    return half_turn_gauge(sym, params)

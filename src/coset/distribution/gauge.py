@@ -11,8 +11,7 @@ from coset._magnitudes import magnitude
 from coset.distribution.contract import Distribution
 from coset.distribution.ties import ties
 from coset.errors import InputError
-from coset.geometry.scales import incoming_norms, incoming_weights, scale_carriers
-from coset.symmetry.action import Action
+from coset.geometry.scales import incoming_weights, removed_norms
 from coset.symmetry.element import Element
 from coset.symmetry.stacks import Stack, move_stack
 from coset.symmetry.symmetry import Symmetry
@@ -35,24 +34,13 @@ def normalize_scales(sym: Symmetry, params: _T) -> tuple[_T, Element]:
     is kept positive (see ``Symmetry.act``), what comes back has the same function but not the same gain and variance.
     """
     means: Mapping[str, Tensor] = params if isinstance(params, Mapping) else params.mean
-    single = set(ties(means).values())
-    # Of complex weights the absolute values have the same norms, and the same scales.
-    current = {name: tensor.abs() if tensor.is_complex() else tensor for name, tensor in means.items()}
-    carriers = {key: scale_carriers(sym, key) for key in sym.scaling}
-    scales: dict[str, Tensor] = {}
-    for key, sources in incoming_weights(sym):
-        for name in (name for rank in sources for name in rank):
-            if name not in current:
-                raise InputError(
-                    f"'{name}' is needed to normalise the scales of '{key}' and is not among the parameters"
-                )
-            if current[name].ndim != len(sym.parameters[name].shape):
+    families = _counted_once(sym, means)
+    for _, ranks in families:
+        for name in (name for rank in ranks for name in rank):
+            if means[name].ndim != len(sym.parameters[name].shape):
                 raise InputError(f"'{name}' has leading sample axes; normalise one network at a time")
-        # Tied weights count once.
-        scales[key] = incoming_norms(sym, key, [[name for name in rank if name in single] for rank in sources], current)
-        step = Action(sym, Element(scales={key: 1 / scales[key]}), whole=False)
-        touched = {name: current[name].detach().double() for name in carriers[key] if name in current}
-        current.update(step(touched, partial=True))
+    norms = removed_norms(sym, families, _absolute({name: tensor[None] for name, tensor in means.items()}))
+    scales = {key: norm[0] for key, norm in norms.items()}
     undo = sym.element(scales=scales)
     given: Any = params
     representative = sym.act(sym.inverse(undo), given)
@@ -71,14 +59,8 @@ def normalize_stack(sym: Symmetry, stack: Stack) -> tuple[dict[str, Tensor], Ten
 
     These over- or underflow without their scales; ``normalize_scales`` of one says where.
     """
-    single = set(ties(stack).values())
-    current = {name: tensor.abs() if tensor.is_complex() else tensor for name, tensor in stack.items()}
-    inverse: dict[str, Tensor] = {}
-    for key, sources in incoming_weights(sym):
-        norms = incoming_norms(sym, key, [[name for name in rank if name in single] for rank in sources], current)
-        inverse[key] = 1 / norms
-        touched = {name: current[name].detach().double() for name in scale_carriers(sym, key) if name in current}
-        current.update(move_stack(sym, Element(scales={key: inverse[key]}), touched))
+    norms = removed_norms(sym, _counted_once(sym, stack), _absolute(stack))
+    inverse = {key: 1 / norm for key, norm in norms.items()}
     known = {name: tensor for name, tensor in stack.items() if name not in sym.unsaved}
     found = {**stack, **(move_stack(sym, Element(scales=inverse), known) if inverse else known)}
     bad = torch.zeros(len(next(iter(stack.values()))), dtype=torch.bool)
@@ -88,6 +70,25 @@ def normalize_stack(sym: Symmetry, stack: Stack) -> tuple[dict[str, Tensor], Ten
             tiny = torch.finfo(tensor.dtype).tiny
             bad |= ~torch.isfinite(after) | ((before >= tiny) & (after < tiny))
     return found, bad
+
+
+def _counted_once(sym: Symmetry, params: Mapping[str, Tensor]) -> list[tuple[str, list[list[str]]]]:
+    """``incoming_weights``, tied ones once, all of them among the parameters."""
+    single = set(ties(params).values())
+    found = []
+    for key, ranks in incoming_weights(sym):
+        for name in (name for rank in ranks for name in rank):
+            if name not in params:
+                raise InputError(
+                    f"'{name}' is needed to normalise the scales of '{key}' and is not among the parameters"
+                )
+        found.append((key, [[name for name in rank if name in single] for rank in ranks]))
+    return found
+
+
+def _absolute(stack: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Absolute values of complex weights, which have the same norms, and the same scales."""
+    return {name: tensor.abs() if tensor.is_complex() else tensor for name, tensor in stack.items()}
 
 
 def _vanishes(before: Tensor, after: Tensor) -> bool:

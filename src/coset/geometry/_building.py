@@ -11,12 +11,9 @@ from coset._values import ties
 from coset.errors import InputError
 from coset.geometry._layout import Spheres, laid_out
 from coset.geometry._manifold import Manifold
-from coset.geometry.scales import with_norms
+from coset.geometry.scales import BIASES, counted, with_norms
 from coset.symmetry.incidence import unit_labels
 from coset.symmetry.symmetry import Symmetry
-
-BIASES = ("outside", "inside")
-"""Whether a unit's bias counts in the norm of its incoming weights."""
 
 
 def manifold(
@@ -52,8 +49,8 @@ def manifold(
     }
     found = []
     for key, ranks in with_norms(sym)[0]:
-        single = [[name for name in rank if name in shapes] for rank in ranks]
-        ordered = [[name for rank in single for name in rank]] if bias == "inside" else single
+        known = [[name for name in rank if name in shapes] for rank in ranks]
+        ordered = counted(sym, known, bias)
         labels = _labels(sym, key, ordered, at)
         if labels and not _balanced(sym, key, labels):
             found.append(laid_out(key, labels))

@@ -1,7 +1,7 @@
 """The gauge without scales: which weights come in to each unit, and their norms (thesis, section 4.4)."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -9,8 +9,10 @@ from torch import Tensor
 from coset._magnitudes import exponents, scaled_by
 from coset.errors import InputError
 from coset.symmetry.axes import Concat, Node, Product, Units, units_of
+from coset.symmetry.element import Element
 from coset.symmetry.incidence import appearances, unit_labels
 from coset.symmetry.parameters import Family
+from coset.symmetry.stacks import move_stack
 from coset.symmetry.symmetry import Symmetry
 
 _SMALL = 2.0**-100
@@ -37,6 +39,32 @@ def with_norms(sym: Symmetry) -> tuple[list[tuple[str, list[list[str]]]], tuple[
         pass
     known = {key for key, _ in found}
     return found, tuple(key for key in sym.scaling if key not in known)
+
+
+BIASES = ("outside", "inside")
+"""Whether a unit's bias counts in the norm of its incoming weights."""
+
+
+def counted(sym: Symmetry, ranks: list[list[str]], bias: str) -> list[list[str]]:
+    """The parameters that a norm is of, tied ones once; with the bias "inside" all of them together."""
+    single = [[name for name in rank if sym.parameters[name].tied is None] for rank in ranks]
+    return [[name for rank in single for name in rank]] if bias == "inside" else single
+
+
+def removed_norms(
+    sym: Symmetry, families: Iterable[tuple[str, list[list[str]]]], stack: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """‖incoming weights‖ of families one after the other, (N, *shape), each without the scales of those before it.
+
+    ``families``: with the parameters that each norm is of, as ``incoming_weights`` gives them. ``stack``: N networks,
+    which are scaled along, in float64.
+    """
+    norms: dict[str, Tensor] = {}
+    for key, ranks in families:
+        norms[key] = incoming_norms(sym, key, ranks, stack)
+        touched = {name: stack[name].detach().double() for name in scale_carriers(sym, key) if name in stack}
+        stack.update(move_stack(sym, Element(scales={key: 1 / norms[key]}), touched))
+    return norms
 
 
 def _scales_on(sym: Symmetry, unit: Units) -> dict[str, int]:
