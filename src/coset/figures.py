@@ -89,11 +89,14 @@ def render(draw: Callable[[], Figure]) -> tuple[bytes, bytes]:
 def _arrange(figure: Figure) -> None:
     """Arrange the margins of a figure once, as it is to be saved: matplotlib would draw it for that, each time anew."""
     engine, dpi = figure.get_layout_engine(), figure.dpi
-    if engine is not None:
+    if engine is None or not figure.axes:
+        return
+    try:
         figure.dpi = STYLE["savefig.dpi"]
         engine.execute(figure)
+    finally:
         figure.dpi = dpi
-        figure.set_layout_engine(None)
+    figure.set_layout_engine(None)
 
 
 @runtime_checkable
