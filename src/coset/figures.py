@@ -80,11 +80,23 @@ def render(draw: Callable[[], Figure]) -> tuple[bytes, bytes]:
     png, svg = io.BytesIO(), io.BytesIO()
     with styled():
         figure = draw()
+        _arrange(figure)
         figure.savefig(png, format="png", metadata={"Software": None})
-        # Most of drawing is the arrangement of margins, which is known now.
-        figure.set_layout_engine("none")
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     return png.getvalue(), svg.getvalue()
+
+
+def _arrange(figure: Figure) -> None:
+    """Arrange the margins of a figure once, as it is to be saved: matplotlib would draw it for that, each time anew."""
+    engine, dpi = figure.get_layout_engine(), figure.dpi
+    if engine is None or not figure.axes:
+        return
+    try:
+        figure.dpi = STYLE["savefig.dpi"]
+        engine.execute(figure)
+    finally:
+        figure.dpi = dpi
+    figure.set_layout_engine(None)
 
 
 @runtime_checkable

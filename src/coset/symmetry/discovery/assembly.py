@@ -273,17 +273,28 @@ def _seen(
     uneven = {place.value for gauge in free for place in gauge.uneven}
     found: dict[str, Activation] = {}
     known: dict[int, Activation] = {}
+    builds: dict[tuple[Node, ...], bool] = {}
     for name, value in tracing.activations.items():
         if id(value) in known:
             found[name] = known[id(value)]
         elif id(value) not in uneven:
-            axes = _axes(value, names, carried, nested, charges, whole(value) in carried)
-            try:
-                build_structure(axes, classes, name)
-            except InputError:
-                continue
-            found[name] = known[id(value)] = Activation(value.shape, tuple(without_sizes(node) for node in axes))
+            axes = tuple(_axes(value, names, carried, nested, charges, whole(value) in carried))
+            if axes not in builds:
+                builds[axes] = _builds(axes, classes, name)
+            if builds[axes]:
+                found[name] = known[id(value)] = Activation(value.shape, tuple(without_sizes(node) for node in axes))
     return found
+
+
+def _builds(axes: tuple[Node, ...], classes: Mapping[str, UnitClass], name: str) -> bool:
+    """Whether all units on these axes stand beside what they lie in."""
+    if all(classes[unit.name].parent is None for node in axes for unit in units_of(node)):
+        return True
+    try:
+        build_structure(axes, classes, name)
+    except InputError:
+        return False
+    return True
 
 
 def _charges_by_place(free: list[Gauge], families: Mapping[int, str]) -> dict[Place, tuple[Charge, ...]]:
