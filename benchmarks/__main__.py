@@ -10,6 +10,7 @@ import torch
 from benchmarks import (
     act,
     align,
+    canonical,
     chains,
     discovery,
     geometry,
@@ -27,6 +28,7 @@ from coset._show.tables import text_table
 BENCHMARKS: dict[str, Callable[[bool], list[Ratio]]] = {
     "act": act.run,
     "align": align.run,
+    "canonical": canonical.run,
     "chains": chains.run,
     "discovery": discovery.run,
     "geometry": geometry.run,
