@@ -7,8 +7,9 @@ import torch
 
 from coset.alignment._agreement import is_trained
 from coset.alignment.averages import mean
-from coset.alignment.matching.rotations import Params, inner_product, matching_gauge, rotated_in_gauge
-from coset.alignment.matching.weights import unit_matcher
+from coset.alignment.matching.rotations import Params, inner_product, matching_gauge
+from coset.alignment.matching.unit_groups import unit_matcher
+from coset.alignment.matching.whole_group import rotated_in_gauge
 from coset.symmetry import Element, Symmetry
 
 _RISE = 1e-6

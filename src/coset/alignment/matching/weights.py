@@ -26,12 +26,13 @@ from coset.alignment.inputs import check_start
 from coset.alignment.matching.ascent import Climb, Clock, ascend
 from coset.alignment.matching.class_places import ClassMove, layout_of
 from coset.alignment.matching.products import build_terms, ordinary_pair
-from coset.alignment.matching.relaxation import ascend_twice
 from coset.alignment.matching.relaxation import relax as relax_all
-from coset.alignment.matching.rotations import NoGauge, Params, Units, mean_flips, rotated
+from coset.alignment.matching.rotations import NoGauge, Params, mean_flips
 from coset.alignment.matching.scale_fit import fit_scales
 from coset.alignment.matching.scores import Scoring
 from coset.alignment.matching.turns import unturned
+from coset.alignment.matching.unit_groups import unit_matcher
+from coset.alignment.matching.whole_group import rotated
 from coset.distribution import normalize_scales
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
@@ -156,8 +157,14 @@ def _over_all(
     clock, since = Clock(), time.perf_counter()
     tell, units = Teller(callback), unit_matcher(sym, relax, seed)
     pair = points(reference), points(other)
-    left, right = (_untranslated(sym, params) if sym.translations else params for params in pair)
-    found = rotated(sym, left, right, units, normalized=normalized, report=tell)
+    found = rotated(
+        sym,
+        _untranslated(sym, pair[0]),
+        lambda: _untranslated(sym, pair[1]),
+        units,
+        normalized=normalized,
+        report=tell,
+    )
     element = _with_means(sym, found.element, *pair) if sym.translations else found.element
     clock.add("rotations", since)
     since = time.perf_counter()
@@ -172,6 +179,8 @@ def _over_all(
 
 def _untranslated(sym: Symmetry, params: Params) -> Params:
     """Without what may be added to weights freely, which says nothing of how near two networks are."""
+    if not sym.translations:
+        return params
     try:
         return sym.without_translations(params)
     except InputError as error:
@@ -192,20 +201,6 @@ def _distance(one: Params, two: Params) -> float:
     """Σ ‖θ₀ − θ₁‖² over parameters."""
     pairs = ((tensor, two[name].to(tensor)) for name, tensor in one.items() if tensor.is_floating_point())
     return sum(float((a - b).double().square().sum()) for a, b in pairs)
-
-
-def unit_matcher(sym: Symmetry, relax: bool, seed: int) -> Units:
-    """Matches units beside rotations: by ascent, the first time by the relaxation, too, if ``relax``."""
-
-    def units(left: Params, right: Params, names: Collection[str], first: bool) -> Element:
-        if not first or not relax:
-            return ascend_classes(sym.monomial, left, right, sym.monomial.identity(), names, seed)
-        part = sym.monomial.restrict(names, scales=False)
-        near, far, _ = ordinary_pair(left, right, "wasserstein")
-        scoring = Scoring(layout_of(part), build_terms(part, near, far))
-        return ascend_twice(scoring, part.identity(), torch.Generator().manual_seed(seed)).element
-
-    return units
 
 
 class _Search:
