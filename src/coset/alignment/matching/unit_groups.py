@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from coset.alignment.matching.ascent import ascend
-from coset.alignment.matching.class_places import layout_of
+from coset.alignment.matching.class_places import ClassLayout, layout_of
 from coset.alignment.matching.products import build_terms, ordinary_pair
 from coset.alignment.matching.relaxation import ascend_twice
 from coset.alignment.matching.rotations import Params
@@ -23,15 +23,18 @@ def unit_matcher(sym: Symmetry, relax: bool, seed: int) -> Units:
     parameters alone are held.
     """
 
+    layouts: dict[tuple[str, ...], ClassLayout] = {}
+
     def units(left: Params, right: Params, names: Collection[str], on: Collection[str], first: bool) -> Element:
         permutations: dict[str, Tensor] = {}
         signs: dict[str, Tensor] = {}
         search = ascend_twice if first and relax else ascend
         for group, parameters in independent(sym, names, on):
-            part = sym.monomial.restrict(group, scales=False)
+            layout = layouts.get(tuple(group)) or layout_of(sym.monomial.restrict(group, scales=False))
+            layouts[tuple(group)], part = layout, layout.sym
             own = [{name: network[name] for name in parameters} for network in (left, right)]
             near, far, _ = ordinary_pair(own[0], own[1], "wasserstein")
-            scoring = Scoring(layout_of(part), build_terms(part, near, far, only=parameters))
+            scoring = Scoring(layout, build_terms(part, near, far, only=parameters))
             found = search(scoring, part.identity(), torch.Generator().manual_seed(seed)).element
             permutations.update(found.permutations)
             signs.update(found.signs)
