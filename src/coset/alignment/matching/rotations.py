@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coset._magnitudes import exponent, scaled
 from coset.alignment._agreement import is_trained
 from coset.alignment.assignment import assign
 from coset.distribution import normalize_scales
@@ -178,6 +179,21 @@ def polar(matrix: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     return u @ vh, s.sum(-1)
 
 
+def _contracted(equation: str, left: Tensor, right: Tensor) -> Tensor:
+    """Products over the last axis in the type of the weights, no narrower than float32; their sums in float64.
+
+    In pieces, so that no copy of a parameter is needed; both sides at an ordinary size, where no product underflows.
+    """
+    by = exponent(left), exponent(right)
+    wide = torch.promote_types(left.dtype, torch.float32)
+    columns = max(1, _PIECE * left.shape[-1] // max(1, left.numel()))
+    pieces = [torch.split(side, columns, -1) for side in (left, right)]
+    total = torch.zeros((), dtype=torch.float64, device=left.device)
+    for one, two in zip(*pieces, strict=True):
+        total = total + torch.einsum(equation, scaled(one.to(wide), by[0]), scaled(two.to(wide), by[1])).double()
+    return total * 2.0 ** sum(by)
+
+
 @dataclass
 class Rotations:
     """Exact steps of classes that mix, for a reference and another network in the gauge of ``matching_gauge``."""
@@ -200,12 +216,7 @@ class Rotations:
             sides = [self._units(name, parameter, params[parameter]) for params in (self.reference, other)]
             for left, right in zip(*sides, strict=True):
                 equation = "bpik,cpjk->bcpij" if rotary else "bik,cjk->bcij"
-                # In pieces: no parameter as a whole is needed in float64.
-                columns = max(1, _PIECE * left.shape[-1] // max(1, left.numel()))
-                for one, two in zip(
-                    *(torch.split(side, columns, -1) for side in (left, right.to(left.device))), strict=True
-                ):
-                    total += torch.einsum(equation, one.double(), two.double()).cpu()
+                total += _contracted(equation, left, right.to(left.device)).cpu()
         return total
 
     def _units(self, name: str, parameter: str, tensor: Tensor) -> list[Tensor]:

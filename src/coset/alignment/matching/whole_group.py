@@ -18,8 +18,10 @@ from coset.symmetry.action import Acted, move
 from coset.symmetry.incidence import appearances
 
 _ROUNDS, _SIGNS = 50, 3
-_RISE = 1e-12
-"""Rounds end where one of them raises the objective by less, relative to its size."""
+_RISE, _NOISE = 1e-12, 2**-5
+"""Rounds end where one of them raises the objective by less, relative to its size: 1e-12, or this part of the unit of
+rounding of the weights, of which sums over many entries keep so much.
+"""
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,8 @@ class _Ascent:
         gains = {gain for mixing in sym.continuous.values() for gain in mixing.gains}
         self.names = [name for name in left if is_trained(sym, name, left) and name not in gains]
 
+        widest = max((torch.finfo(left[name].dtype).eps for name in self.names), default=0.0)
+        self.rise = max(_RISE, _NOISE * widest)
         self._products: dict[str, float] = {}
         self._renew(self.names)
 
@@ -140,20 +144,54 @@ class _Ascent:
         return [name for name in self.names if blocks.isdisjoint(item.name for _, item in appearances(self.sym, name))]
 
     def _course(self) -> Iterator[tuple[Element, str]]:
-        """Steps in turn, until a round of them no longer helps."""
+        """Rounds of steps, and again where signs of blocks that are turned around lead higher."""
         unknown = self.steps.unknown(self.free, self.right)
         yield self.steps.turn(self.free, self.right, settled=()), "streams"
+        first, better = True, True
+        while better:
+            yield from self._rounds(unknown, first)
+            first, better = False, False
+            for kick in self._kicks():
+                before, undo = self.product(), self.sym.identity()
+                for names, h in ((None, kick), (self.units, None), ([*self.units, *self.signed_parents], None)):
+                    if names is not None:
+                        found = self.match(self.left, self.right, names, self.names, False)
+                        h = self.sym.element(found.permutations, signs=found.signs)
+                    assert h is not None
+                    undo = self.sym.compose(undo, self.sym.inverse(h))
+                    yield h, "signs of blocks"
+                if self.product() > before + self.rise * abs(before):
+                    better = True
+                else:
+                    yield undo, "signs of blocks"
+
+    def _kicks(self) -> Iterator[Element]:
+        """The sign of one block turned around, of all that have one beside signs of what is in them.
+
+        Signs of heads and of the coordinates of all heads are matched in turn, and may hold each other in place.
+        """
+        for key in self.sym.flipping:
+            owner = self.sym.families[key].owner
+            if owner in self.signed_parents:
+                for unit in range(math.prod(self.sym.shape(owner))):
+                    signs = torch.ones(self.sym.shape(owner), dtype=torch.int8)
+                    signs.view(-1)[unit] = -1
+                    yield self.sym.element(signs={key: signs})
+
+    def _rounds(self, unknown: Collection[str], first: bool) -> Iterator[tuple[Element, str]]:
+        """Steps in turn, until a round of them no longer helps; the very first on what is known alone."""
         reached = -math.inf
         for number in range(_ROUNDS):
+            early = first and not number
             if self.units:
-                names = [*self.units, *self.signed_parents] if number else self.units
-                known = self.names if number else self._apart(unknown)
-                found = self.match(self.left, self.right, names, known, not number)
+                names = self.units if early else [*self.units, *self.signed_parents]
+                known = self._apart(unknown) if early else self.names
+                found = self.match(self.left, self.right, names, known, early)
                 yield self.sym.element(found.permutations, signs=found.signs), "units"
             for parent in self.parents:
                 yield self.steps.exchange(parent, self.right), f"blocks {parent}"
             if self.free:
                 yield self.steps.turn(self.free, self.right), "streams"
             before, reached = reached, self.product()
-            if reached <= before + _RISE * abs(reached):
+            if reached <= before + self.rise * abs(reached):
                 return
