@@ -94,7 +94,11 @@ def match_weights(
         }  # fmt: skip
         return _over_turns(sym, reference, other, options)
     plain = start is None and not buffers and not restarts
-    if continuous and sym.continuous and plain and not deviations(reference) and not deviations(other):
+    mixes = continuous and sym.continuous and not deviations(reference) and not deviations(other)
+    if mixes and not plain:
+        which = "start" if start is not None else "buffers" if buffers else "restarts"
+        notes = (f"with {which} matrices are left out: permutations and signs alone were matched",)
+    elif mixes:
         try:
             return _over_all(sym, reference, other, gauge == "normalized", relax, seed, callback)
         except NoGauge as error:
@@ -159,13 +163,13 @@ def _over_all(
     pair = points(reference), points(other)
     found = rotated(
         sym,
-        _untranslated(sym, pair[0]),
-        lambda: _untranslated(sym, pair[1]),
+        untranslated(sym, pair[0]),
+        lambda: untranslated(sym, pair[1]),
         units,
         normalized=normalized,
         report=tell,
     )
-    element = _with_means(sym, found.element, *pair) if sym.translations else found.element
+    element = with_means(sym, found.element, *pair) if sym.translations else found.element
     clock.add("rotations", since)
     since = time.perf_counter()
     aligned = carried(sym, element, other)
@@ -177,7 +181,7 @@ def _over_all(
     )  # fmt: skip
 
 
-def _untranslated(sym: Symmetry, params: Params) -> Params:
+def untranslated(sym: Symmetry, params: Params) -> Params:
     """Without what may be added to weights freely, which says nothing of how near two networks are."""
     if not sym.translations:
         return params
@@ -187,7 +191,7 @@ def _untranslated(sym: Symmetry, params: Params) -> Params:
         raise NoGauge(str(error)) from error
 
 
-def _with_means(sym: Symmetry, g: Element, reference: Params, other: Params) -> Element:
+def with_means(sym: Symmetry, g: Element, reference: Params, other: Params) -> Element:
     """``g`` with the means of streams turned around, which translations hide, where that is nearer as it is."""
     nearest = _distance(reference, sym.act(g, other))
     for flip in mean_flips(sym):
