@@ -35,5 +35,7 @@ def run(small: bool) -> list[Ratio]:
     )
     times = count / looped
     low, high = timed.spread
-    whole = Ratio(timed.what, timed.reference, timed.milliseconds, timed.ratio / times, (low / times, high / times), 0.5)
+    whole = Ratio(
+        timed.what, timed.reference, timed.milliseconds, timed.ratio / times, (low / times, high / times), 0.5
+    )
     return [copies, whole]

@@ -73,3 +73,14 @@ def test_a_merge_of_two_takes_both_ends_as_they_were_moved():
     assert torch.allclose(outputs(model, ends[0], x), outputs(model, params, x))
     with pytest.raises(InputError, match="both=True and there are 3 networks"):
         merge(sym, [params, other, other], method="ste", options=options)
+
+
+def test_translations_and_scales_do_not_count():
+    """Elements of the whole group and translations, planted on a network with LayerNorms."""
+    _, sym, params, _ = setting("layer norm")
+    moved = sym.act(sym.random(torch.Generator().manual_seed(1)), params)
+    moved = sym.translate(sym.random_translation(moved, torch.Generator().manual_seed(2)), moved)
+    found = align_many(sym, [params, moved], rounds=1, gauge="normalized").aligned[1]
+    wanted, reached = (sym.without_translations(weights) for weights in (params, found))
+    for key in ("blocks.0.q.weight", "blocks.0.o.weight", "blocks.0.up.weight"):
+        assert torch.allclose(reached[key], wanted[key], atol=1e-5 * float(wanted[key].abs().max())), key

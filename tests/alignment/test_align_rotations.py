@@ -8,6 +8,7 @@ from coset.alignment import align, merge
 from coset.alignment.matching.rotations import NoGauge, Rotations, matching_gauge
 from coset.distribution import MeanField
 from coset.symmetry import discover
+from coset.symmetry.action import Acted
 from mixing_networks import NETWORKS, LanguageModel, outputs, setting, tokens
 
 # Between widths 4 and 2 the readers of a linear network miss directions: weights are then not told by the function.
@@ -167,3 +168,31 @@ def test_small_weights_are_matched_as_well():
     found = align(sym, small, other).params
     for key in ("words.weight", "head.weight"):
         torch.testing.assert_close(found[key] * 1e24, small[key] * 1e24, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("seed", [1, 6])
+def test_signs_of_heads_beside_signs_of_their_coordinates_are_found(seed):
+    """Draws of which matching both in turn alone ends below the best."""
+    _, sym, params, _ = setting("rotary, norms of queries")
+    other = sym.act(sym.random(torch.Generator().manual_seed(seed)), params)
+    found = align(sym, params, other, gauge="normalized").params
+    gauge = matching_gauge(sym, params, scales=True)
+    wanted, reached = (sym.act(gauge, weights) for weights in (params, found))
+    for key in wanted:
+        assert torch.allclose(reached[key], wanted[key], atol=1e-5 * float(wanted[key].abs().max())), key
+
+
+def test_a_network_made_parameter_by_parameter_is_the_one_made_at_once():
+    for name in ("rotary in part", "layer norm, tied", "gain between maps"):
+        _, sym, params, _ = setting(name)
+        g = sym.random(torch.Generator().manual_seed(2))
+        whole, lazy = sym.act(g, params), Acted(sym, g, params)
+        assert list(lazy) == list(params)
+        for key in params:
+            torch.testing.assert_close(lazy[key], whole[key], rtol=1e-12, atol=1e-12)
+
+
+def test_restarts_leave_matrices_out_and_a_note_says_so():
+    _, sym, params, _ = setting("low-rank adapter")
+    found = align(sym, params, params, restarts=1)
+    assert found.notes == ("with restarts matrices are left out: permutations and signs alone were matched",)

@@ -1,5 +1,7 @@
 """A symmetry from elsewhere is one of the model, or it is refused."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -128,3 +130,14 @@ def test_models_of_one_type_and_examples_that_do_not_fit():
         check_preserves(sym, _mlp(nn.ReLU), X[:, :5])
     with pytest.raises(InputError, match="MLP returns no finite number on the example"):
         check_preserves(sym, _mlp(nn.ReLU), X * float("nan"))
+
+
+def test_a_wrong_translation_of_a_file_is_refused():
+    model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3)).double()
+    sym = discover(model, X.double())
+    (item,) = sym.translations
+    wrong = replace(sym, translations=(replace(item, moves=item.moves[:1]),))
+    assert wrong.fingerprint == sym.fingerprint
+    check_preserves(sym, model, X.double())
+    with pytest.raises(InputError, match=r"its translation 'shift:0\.bias' changes the outputs"):
+        check_preserves(Symmetry.from_json(wrong.to_json()), model, X.double())

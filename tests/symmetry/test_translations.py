@@ -14,6 +14,7 @@ from coset.symmetry.discovery import beyond_monomial
 from coset.symmetry.translations import Move, Take, Through, Translation
 from jacobian_null_space import general_weights, null_dimension
 from mixing_networks import NETWORKS
+from rotary_networks import RotaryModel
 from translated_networks import Attending, Batched, Bert, Placed, Vision, WrittenOut, gpt2, tokens
 
 
@@ -119,6 +120,24 @@ def test_group_and_translations_are_the_null_space_of_the_jacobian(name):
     many = -(-count // outputs(model, dict(model.state_dict()), ALL[name][1](1)).numel()) + 8
     found = null_dimension(model, ALL[name][1](many))
     assert sym.continuous_dimension + sym.translation_dimension == found
+
+
+@pytest.mark.parametrize(
+    ("build", "inputs", "dimension"),
+    [
+        (lambda: gpt2(3), ALL["gpt2, two layers"][1], 480),
+        (lambda: Bert(3), ALL["bert, two layers"][1], 474),
+        (lambda: RotaryModel(layers=3), ALL["gpt2, two layers"][1], 222),
+    ],
+    ids=["gpt2", "bert", "llama"],
+)
+def test_three_layers_have_the_null_space_counted_by_hand(build, inputs, dimension):
+    torch.manual_seed(0)
+    model = build().double().eval()
+    sym = discover(model, inputs(1))
+    assert sym.continuous_dimension + sym.translation_dimension == dimension
+    count = sum(tensor.numel() for tensor in model.parameters())
+    assert null_dimension(model, inputs(2 * (-(-count // model(inputs(1)).numel())))) == dimension
 
 
 @pytest.mark.parametrize("name", ALL)

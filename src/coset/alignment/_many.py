@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any, Generic, Literal
 
 import torch
 
@@ -12,7 +12,7 @@ from coset._magnitudes import unscaled
 from coset._show.progress import Ticker, progress
 from coset._values import freeze
 from coset.alignment._agreement import mean_agreement
-from coset.alignment._result import Callback, T, Teller, carried, deviations, marginals, points
+from coset.alignment._result import Callback, T, Teller, carried, deviations, left_out, marginals, points
 from coset.alignment.averages import mean
 from coset.alignment.inputs import check_networks
 from coset.alignment.matching.ascent import Clock, ascend
@@ -22,7 +22,9 @@ from coset.alignment.matching.products import build_terms
 from coset.alignment.matching.relaxation import ascend_twice
 from coset.alignment.matching.rotations import NoGauge
 from coset.alignment.matching.scores import Scoring
+from coset.alignment.matching.weights import GAUGES, untranslated, with_means
 from coset.callbacks import check_callback
+from coset.distribution import normalize_scales
 from coset.distribution.rescaling import common_exponent, rescaled
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
@@ -76,6 +78,7 @@ def align_many(
     *,
     method: str = "universe",
     rounds: int = 20,
+    gauge: Literal["given", "normalized"] = "given",
     continuous: bool = True,
     seed: int = 0,
     callback: Callback | None = None,
@@ -84,30 +87,36 @@ def align_many(
     """max over g_1…g_N of Σ_{i<j} ⟨g_i·θ_i | g_j·θ_j⟩ over permutations and signs, network by network in random order.
 
     ``continuous``: of points over the whole group where units may be mixed, in the gauge of ``rotations``; where a
-    network has none, over permutations and signs, and a note says so.
+    network has none, over permutations and signs, and a note says so. Translations are then removed of all for
+    matching; the aligned networks keep their own. Units are not turned. ``gauge``: match the networks as given, or
+    "normalized", without their scales, see ``align``.
 
     Each network in turn is matched to the sum of the others as they stand, which is exact coordinate ascent on the
     objective: it never falls. First each joins those before it, by ascent and by the relaxation. Then, "mean": by
     ascent from where it is (Ainsworth et al. 2023, MergeMany); "universe": also by the relaxation, with no regard
     to where it is (the cycle-consistent objective of Crisostomi et al. 2024). All pairs go through one frame, so
-    they are consistent by construction. Scales stay as given; remove them first where they differ. ``rounds``: at
+    they are consistent by construction. ``rounds``: at
     most so many times through all networks.
     """
     networks = list(networks)
     check_choice("method", method, STRATEGIES)
     if len(networks) < 2:
         raise InputError(f"{len(networks)} networks are given; expected two or more to align")
+    check_choice("gauge", gauge, GAUGES)
     check_count("rounds", rounds)
     check_seed(seed)
     check_callback(callback)
     check_networks(sym, networks, correlated=True)
-    notes: tuple[str, ...] = ()
-    if continuous and sym.continuous and not any(deviations(network) for network in networks):
+    single = continuous and not any(deviations(network) for network in networks)
+    notes = left_out(sym, translations=False) if single else ()
+    if single and sym.continuous:
         try:
-            return _over_all(sym, networks, method, rounds, seed, callback)
+            return _over_all(sym, networks, method, rounds, gauge == "normalized", notes, seed, callback)
         except NoGauge as error:
-            notes = (f"{error}: permutations and signs alone were matched",)
+            notes = (f"{error}: permutations and signs alone were matched", *notes)
     matched = [marginals(network) for network in networks]
+    if gauge == "normalized":
+        matched = [normalize_scales(sym.monomial, network)[0] for network in matched]
     # Of which products are numbers; pairs are then worth 4⁻ᵉ of what they are.
     by = common_exponent(*matched)
     matched = [rescaled(network, by) for network in matched]
@@ -134,18 +143,32 @@ def align_many(
 
 
 def _over_all(
-    sym: Symmetry, networks: Sequence[T], method: str, rounds: int, seed: int, callback: Callback | None
+    sym: Symmetry,
+    networks: Sequence[T],
+    method: str,
+    rounds: int,
+    normalized: bool,
+    notes: tuple[str, ...],
+    seed: int,
+    callback: Callback | None,
 ) -> ManyAlignment[T]:
     """The same over permutations, signs and matrices."""
     clock, since, tell = Clock(), time.perf_counter(), Teller(callback)
     given = [points(network) for network in networks]
-    found = rotated_many(sym, given, rounds=rounds, relax=STRATEGIES[method], seed=seed, report=tell)
-    aligned = tuple(carried(sym, g, network) for g, network in zip(found.elements, networks, strict=True))
+    plain = [untranslated(sym, network) for network in given]
+    found = rotated_many(
+        sym, plain, rounds=rounds, relax=STRATEGIES[method], normalized=normalized, seed=seed, report=tell
+    )
+    first, *others = found.elements
+    if sym.translations:
+        others = [with_means(sym, g, given[0], network) for g, network in zip(others, given[1:], strict=True)]
+    elements = (first, *others)
+    aligned = tuple(carried(sym, g, network) for g, network in zip(elements, networks, strict=True))
     clock.add("rotations", since)
     placed, course = [points(network) for network in aligned], found.history
     likeness = mean_agreement(sym, mean(placed), placed)
     return ManyAlignment(
-        sym, method, found.elements, aligned, course[-1], tuple(course), likeness, clock.seconds, tell.stopped
+        sym, method, elements, aligned, course[-1], tuple(course), likeness, clock.seconds, tell.stopped, notes
     )
 
 

@@ -1,6 +1,6 @@
 """The action of an element on parameters: a gather and a multiply per axis."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
@@ -84,6 +84,12 @@ class Action:
         seen.clear()
         mix(self.sym, self.g.matrices, moved)
         return (turned(self.sym, self.g.turns, moved) if self.g.turns else moved) | unsaved
+
+    def leaves(self, name: str) -> bool:
+        """Whether a parameter stays as it is, apart from matrices and turns."""
+        structure = self.sym.structures.get(name)
+        moves = [self.move(stretch) for stretch in structure.stretches] if structure else []
+        return all(move.index is None and move.factor is None for move in moves)
 
     def spread(self, deviations: Mapping[str, Tensor], means: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """|g|·s for standard deviations s around ``means``: signs and shifts do not touch a deviation."""
@@ -274,12 +280,55 @@ def moving_together(sym: "Symmetry", params: Mapping[str, Tensor]) -> list[list[
     return list({id(names): names for names in home.values()}.values())
 
 
-def move(sym: "Symmetry", g: Element, params: dict[str, Tensor], together: list[list[str]] | None = None) -> None:
-    """θ ← g·θ in place, a few parameters at a time (``moving_together``), so that there are never two of all."""
-    order = list(params)
+def move(sym: "Symmetry", g: Element, params: dict[str, Tensor], together: list[list[str]] | None = None) -> set[str]:
+    """θ ← g·θ in place, a few parameters at a time (``moving_together``), so that there are never two of all.
+
+    Returns the names of those that were moved; tensors that stay as they are stay the same tensors.
+    """
+    order, moved = list(params), set[str]()
     action = Action(sym, replace(g, matrices={}))
     for names in moving_together(sym, params) if together is None else together:
+        if not g.turns and all(action.leaves(name) for name in names):
+            continue
         params |= action({name: params.pop(name) for name in names}, partial=True)
+        moved.update(names)
     for name in order:
         params[name] = params.pop(name)
     mix(sym, g.matrices, params)
+    return moved.union(*(sym.continuous[name].places for name in g.matrices)) & params.keys()
+
+
+class Acted(Mapping[str, Tensor]):
+    """g·θ, each parameter made when it is asked for: beside θ itself it takes no memory. g must not turn units.
+
+    Of the tensors that g leaves as they are, those of θ are given.
+    """
+
+    def __init__(self, sym: "Symmetry", g: Element, params: Mapping[str, Tensor]) -> None:
+        # A mapping may make its tensors anew each time; from here on they are kept.
+        self._sym, self._params, self._matrices = sym, dict(params), g.matrices
+        self._action = Action(sym, replace(g, matrices={}))
+        self._home = {name: names for names in moving_together(sym, self._params) for name in names}
+        mixed = [sym.continuous[name] for name in g.matrices]
+        self._mixed = {name for mixing in mixed for name in mixing.places}
+        gains = [gain for mixing in mixed for gain in mixing.gains]
+        self._gains = self._action({gain: self._params[gain] for gain in gains}, partial=True)
+
+    def __getitem__(self, name: str) -> Tensor:
+        names = self._home.get(name, (name,))
+        if name not in self._sym.parameters or all(self._action.leaves(one) for one in names):
+            tensor = self._params[name]
+            if name not in self._mixed:
+                return tensor
+            moved = {name: tensor}
+        else:
+            moved = self._action({one: self._params[one] for one in names}, partial=True)
+        moved = {**self._gains, name: moved[name]}
+        mix(self._sym, self._matrices, moved)
+        return moved[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._params)
+
+    def __len__(self) -> int:
+        return len(self._params)

@@ -22,17 +22,22 @@ _TOLERANCE = 1e-4
 
 
 _PROVEN: "WeakKeyDictionary[nn.Module, set[str]]" = WeakKeyDictionary()
-"""For every model the fingerprints of the symmetries that it was run with."""
+"""For every model the symmetries that it was run with, by their fingerprints and translations."""
 
 
 def remember(sym: Symmetry, model: nn.Module) -> None:
     """Note that a symmetry was verified on this very model."""
-    _PROVEN.setdefault(model, set()).add(sym.fingerprint)
+    _PROVEN.setdefault(model, set()).add(_key(sym))
 
 
 def is_proven(sym: Symmetry, model: nn.Module) -> bool:
     """Whether a symmetry was verified on this very model in this process."""
-    return sym.fingerprint in _PROVEN.get(model, ())
+    return _key(sym) in _PROVEN.get(model, ())
+
+
+def _key(sym: Symmetry) -> str:
+    """A fingerprint says nothing of translations."""
+    return f"{sym.fingerprint} {sym.translations!r}"
 
 
 def check_model_of(sym: Symmetry, model: nn.Module) -> None:
@@ -61,7 +66,7 @@ def check_preserves(
     elements: int = 2,
     seed: int = 0,
 ) -> None:
-    """Raise unless random elements leave the outputs of ``model`` alone on the example: f(g·θ, x) = f(θ, x).
+    """Raise unless random elements and translations leave the outputs of ``model`` alone: f(g·θ, x) = f(θ, x).
 
     The model is run as it is, eagerly, with weights of its shapes in general position, in float64 if it takes that and
     else in its own type. ``example_inputs``, ``kwargs``: as in ``discover``. What the example does not exercise is not
@@ -81,6 +86,15 @@ def check_preserves(
         if change > _TOLERANCE:
             raise InputError(
                 f"it is no symmetry of {type(model).__name__}: a random element of it changes the outputs by "
+                f"{100 * change:.2g} % of their size"
+            )
+    for item in sym.translations:
+        # One by one, so that the message names the one that is wrong.
+        values = sym.random_translation(theta, generator)[item.name]
+        change = difference(before, _outputs(twin, sym.translate({item.name: values}, theta), inputs, keywords))
+        if change > _TOLERANCE:
+            raise InputError(
+                f"it is no symmetry of {type(model).__name__}: its translation '{item.name}' changes the outputs by "
                 f"{100 * change:.2g} % of their size"
             )
     remember(sym, model)

@@ -64,9 +64,9 @@ SMALL = Config(
         "mlp",
         _OPTIONS,
         {"name": "breast-cancer"},
-        {"optimizer": "adam", "learning_rate": 1e-2, "batch_size": 32, "epochs": 50},
+        {"optimizer": "adam", "learning_rate": 1e-3, "batch_size": 32, "epochs": 20},
         100,
-        (20, 30, 40),
+        (14, 16, 18),
     ),
     all_pairs=250,
     compared=40,
@@ -77,8 +77,8 @@ SMALL = Config(
 def midpoint_barriers(
     model: nn.Module, part: Split, first: Stack, second: Stack, path: Callable[[Stack, Stack], Any]
 ) -> Tensor:
-    """Loss halfway less the mean of the ends' losses, of pairs (N, …), on test data."""
-    functionals = {"loss": on(model, test=(part.x, part.y))["test loss"]}
+    """Loss halfway less the mean of the ends' losses, of pairs (N, …), on a part of the data."""
+    functionals = {"loss": on(model, part=(part.x, part.y))["part loss"]}
     found = []
     for start in range(0, counted(first), _HELD):
         rows = slice(start, start + _HELD)
@@ -135,7 +135,7 @@ def _claim(method: str, direction: str, threshold: float, published: float, pape
     return Claim(
         paper=paper,
         source="Erdogan 2025, barriers between 250 networks of the breast-cancer MLP",
-        statistic=f"{method}: mean midpoint barrier between all networks, nats of test loss",
+        statistic=f"{method}: mean midpoint barrier between all networks, nats of training loss",
         direction=direction,
         threshold=threshold,
         published=published,
@@ -170,7 +170,7 @@ def run(config: Config, context: Context) -> Findings:
     """All pairs of many networks in three frames, and of fewer by every method."""
     trained = config.zoo.trained(context)
     model, sym = config.zoo.built()
-    part = context.data(str(config.zoo.data["name"])).test
+    part = context.data(str(config.zoo.data["name"])).train
     everything = joined([*trained.snapshots.values(), trained.last])
     numbers = torch.randperm(counted(everything), generator=context.generator("networks"))[: config.all_pairs]
     stack = chosen(everything, numbers)
@@ -195,12 +195,17 @@ def run(config: Config, context: Context) -> Findings:
     )
 
 
-_ALL = "Loss on test data halfway between two networks less the mean of theirs, over all pairs."
+_ALL = "Loss on training data halfway between two networks less the mean of theirs, over all pairs."
 _FEWER = "The same between fewer networks at the end of training, every one aligned to the first, by every method."
 _TOLD = """
 {networks} networks are drawn from the snapshots of {seeds} trajectories, and {compared} of different seeds are compared
 by every method. "weights" are matched to the first network as they are, "weights, normalized" without their scales;
 great circles join canonical networks that are matched to the canonical form of the first.
+
+Networks are trained until their loss is about that of the published ones (0.048). With fifty epochs at ten times the
+rate, the first setting, networks overfit, and the average of two of them had a lower loss on test data than either: that
+says nothing of a barrier. The new setting was chosen by the loss of single networks alone, and barriers are of the loss
+that was trained on.
 """
 
 
@@ -249,7 +254,7 @@ def _heat_maps(maps: Mapping[str, Tensor]) -> "Figure":
 
     figure = new_figure(7.0, 2.5)
     panels = figure.subplots(1, len(maps), squeeze=False)[0]
-    top = float(_pairs(maps[RAW]).quantile(0.95))
+    top = max(float(_pairs(maps[RAW]).quantile(0.95)), 1e-3)
     for panel, letter, (method, matrix) in zip(panels, "abc", maps.items(), strict=True):
         image = panel.imshow(matrix, cmap="magma", vmin=0, vmax=top)
         label_panel(panel, letter, f"{method}: mean {mean_of_pairs(matrix):.3f}")

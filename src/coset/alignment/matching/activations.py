@@ -12,7 +12,7 @@ from coset._batches import BATCH_SIZE, Inputs, count_batches, input_batches
 from coset._checks import check_choice
 from coset._show.progress import Ticker, progress
 from coset.alignment._agreement import agreement
-from coset.alignment._result import Alignment, Callback, Params, T, Teller, carried, deviations, points
+from coset.alignment._result import Alignment, Callback, Params, T, Teller, carried, deviations, left_out, points
 from coset.alignment.inputs import check_pair
 from coset.alignment.matching.ascent import Clock
 from coset.alignment.matching.feature_assignment import Scores, assign, objective
@@ -99,6 +99,8 @@ def match_activations(
     if not any(sym.classes[name].size > 1 for name in sym.permuting):
         raise InputError("no units of this symmetry permute; there is nothing to match")
     gauges, notes = _gauges(sym, reference, other, continuous)
+    if continuous and not deviations(reference) and not deviations(other):
+        notes = (*notes, *left_out(sym))
     networks = (points(reference), points(other))
     if gauges is not None:
         networks = (sym.act(gauges[0], networks[0]), sym.act(gauges[1], networks[1]))

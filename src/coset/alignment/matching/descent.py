@@ -13,7 +13,7 @@ from coset._batches import Labelled, is_pair, labelled_batches
 from coset._checks import check_count, check_positive
 from coset._show.progress import progress
 from coset.alignment._agreement import agreement
-from coset.alignment._result import Alignment, Callback, Params, Step, T, carried, deviations, points
+from coset.alignment._result import Alignment, Callback, Params, Step, T, carried, deviations, left_out, points
 from coset.alignment.inputs import check_pair, check_start
 from coset.alignment.matching.activations import match_activations
 from coset.alignment.matching.free_parts import Free, Rates, Relaxation, free_parts
@@ -237,9 +237,10 @@ def _ends(sym: Symmetry, params: Params, continuous: bool, options: Options) -> 
 
 
 def _notes(sym: Symmetry, continuous: bool, options: Options) -> tuple[str, ...]:
+    told = left_out(sym) if options.continuous else ()
     if not sym.flipping or options.start is not None or continuous:
-        return ()
-    return ("signs were not searched: they are those of the start, of which none was given",)
+        return told
+    return ("signs were not searched: they are those of the start, of which none was given", *told)
 
 
 def _problem(

@@ -7,8 +7,9 @@ import torch
 
 from coset.alignment._agreement import is_trained
 from coset.alignment.averages import mean
-from coset.alignment.matching.rotations import Params, inner_product, matching_gauge, rotated_in_gauge
-from coset.alignment.matching.weights import unit_matcher
+from coset.alignment.matching.rotations import Params, inner_product, matching_gauge
+from coset.alignment.matching.unit_groups import unit_matcher
+from coset.alignment.matching.whole_group import rotated_in_gauge
 from coset.symmetry import Element, Symmetry
 
 _RISE = 1e-6
@@ -27,14 +28,22 @@ Report = Callable[[float, str], bool]
 
 
 def rotated_many(
-    sym: Symmetry, networks: Sequence[Params], *, rounds: int, relax: bool, seed: int, report: Report
+    sym: Symmetry,
+    networks: Sequence[Params],
+    *,
+    rounds: int,
+    relax: bool,
+    normalized: bool = False,
+    seed: int,
+    report: Report,
 ) -> RotatedMany:
     """Coordinate ascent on Σ_{i<j} ⟨g_i·θ_i | g_j·θ_j⟩ in the gauge of ``matching_gauge``; means of networks keep it.
 
     First each joins those before it, then each is matched to the mean of the others, in random order, until none moves.
     The gauge of the first network is then restored. ``relax``: by the relaxation of units, too, every time.
+    ``normalized``: without the scales of any network.
     """
-    gauges = [matching_gauge(sym, network) for network in networks]
+    gauges = [matching_gauge(sym, network, scales=normalized) for network in networks]
     session = _Session(sym, [sym.act(g, network) for g, network in zip(gauges, networks, strict=True)], seed, report)
     session.run(rounds, relax)
     back = sym.compose(sym.inverse(gauges[0]), sym.inverse(session.elements[0]))

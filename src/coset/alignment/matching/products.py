@@ -1,6 +1,6 @@
 """What is matched: inner products ⟨left | g·right⟩ over parameters, for points and for posteriors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -65,16 +65,23 @@ def _precision(name: str, deviation: Tensor | None) -> Tensor:
 
 
 def build_terms(
-    sym: Symmetry, reference: Weights, other: Weights, divergence: str = "wasserstein", buffers: bool = False
+    sym: Symmetry,
+    reference: Weights,
+    other: Weights,
+    divergence: str = "wasserstein",
+    buffers: bool = False,
+    only: Collection[str] | None = None,
 ) -> list[Term]:
     """The terms of all trained parameters that move, each tensor once; ``buffers``: running statistics too.
+
+    ``only``: of these parameters alone.
 
     In no narrower type than float32, and all in float64 where products in float32 would over- or underflow.
     """
     check_choice("divergence", divergence, DIVERGENCES)
     m0, m1 = points(reference), points(other)
     s0, s1 = deviations(reference), deviations(other)
-    names = matched_names(sym, [m0, m1], buffers, deviations=[s0, s1])
+    names = matched_names(sym, [m0, m1], buffers, deviations=[s0, s1], only=only)
     terms: list[Term] = []
     for least in (torch.float32, torch.float64):
         terms.clear()
@@ -125,6 +132,7 @@ def matched_names(
     networks: Sequence[Params],
     buffers: bool,
     deviations: Sequence[Params] = (),
+    only: Collection[str] | None = None,
 ) -> list[str]:
     """The floating parameters that move; tied weights count once.
 
@@ -142,6 +150,8 @@ def matched_names(
     names: list[str] = []
     alike: dict[tuple[object, ...], list[str]] = {}
     for name, structure in sym.structures.items():
+        if only is not None and name not in only:
+            continue
         if not networks[0][name].is_floating_point() or (sym.parameters[name].buffer and not buffers):
             continue
         group = alike.setdefault((id(structure), sym.parameters[name].shape), [])

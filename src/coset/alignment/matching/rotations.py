@@ -7,19 +7,19 @@ the best rotations in them are worth (nuclear norms: Theus et al. 2025).
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product
 
 import torch
 from torch import Tensor
 
+from coset._magnitudes import exponent, scaled
 from coset.alignment._agreement import is_trained
 from coset.alignment.assignment import assign
 from coset.distribution import normalize_scales
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
-from coset.symmetry.action import move
+from coset.symmetry.action import Acted
 from coset.symmetry.incidence import appearances, unit_labels
 from coset.symmetry.mixing import centred_basis, matrices_shape, units_of_parameter
 from coset.symmetry.pairs import best_rotations, pairs_of_parameter
@@ -31,9 +31,9 @@ class NoGauge(InputError):
     """A network that no element brings into the gauge in which rotations are matched."""
 
 
-_ROUNDS, _SWEEPS, _SIGNS = 50, 30, 3
-_RISE = 1e-12
-"""Rounds end where one of them raises the objective by less, relative to its size."""
+_SWEEPS = 30
+_PIECE = 2**20
+"""So many entries at a time are held in float64."""
 
 
 def matching_gauge(sym: Symmetry, params: Params, *, scales: bool = False) -> Element:
@@ -57,8 +57,8 @@ def matching_gauge(sym: Symmetry, params: Params, *, scales: bool = False) -> El
 
 def _folded_and_balanced(sym: Symmetry, step: Element, params: Params) -> Element:
     """``step``, then gains folded, then classes under GL(n) and rotary pairs balanced."""
-    step = sym.compose(sym.element(**folded(sym, sym.act(step, params))), step)
-    return sym.compose(balanced_gauge(sym, sym.act(step, params)), step)
+    step = sym.compose(sym.element(**folded(sym, Acted(sym, step, params))), step)
+    return sym.compose(balanced_gauge(sym, Acted(sym, step, params)), step)
 
 
 def balanced_gauge(sym: Symmetry, params: Params) -> Element:
@@ -179,6 +179,21 @@ def polar(matrix: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     return u @ vh, s.sum(-1)
 
 
+def _contracted(equation: str, left: Tensor, right: Tensor) -> Tensor:
+    """Products over the last axis in the type of the weights, no narrower than float32; their sums in float64.
+
+    In pieces, so that no copy of a parameter is needed; both sides at an ordinary size, where no product underflows.
+    """
+    by = exponent(left), exponent(right)
+    wide = torch.promote_types(left.dtype, torch.float32)
+    columns = max(1, _PIECE * left.shape[-1] // max(1, left.numel()))
+    pieces = [torch.split(side, columns, -1) for side in (left, right)]
+    total = torch.zeros((), dtype=torch.float64, device=left.device)
+    for one, two in zip(*pieces, strict=True):
+        total = total + torch.einsum(equation, scaled(one.to(wide), by[0]), scaled(two.to(wide), by[1])).double()
+    return total * 2.0 ** sum(by)
+
+
 @dataclass
 class Rotations:
     """Exact steps of classes that mix, for a reference and another network in the gauge of ``matching_gauge``."""
@@ -201,7 +216,7 @@ class Rotations:
             sides = [self._units(name, parameter, params[parameter]) for params in (self.reference, other)]
             for left, right in zip(*sides, strict=True):
                 equation = "bpik,cpjk->bcpij" if rotary else "bik,cjk->bcij"
-                total += torch.einsum(equation, left.double(), right.to(left.device).double()).cpu()
+                total += _contracted(equation, left, right.to(left.device)).cpu()
         return total
 
     def _units(self, name: str, parameter: str, tensor: Tensor) -> list[Tensor]:
@@ -261,66 +276,6 @@ def reflection(sym: Symmetry, name: str, reference: Params, other: Params) -> El
     return sym.compose(sym.inverse(gauge), sym.compose(flipped, gauge))
 
 
-@dataclass(frozen=True)
-class Rotated:
-    """An ``element`` of the whole group and the ``history`` of ⟨θ₀ | g·θ₁⟩, every time it rose."""
-
-    element: Element
-    history: list[float]
-
-
-Units = Callable[[Params, Params, Collection[str], bool], Element]
-"""Matches classes that only permute, of a reference and another network, all others left; True the first time."""
-
-
-def rotated(
-    sym: Symmetry,
-    reference: Params,
-    other: Params,
-    units: Units,
-    *,
-    normalized: bool = False,
-    report: Callable[[float, str], bool],
-) -> Rotated:
-    """An element of the whole group that brings ``other`` near the reference.
-
-    Streams come first, by what no other class has to be known for (embeddings and read-outs), then all classes in
-    turn, until a round no longer helps; from every choice of signs that are common to many units, and the best is
-    taken. ``normalized``: match without the scales of either network.
-    """
-    gauges = [matching_gauge(sym, params, scales=normalized) for params in (reference, other)]
-    left = sym.act(gauges[0], reference)
-    best = _best_of_signs(sym, left, lambda start: sym.act(sym.compose(start, gauges[1]), other), units, report)
-    return Rotated(sym.compose(sym.inverse(gauges[0]), sym.compose(best.element, gauges[1])), best.history)
-
-
-def rotated_in_gauge(
-    sym: Symmetry, left: Params, right: Params, units: Units, report: Callable[[float, str], bool]
-) -> Rotated:
-    """The same for networks that are in the gauge, in which they stay."""
-    return _best_of_signs(sym, left, lambda start: sym.act(start, right), units, report)
-
-
-def _best_of_signs(
-    sym: Symmetry,
-    left: Params,
-    right: Callable[[Element], dict[str, Tensor]],
-    units: Units,
-    report: Callable[[float, str], bool],
-) -> Rotated:
-    """The best ascent; ``right``: the other network in the gauge, moved by the element it is to begin with."""
-    common = [key for key in sym.flipping if math.prod(sym.shape(sym.families[key].owner)) == 1][:_SIGNS]
-    best: Rotated | None = None
-    for choice in product((1, -1), repeat=len(common)):
-        shapes = {key: sym.shape(sym.families[key].owner) for key in common}
-        signs = {key: torch.full(shapes[key], sign, dtype=torch.int8) for key, sign in zip(common, choice, strict=True)}
-        start = sym.element(signs=signs)
-        found = _Ascent(sym, left, right(start), units, report).run(start)
-        best = found if best is None or found.history[-1] > best.history[-1] else best
-    assert best is not None
-    return best
-
-
 def mean_flips(sym: Symmetry) -> Iterator[Element]:
     """For each stream of LayerNorms, which do not see it: x → x − 2·mean(x)·1."""
     for name in _of_kind(sym, "centred"):
@@ -331,75 +286,10 @@ def mean_flips(sym: Symmetry) -> Iterator[Element]:
 
 def inner_product(one: Params, two: Params, names: Iterable[str]) -> float:
     """⟨θ₀ | θ₁⟩ over some parameters, in float64: products of small weights vanish in their own type."""
-    return sum(float((one[name].double() * two[name].to(one[name].device).double()).sum()) for name in names)
-
-
-class _Ascent:
-    """Rounds of exact steps from one start; both networks in the gauge in which they are matched."""
-
-    def __init__(
-        self, sym: Symmetry, left: Params, right: dict[str, Tensor], units: Units, report: Callable[[float, str], bool]
-    ) -> None:
-        """``right`` is moved in place, so that there is one copy of it."""
-        self.sym, self.left, self.right, self.match, self.report = sym, left, right, units, report
-        self.steps = Rotations(sym, left)
-        classes = sym.classes
-        inside = dict.fromkeys(classes[name].parent for name in sym.continuous)
-        self.parents = [name for name in inside if name and classes[name].permutes and classes[name].parent is None]
-        self.free = [name for name in sym.continuous if classes[name].parent not in self.parents]
-        owners = {sym.families[key].owner for key in sym.flipping}
-        others = [name for name in classes if name not in sym.continuous and name not in self.parents]
-        self.units = [name for name in others if classes[name].permutes or name in owners]
-        self.signed_parents = [name for name in self.parents if name in owners]
-        # Gains are ones in this gauge: beside them small weights would be lost in rounding.
-        gains = {gain for mixing in sym.continuous.values() for gain in mixing.gains}
-        self.names = [name for name in left if is_trained(sym, name, left) and name not in gains]
-
-    def product(self) -> float:
-        """⟨θ₀ | θ₁⟩ over trained weights but gains."""
-        return inner_product(self.left, self.right, self.names)
-
-    def run(self, g: Element) -> Rotated:
-        """The element reached from ``g``, which has brought the other network where it is."""
-        best, history = g, [self.product()]
-        for h, what in self._course():
-            g = self.sym.compose(h, g)
-            move(self.sym, h, self.right)
-            value = self.product()
-            if value > history[-1]:
-                best, history = g, [*history, value]
-            if self.report(value, what):
-                break
-        return Rotated(best, history)
-
-    def _apart(self, params: Params, unknown: Collection[str]) -> Params:
-        """The parameters with zeros where classes stand that are not matched yet, so that they say nothing of units."""
-        blocks = {*self.parents, *unknown, *(name for name in self.sym.continuous if name not in self.free)}
-        return {
-            name: tensor
-            if blocks.isdisjoint(item.name for _, item in appearances(self.sym, name))
-            else tensor.new_zeros(()).expand(tensor.shape)
-            for name, tensor in params.items()
-        }
-
-    def _course(self) -> Iterator[tuple[Element, str]]:
-        """Steps in turn, until a round of them no longer helps."""
-        unknown = self.steps.unknown(self.free, self.right)
-        yield self.steps.turn(self.free, self.right, settled=()), "streams"
-        reached = -math.inf
-        for number in range(_ROUNDS):
-            if self.units:
-                if number:
-                    found = self.match(self.left, self.right, [*self.units, *self.signed_parents], False)
-                else:
-                    found = self.match(
-                        self._apart(self.left, unknown), self._apart(self.right, unknown), self.units, True
-                    )
-                yield self.sym.element(found.permutations, signs=found.signs), "units"
-            for parent in self.parents:
-                yield self.steps.exchange(parent, self.right), f"blocks {parent}"
-            if self.free:
-                yield self.steps.turn(self.free, self.right), "streams"
-            before, reached = reached, self.product()
-            if reached <= before + _RISE * abs(reached):
-                return
+    total = 0.0
+    for name in names:
+        left = one[name].reshape(-1)
+        right = two[name].to(left.device).reshape(-1)
+        for a, b in zip(torch.split(left, _PIECE), torch.split(right, _PIECE), strict=True):
+            total += float((a.double() * b.double()).sum())
+    return total

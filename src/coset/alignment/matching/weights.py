@@ -26,12 +26,13 @@ from coset.alignment.inputs import check_start
 from coset.alignment.matching.ascent import Climb, Clock, ascend
 from coset.alignment.matching.class_places import ClassMove, layout_of
 from coset.alignment.matching.products import build_terms, ordinary_pair
-from coset.alignment.matching.relaxation import ascend_twice
 from coset.alignment.matching.relaxation import relax as relax_all
-from coset.alignment.matching.rotations import NoGauge, Params, Units, mean_flips, rotated
+from coset.alignment.matching.rotations import NoGauge, Params, mean_flips
 from coset.alignment.matching.scale_fit import fit_scales
 from coset.alignment.matching.scores import Scoring
 from coset.alignment.matching.turns import unturned
+from coset.alignment.matching.unit_groups import unit_matcher
+from coset.alignment.matching.whole_group import rotated
 from coset.distribution import normalize_scales
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
@@ -93,7 +94,11 @@ def match_weights(
         }  # fmt: skip
         return _over_turns(sym, reference, other, options)
     plain = start is None and not buffers and not restarts
-    if continuous and sym.continuous and plain and not deviations(reference) and not deviations(other):
+    mixes = continuous and sym.continuous and not deviations(reference) and not deviations(other)
+    if mixes and not plain:
+        which = "start" if start is not None else "buffers" if buffers else "restarts"
+        notes = (f"with {which} matrices are left out: permutations and signs alone were matched",)
+    elif mixes:
         try:
             return _over_all(sym, reference, other, gauge == "normalized", relax, seed, callback)
         except NoGauge as error:
@@ -156,9 +161,15 @@ def _over_all(
     clock, since = Clock(), time.perf_counter()
     tell, units = Teller(callback), unit_matcher(sym, relax, seed)
     pair = points(reference), points(other)
-    left, right = (_untranslated(sym, params) if sym.translations else params for params in pair)
-    found = rotated(sym, left, right, units, normalized=normalized, report=tell)
-    element = _with_means(sym, found.element, *pair) if sym.translations else found.element
+    found = rotated(
+        sym,
+        untranslated(sym, pair[0]),
+        lambda: untranslated(sym, pair[1]),
+        units,
+        normalized=normalized,
+        report=tell,
+    )
+    element = with_means(sym, found.element, *pair) if sym.translations else found.element
     clock.add("rotations", since)
     since = time.perf_counter()
     aligned = carried(sym, element, other)
@@ -170,15 +181,17 @@ def _over_all(
     )  # fmt: skip
 
 
-def _untranslated(sym: Symmetry, params: Params) -> Params:
+def untranslated(sym: Symmetry, params: Params) -> Params:
     """Without what may be added to weights freely, which says nothing of how near two networks are."""
+    if not sym.translations:
+        return params
     try:
         return sym.without_translations(params)
     except InputError as error:
         raise NoGauge(str(error)) from error
 
 
-def _with_means(sym: Symmetry, g: Element, reference: Params, other: Params) -> Element:
+def with_means(sym: Symmetry, g: Element, reference: Params, other: Params) -> Element:
     """``g`` with the means of streams turned around, which translations hide, where that is nearer as it is."""
     nearest = _distance(reference, sym.act(g, other))
     for flip in mean_flips(sym):
@@ -192,20 +205,6 @@ def _distance(one: Params, two: Params) -> float:
     """Σ ‖θ₀ − θ₁‖² over parameters."""
     pairs = ((tensor, two[name].to(tensor)) for name, tensor in one.items() if tensor.is_floating_point())
     return sum(float((a - b).double().square().sum()) for a, b in pairs)
-
-
-def unit_matcher(sym: Symmetry, relax: bool, seed: int) -> Units:
-    """Matches units beside rotations: by ascent, the first time by the relaxation, too, if ``relax``."""
-
-    def units(left: Params, right: Params, names: Collection[str], first: bool) -> Element:
-        if not first or not relax:
-            return ascend_classes(sym.monomial, left, right, sym.monomial.identity(), names, seed)
-        part = sym.monomial.restrict(names, scales=False)
-        near, far, _ = ordinary_pair(left, right, "wasserstein")
-        scoring = Scoring(layout_of(part), build_terms(part, near, far))
-        return ascend_twice(scoring, part.identity(), torch.Generator().manual_seed(seed)).element
-
-    return units
 
 
 class _Search:
