@@ -6,8 +6,8 @@ import time
 from multiprocessing import get_context
 
 import pytest
+from small_zoos import files, small
 
-from conftest import files, small
 from coset.errors import InputError
 from coset.zoo import open_zoo, train_zoo
 

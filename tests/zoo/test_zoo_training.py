@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from small_zoos import small
 from torch import nn
 
-from conftest import small
 from coset.errors import InputError
 from coset.train import evaluate, fit
 from coset.zoo import ZooSpec, train_zoo
