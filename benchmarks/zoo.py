@@ -37,13 +37,14 @@ CASES = (
     ("MLP 30-16-16-2", "mlp", {"in_features": 30, "widths": [16, 16], "out_features": 2}, (30,), 2, 32, "own", 0.1),
     ("MLP 784-10-10", "mlp", {"widths": [10]}, (784,), 10, 64, "own", 0.2),
     ("MLP 784-10-10", "mlp", {"widths": [10]}, (784,), 10, 64, "shared", 0.2),
+    ("CNN of 4,970 parameters", "benchmarks.zoo:SmallCNN", {}, (1, 28, 28), 10, 32, "own", 0.5),
     ("CNN of 4,970 parameters", "benchmarks.zoo:SmallCNN", {}, (1, 28, 28), 10, 64, "own", 0.5),
 )
 
 
 def run(small: bool) -> list[Ratio]:
-    """An epoch of a group, and of a few networks of it one after the other."""
-    return [_case(*case, steps=3 if small else 15, repeat=2 if small else 7) for case in CASES]
+    """A group, and a few networks of it one after the other, from their first weights on."""
+    return [_case(*case, steps=3 if small else 60, repeat=2 if small else 5) for case in CASES]
 
 
 def _case(
@@ -69,10 +70,10 @@ def _case(
     first = new_model(spec, {}, 0)
     count = group_size(first, x, batch)
     chosen = members(spec)[:count]
-    few = max(count // 16, 2)
+    few = max(count // 32, 1)
 
     def together() -> None:
-        """``few`` times as many networks as the loop, since it is divided by their number below."""
+        """More networks than the loop has: the times are divided by their numbers below."""
         with tempfile.TemporaryDirectory() as folder:
             task = Task(spec, chosen, data, Path(folder) / "none", 1e9, lambda *_: None, SILENT, lambda: None)
             train_stack(task)
@@ -81,7 +82,7 @@ def _case(
         for member in chosen[:few]:
             fit(new_model(spec, {}, member.seed), x, y, member.recipe, seed=member.seed, show=False)
 
-    found = ratio(f"zoo: {label}, {order} order, {count} at once, batch {batch}, per network", together,
+    found = ratio(f"zoo, {label}, {order} order, {count} at once, batch {batch}, per network", together,
                   "loop of fit", loop, bound=bound, repeat=repeat)  # fmt: skip
     share = few / count
     spread = (found.spread[0] * share, found.spread[1] * share)
