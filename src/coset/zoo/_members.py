@@ -108,10 +108,14 @@ def grouped(everyone: list[Member], sizes: Mapping[tuple[int, int], int]) -> lis
 
 
 def group_size(model: nn.Module, x: Tensor, batch_size: int) -> int:
-    """How many networks side by side keep inputs, outputs of layers and weights within ``CACHE`` numbers."""
-    numbers = [x[0].numel() * batch_size, 4 * sum(p.numel() for p in model.parameters())]
+    """How many networks side by side keep what a step works on within ``CACHE`` numbers.
+
+    That is weights and outputs of layers, both with their gradients. Of inputs a quarter counts: they are only read in
+    passing, and groups that hold them as a whole were measured to be slower.
+    """
+    numbers = [x[0].numel() * batch_size // 4, 2 * sum(p.numel() for p in model.parameters())]
     hooks = [
-        part.register_forward_hook(lambda _module, _inputs, out: numbers.append(_entries(out) * batch_size))
+        part.register_forward_hook(lambda _module, _inputs, out: numbers.append(2 * _entries(out) * batch_size))
         for part in model.modules()
         if not list(part.children())
     ]
