@@ -50,7 +50,7 @@ def main(kills: int) -> int:
             zoo = Path(folder) / f"killed-{kill}"
             process = get_context("fork").Process(target=train, args=(zoo,))
             process.start()
-            moment = draw.uniform(0, seconds)
+            moment = draw.uniform(0, 0.8 * seconds)
             time.sleep(moment)
             assert process.pid is not None
             os.kill(process.pid, signal.SIGKILL)

@@ -125,8 +125,8 @@ def group_size(model: nn.Module, x: Tensor, batch_size: int) -> int:
     finally:
         for hook in hooks:
             hook.remove()
-    fitting = max(CACHE // sum(numbers), 1)
-    return int(min(2 ** int(math.log2(fitting)), LARGEST))
+    fitting = max(CACHE / sum(numbers), 1.0)
+    return int(min(2 ** round(math.log2(fitting)), LARGEST))
 
 
 def _entries(output: Any) -> int:
