@@ -21,6 +21,7 @@ from benchmarks import (
     symmetrized,
     train_step,
     variational,
+    zoo,
 )
 from benchmarks.measure import Ratio
 from coset._show.tables import text_table
@@ -39,6 +40,7 @@ BENCHMARKS: dict[str, Callable[[bool], list[Ratio]]] = {
     "train_step": train_step.run,
     "variational": variational.run,
     "symmetrized": symmetrized.run,
+    "zoo": zoo.run,
 }
 
 

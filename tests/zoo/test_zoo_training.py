@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from small_zoos import small
 from torch import nn
 
-from conftest import small
 from coset.errors import InputError
 from coset.train import evaluate, fit
 from coset.zoo import ZooSpec, train_zoo
@@ -122,7 +122,7 @@ def test_a_network_that_diverges_is_reported_and_leaves_others_alone(tmp_path):
     assert zoo.indices == (0, 1)
     for name, tensor in zoo.stack().items():
         torch.testing.assert_close(tensor, calm.stack([0, 1])[name], rtol=0.0, atol=1e-12)
-    with pytest.raises(InputError, match="network 2 of .*: training diverged"):
+    with pytest.raises(InputError, match=r"network 2 of .*: training diverged"):
         zoo[2]
 
 

@@ -1,7 +1,7 @@
 """The batches of a stack: which examples each network reads in which step, moved and mixed as its recipe says."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ class Batch:
     weights: Tensor | None = None
 
     def mixed(self, value: Callable[[Tensor], Tensor]) -> Tensor:
-        """The loss or score (N,) of targets, or of both targets that are mixed."""
+        """The loss (N,) of targets, or of both targets that are mixed."""
         if self.weights is None:
             return value(self.targets)
         partners = partner(self.targets) if self.shared else self.targets.roll(1, 1)
@@ -42,6 +42,8 @@ class Plans:
     motions: Motions | None
     """(N, examples, …)"""
     shared: bool
+    room: dict[int, Tensor] = field(default_factory=dict)
+    """Memory for the inputs of a batch, by their number: what one batch has is overwritten by the next."""
 
     def batch(self, index: int) -> Batch:
         """What the networks read in one step of the epoch."""
@@ -49,7 +51,10 @@ class Plans:
         examples = slice(index * run.recipe.batch_size, (index + 1) * run.recipe.batch_size)
         picked = self.order[:, examples]
         flat = picked.reshape(-1)
-        inputs, targets = run.x.index_select(0, flat), run.y.index_select(0, flat)
+        # Always into the same memory: fresh pages of large tensors take longer than the copy.
+        space = (len(flat), *run.x.shape[1:])
+        inputs = torch.index_select(run.x, 0, flat, out=self.room.setdefault(len(flat), run.x.new_empty(space)))
+        targets = run.y.index_select(0, flat)
         if self.motions is not None:
             offsets, flips = self.motions.offsets[:, examples], self.motions.flips[:, examples]
             inputs = move(inputs, Motions(self.motions.reach, offsets.flatten(0, 1), flips.flatten()), 0)

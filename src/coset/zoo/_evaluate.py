@@ -61,7 +61,6 @@ def evaluate_zoo(
                     group["records"][row]["metrics"] |= found[index]
 
     change_index(zoo.folder, keep)
-    (zoo.folder / "locks").rmdir()
     return open_zoo(zoo.folder)
 
 

@@ -89,7 +89,7 @@ class _State:
     stack: Stack
     optimizer: StackOptimizer
     sums: Tensor
-    """(epochs, 2, N): sums over the examples of an epoch of the loss and of its score."""
+    """(epochs, N): sums of the loss over the examples of an epoch."""
     step: int = 0
     best: Tensors = field(default_factory=dict)
     merit: Tensor | None = None
@@ -118,7 +118,7 @@ def train_stack(task: Task) -> Trained:
     ]
     stack = stacked(models)
     leaves = list(stack.trained.values())
-    sums = torch.zeros(recipe.epochs, 2, len(models), dtype=torch.float64)
+    sums = torch.zeros(recipe.epochs, len(models), dtype=torch.float64)
     state = _State(stack, stack_optimizer(leaves, [member.recipe for member in task.members]), sums)
     if recipe.keep == "best":
         if "validation" not in task.data.parts:
@@ -137,11 +137,11 @@ def train_stack(task: Task) -> Trained:
         name: measure_stack(model, kept, part, recipe.loss) for name, part in task.data.parts.items() if name != "train"
     }
     tensors = saved(model, kept)
-    usable = torch.tensor(finite(tensors)) & state.sums[:, 0].isfinite().all(0)
+    usable = torch.tensor(finite(tensors)) & state.sums.isfinite().all(0)
     records = []
     for number in range(len(models)):
         record: dict[str, Any] = {"problem": None if usable[number] else DIVERGED}
-        record["losses"] = (state.sums[:, 0, number] / len(train)).tolist()
+        record["losses"] = (state.sums[:, number] / len(train)).tolist()
         record["metrics"] = {name: asdict(found[number]) for name, found in metrics.items()}
         records.append(plain(record))
     return Trained(tensors, records)
@@ -160,10 +160,9 @@ def _train(task: Task, model: nn.Module, runs: Sequence[Run], state: _State) -> 
         if drawn != epoch or plans is None:
             plans, drawn = draw_plans(runs, epoch, shared=task.spec.order == "shared"), epoch
         batch = plans.batch(index)
-        losses, scores = _step(task.recipe, model, state, batch, rates(state.step), largest)
+        losses = _step(task.recipe, model, state, batch, rates(state.step), largest)
         size = batch.targets.shape[0 if batch.shared else 1]
-        state.sums[epoch, 0] += losses.double().cpu() * size
-        state.sums[epoch, 1] += scores.double().cpu()
+        state.sums[epoch] += losses.double().cpu() * size
         state.step += 1
         if index == steps - 1 and state.merit is not None:
             _remember_best(task, model, state)
@@ -178,20 +177,19 @@ def _train(task: Task, model: nn.Module, runs: Sequence[Run], state: _State) -> 
 
 def _step(
     recipe: Recipe, model: nn.Module, state: _State, batch: Batch, rates: Tensor, largest: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """One step of all networks; returns their losses and scores (N,)."""
+) -> Tensor:
+    """One step of all networks; returns their losses (N,)."""
     loss, leaves = LOSSES[recipe.loss], list(state.stack.trained.values())
     outputs = outputs_of(model, state.stack.everything, batch.inputs, shared=batch.shared)
 
     def lost(targets: Tensor) -> Tensor:
         return each(lambda o, t: loss.mean(o, t, recipe.label_smoothing), outputs, targets, shared=batch.shared)
 
-    losses, seen = batch.mixed(lost), outputs.detach()
-    scores = batch.mixed(lambda targets: each(loss.score, seen, targets, shared=batch.shared))
+    losses = batch.mixed(lost)
     # Each network's loss has no part in the weights of others: the gradient of the sum is that of each.
     gradients = torch.autograd.grad(losses.sum(), leaves)
     state.optimizer.step(gradients if largest is None else clip_each(gradients, largest), rates)
-    return losses.detach(), scores
+    return losses.detach()
 
 
 class _Rates:

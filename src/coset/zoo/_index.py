@@ -1,12 +1,11 @@
 """The index of a zoo: one JSON file with what every network is made of, its metrics, and the checksums of its weights.
 
 A zoo is a folder: ``zoo.json``, ``shards/00000.safetensors`` with the weights of a group, stacked, and
-``shards/00000-100.safetensors`` with those after step 100. While it is trained there are ``locks/`` and
-``checkpoints/``, too. A shard has the records of its group in its header, so that the index can be made of shards.
+``shards/00000-100.safetensors`` with those after step 100. Processes that work on it have files in ``locks/`` and
+``checkpoints/``. A shard has the records of its group in its header, so that the index can be made of shards.
 """
 
 import json
-import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -128,9 +127,3 @@ def sweep(folder: Path, name: str) -> None:
         with suppress(OSError):  # a link, or another's
             if is_part(path):
                 remove_part(path)
-
-
-def clear_folder(folder: Path) -> None:
-    """Remove a folder if it is empty."""
-    with suppress(OSError):
-        os.rmdir(folder)  # noqa: PTH106

@@ -15,8 +15,8 @@ from coset.train import Recipe
 from coset.train.randomness import stream
 from coset.zoo._spec import Range, ZooSpec
 
-CACHE = 8_000_000
-"""Numbers that a group works on at a time: as many as caches of 32 megabytes hold in single precision."""
+CACHE = 2**22
+"""Numbers that a group works on at a time: in single precision 16 MiB, which caches of processors hold."""
 
 LARGEST = 256
 """Networks in a group at most: more gain little, and a group is what an interruption may cost."""
@@ -108,10 +108,14 @@ def grouped(everyone: list[Member], sizes: Mapping[tuple[int, int], int]) -> lis
 
 
 def group_size(model: nn.Module, x: Tensor, batch_size: int) -> int:
-    """How many networks side by side keep inputs, outputs of layers and weights within ``CACHE`` numbers."""
-    numbers = [x[0].numel() * batch_size, 4 * sum(p.numel() for p in model.parameters())]
+    """How many networks side by side keep what a step works on within ``CACHE`` numbers.
+
+    That is weights and outputs of layers, both with their gradients. Of inputs a quarter counts: they are only read in
+    passing, and groups that hold them as a whole were measured to be slower.
+    """
+    numbers = [x[0].numel() * batch_size // 4, 2 * sum(p.numel() for p in model.parameters())]
     hooks = [
-        part.register_forward_hook(lambda _module, _inputs, out: numbers.append(_entries(out) * batch_size))
+        part.register_forward_hook(lambda _module, _inputs, out: numbers.append(2 * _entries(out) * batch_size))
         for part in model.modules()
         if not list(part.children())
     ]
@@ -121,8 +125,8 @@ def group_size(model: nn.Module, x: Tensor, batch_size: int) -> int:
     finally:
         for hook in hooks:
             hook.remove()
-    fitting = max(CACHE // sum(numbers), 1)
-    return int(min(2 ** int(math.log2(fitting)), LARGEST))
+    fitting = max(CACHE / sum(numbers), 1.0)
+    return int(min(2 ** round(math.log2(fitting)), LARGEST))
 
 
 def _entries(output: Any) -> int:

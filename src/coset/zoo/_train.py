@@ -31,7 +31,6 @@ from coset.zoo._index import (
     SHARD,
     Content,
     change_index,
-    clear_folder,
     read_index,
     shard_path,
     sweep,
@@ -88,8 +87,6 @@ def train_zoo(
     with progress("zoo", _steps(content), show=show) as bar:
         bar.advance(_steps(content, done=True))
         work(folder, checkpoint_seconds, bar=bar)
-    for name in ("checkpoints", "locks"):
-        clear_folder(folder / name)
     return open_zoo(folder)
 
 

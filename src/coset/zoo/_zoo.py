@@ -213,6 +213,12 @@ class Zoo:
             tensors = read_rows(self.folder / about["file"], rows)
         except InputError as error:
             return {}, {entry["members"][row]: str(error) for row in rows}
+        # In the order of the model's state_dict(), which files do not keep.
+        kind = self.content["architectures"][self.content["members"][entry["members"][0]].get("architecture", 0)]
+        if tensors.keys() != kind["tensors"].keys():
+            problem = f"shard {about['file']} has other tensors than its architecture"
+            return {}, {entry["members"][row]: problem for row in rows}
+        tensors = {name: tensors[name] for name in kind["tensors"]}
         usable = finite(tensors)
         for number, row in enumerate(rows):
             own = {name: tensor[number] for name, tensor in tensors.items()}

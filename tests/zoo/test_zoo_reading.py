@@ -1,0 +1,151 @@
+"""What a zoo gives back: weights, tables, data sets; what is damaged or does not fit is reported."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from small_zoos import small
+
+from coset import discover
+from coset.errors import InputError
+from coset.models import MLP, build
+from coset.train import evaluate
+from coset.zoo import (
+    ZooSpec,
+    align_zoo,
+    canonicalize_zoo,
+    evaluate_zoo,
+    export_zoo,
+    import_zoo,
+    open_zoo,
+    train_zoo,
+)
+from coset.zoo._data import load_data
+
+OPTIONS = {"in_features": 30, "out_features": 2, "widths": [4, 3]}
+
+
+@pytest.fixture
+def copied(trained, tmp_path):
+    return shutil.copytree(trained, tmp_path / "copied")
+
+
+def test_networks_come_as_weights_stacks_rows_and_a_dataset(trained):
+    zoo = open_zoo(trained)
+    assert len(zoo) == 6
+    stack = zoo.stack([5, 0, 3])
+    assert list(stack) == list(zoo.model().state_dict())
+    for name, tensor in stack.items():
+        assert torch.equal(tensor[0], zoo[5][name])
+    dataset = zoo.dataset()
+    weights, row = dataset[4]
+    assert len(dataset) == 6
+    assert row["seed"] == 4
+    assert torch.equal(weights["layers.0.bias"], zoo[4]["layers.0.bias"])
+    assert zoo.where(seed=2) == (2,)
+    with pytest.raises(InputError, match="have no 'sed'"):
+        zoo.where(sed=2)
+    with pytest.raises(InputError, match="has no network 6; expected 0 to 5"):
+        zoo[6]
+
+
+def test_a_damaged_member_is_reported_and_left_out(copied):
+    path = copied / "shards" / "00000.safetensors"
+    content = bytearray(path.read_bytes())
+    start = 8 + int.from_bytes(content[:8], "little")
+    begin, _ = json.loads(content[8:start])["layers.0.bias"]["data_offsets"]
+    content[start + begin + 8 * 4 * 2] ^= 1  # of network 2, whose four biases have eight bytes each
+    path.write_bytes(content)
+    zoo = open_zoo(copied)
+    assert zoo.problems == {2: "damaged: it does not have the checksum it was written with"}
+    assert zoo.indices == (0, 1, 3, 4, 5)
+    assert len(zoo.stack()["layers.0.bias"]) == len(zoo.dataset()) == 5
+    with pytest.raises(InputError, match=r"network 2 of .*damaged"):
+        zoo.stack([1, 2])
+    path.unlink()
+    assert open_zoo(copied).indices == (4, 5)
+
+
+def test_a_damaged_index_is_refused(copied, tmp_path):
+    path = copied / "zoo.json"
+    path.write_text(path.read_text().replace('"seed": 5', '"seed": 6'))
+    with pytest.raises(InputError, match=r"zoo\.json is damaged"):
+        open_zoo(copied)
+    with pytest.raises(InputError, match=r"is not a zoo: it has no zoo\.json"):
+        open_zoo(tmp_path)
+
+
+def test_evaluation_is_that_of_single_networks(copied):
+    zoo = evaluate_zoo(copied)
+    data = load_data(ZooSpec.from_dict(zoo.content["spec"]).data[0], torch.float64)
+    for index in (0, 5):
+        for part in ("train", "test"):
+            alone = evaluate(zoo.model(), data.parts[part].x, data.parts[part].y, params=zoo[index])
+            row = zoo.rows()[index]
+            assert row[f"{part}_loss"] == pytest.approx(alone.loss, abs=1e-12)
+            assert row[f"{part}_accuracy"] == alone.accuracy
+
+
+def test_aligned_and_canonical_zoos_have_the_same_functions(trained, tmp_path):
+    zoo = open_zoo(trained)
+    x = torch.randn(5, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    sym = zoo.symmetry()
+    moved = {"aligned": align_zoo(zoo, tmp_path / "aligned", reference=1, symmetry=sym)}
+    moved["canonical"] = canonicalize_zoo(zoo, tmp_path / "canonical", symmetry=sym)
+    for name, other in moved.items():
+        for index in zoo.indices:
+            there, here = (torch.func.functional_call(zoo.model(), one[index], (x,)) for one in (other, zoo))
+            torch.testing.assert_close(there, here, rtol=0.0, atol=1e-10)
+        assert any(not torch.equal(other[i]["layers.0.weight"], zoo[i]["layers.0.weight"]) for i in (2, 3)), name
+        assert other.content["made"]["symmetry"] == sym.fingerprint
+    assert torch.equal(moved["aligned"][1]["layers.0.weight"], zoo[1]["layers.0.weight"])
+    with pytest.raises(InputError, match="the symmetry is that of another model than networks of"):
+        align_zoo(zoo, tmp_path / "other", symmetry=discover(MLP(30, [5, 3], 2), torch.randn(2, 30)))
+    assert not (tmp_path / "other").exists()
+
+
+def test_mixed_architectures_are_refused_where_one_is_needed(tmp_path):
+    spec = small(options={"in_features": 30, "out_features": 2}, seeds=2)
+    zoo = train_zoo({**spec, "grid": {"options": {"widths": [[4], [3]]}}}, tmp_path / "zoo")
+    for call in (zoo.stack, zoo.model, lambda: canonicalize_zoo(zoo, tmp_path / "out")):
+        with pytest.raises(InputError, match=r"networks 0 and 2 .* have architectures .*4.* and .*3.*; expected"):
+            call()
+    assert zoo.where(widths=[3]) == (2, 3)
+    assert zoo.stack(zoo.where(widths=[3]))["layers.0.weight"].shape == (2, 3, 30)
+
+
+def test_exported_zoos_are_imported_again(trained, tmp_path):
+    zoo = open_zoo(trained)
+    for out in ("folder", "stack.npz"):
+        export_zoo(zoo, tmp_path / out)
+        again = import_zoo(tmp_path / out, tmp_path / f"from-{out}", model="mlp", options=OPTIONS)
+        for name, tensor in zoo.stack().items():
+            assert torch.equal(again.stack()[name], tensor)
+    export_zoo(zoo, tmp_path / "stack.safetensors")
+    assert torch.equal(load_file(tmp_path / "stack.safetensors")["layers.0.bias"], zoo.stack()["layers.0.bias"])
+    export_zoo(zoo, tmp_path / "table.csv")
+    assert len((tmp_path / "table.csv").read_text().splitlines()) == 7
+    measured = evaluate_zoo(tmp_path / "from-folder", data="breast-cancer", parts=["test"])
+    assert measured.rows()[3]["test_loss"] == pytest.approx(zoo.rows()[3]["test_loss"], abs=1e-12)
+
+
+def test_foreign_names_and_members_that_are_not_finite(tmp_path):
+    networks = [build("mlp", seed=seed, **OPTIONS).state_dict() for seed in range(3)]
+    arrays = {f"w/{name}": np.stack([one[name].numpy() for one in networks]) for name in networks[0]}
+    arrays["w/layers.1.bias"][1, 0] = np.nan
+    np.savez(tmp_path / "theirs.npz", **arrays)
+    names = {name: f"w/{name}" for name in networks[0]}
+    zoo = import_zoo(tmp_path / "theirs.npz", tmp_path / "zoo", model="mlp", options=OPTIONS, names=names)
+    assert zoo.problems == {1: "weights are not finite"}
+    assert torch.equal(zoo[2]["layers.0.weight"], networks[2]["layers.0.weight"])
+    with pytest.raises(InputError, match=r"theirs.npz has no 'layers.0.weight'"):
+        import_zoo(tmp_path / "theirs.npz", tmp_path / "other", model="mlp", options=OPTIONS)
+    (tmp_path / "files").mkdir()
+    save_file(networks[0], tmp_path / "files" / "a.safetensors")
+    save_file(build("mlp", seed=0, **{**OPTIONS, "widths": [4, 4]}).state_dict(), tmp_path / "files" / "b.safetensors")
+    with pytest.raises(InputError, match=r"b\.safetensors"):
+        import_zoo(tmp_path / "files", tmp_path / "other", model="mlp", options=OPTIONS)
+    assert not (tmp_path / "other").exists()
