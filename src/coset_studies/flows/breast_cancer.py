@@ -204,8 +204,8 @@ great circles join canonical networks that are matched to the canonical form of 
 
 Networks are trained until their loss is about that of the published ones (0.048). With fifty epochs at ten times the
 rate, the first setting, networks overfit, and the average of two of them had a lower loss on test data than either,
-which says nothing of a barrier. The new setting was chosen by the loss of single networks alone, and barriers are of the loss
-that was trained on.
+which says nothing of a barrier. The new setting was chosen by the loss of single networks alone; barriers are of the
+loss that was trained on.
 """
 
 
