@@ -11,9 +11,9 @@ from coset.alignment import align, align_stack
 from coset.canonical import canonicalize, manifold
 from coset.data import Split
 from coset.landscape import barriers, linear, on
-from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, Table, study
+from coset.study import Claim, Context, Findings, Scalar, Table, study
 from coset.symmetry import Symmetry
-from coset_studies.flows._zoos import Networks, Stack, chosen, counted, in_turn, joined
+from coset_studies.flows._zoos import Networks, Stack, chosen, counted, estimate_in, in_turn, joined
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,6 +27,8 @@ LEARNED: Mapping[str, Mapping[str, Any]] = {
     "ste, midpoint": {"method": "ste", "objective": "midpoint", "scales": False},
 }
 """Methods of ``align`` that go one network at a time."""
+
+ALL_COLUMNS = ("mean barrier, nats", "least fifth", "greatest fifth")
 
 _HELD = 500
 """So many pairs are run together."""
@@ -122,16 +124,6 @@ def one_by_one(context: Context, sym: Symmetry, stack: Stack, name: str, **optio
 
 
 def _claim(method: str, direction: str, threshold: float, published: float, paper: str, reason: str) -> Claim:
-    def estimate(results: Results) -> Estimate | None:
-        table = results.tables["all-pairs"]
-        cells = [
-            table.cell(column, {"method": method}) for column in ("mean barrier, nats", "least fifth", "greatest fifth")
-        ]
-        if any(cell is None for cell in cells):
-            return None
-        value, low, high = (float(str(cell)) for cell in cells)
-        return Estimate(value, min(low, value), max(high, value))
-
     return Claim(
         paper=paper,
         source="Erdogan 2025, barriers between 250 networks of the breast-cancer MLP",
@@ -141,7 +133,7 @@ def _claim(method: str, direction: str, threshold: float, published: float, pape
         published=published,
         reason=reason,
         interval="From the least to the greatest of five disjoint parts of the networks.",
-        estimate=estimate,
+        estimate=lambda results: estimate_in(results, "all-pairs", ALL_COLUMNS, method=method),
     )
 
 
@@ -186,7 +178,7 @@ def run(config: Config, context: Context) -> Findings:
     return Findings(
         numbers={"networks": counted(stack), "compared": config.compared, "seeds": config.zoo.count},
         tables={
-            "all-pairs": Table(("method", "mean barrier, nats", "least fifth", "greatest fifth"), rows, _ALL),
+            "all-pairs": Table(("method", *ALL_COLUMNS), rows, _ALL),
             "methods": Table(("method", *table), compared, _FEWER),
         },
         outcome="Mean barrier halfway: " + ", ".join(f"{m} {v:.3f}" for m, v in means.items()) + ".\n\n" + _TOLD,
