@@ -3,7 +3,9 @@
 import json
 import shutil
 
+import h5py
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -178,7 +180,7 @@ def test_mixed_architectures_are_refused_where_one_is_needed(tmp_path):
 
 def test_exported_zoos_are_imported_again(trained, tmp_path):
     zoo = open_zoo(trained)
-    for out in ("folder", "stack.npz"):
+    for out in ("folder", "stack.npz", "stack.h5"):
         export_zoo(zoo, tmp_path / out)
         again = import_zoo(tmp_path / out, tmp_path / f"from-{out}", model="mlp", options=OPTIONS)
         for name, tensor in zoo.stack().items():
@@ -191,6 +193,37 @@ def test_exported_zoos_are_imported_again(trained, tmp_path):
     assert measured.rows()[3]["test_loss"] == pytest.approx(zoo.rows()[3]["test_loss"], abs=1e-12)
 
 
+def test_hdf5_files_of_others_have_groups_and_names_of_their_own(tmp_path):
+    networks = [build("mlp", seed=seed, **OPTIONS).state_dict() for seed in range(3)]
+    with h5py.File(tmp_path / "theirs.hdf5", "w") as file:
+        for name in networks[0]:
+            stack = np.stack([one[name].numpy() for one in networks])
+            file.create_dataset(f"weights/{name}", data=stack, compression="gzip")
+        file["labels"] = np.array(["a", "b", "c"], dtype=h5py.string_dtype())  # left out, as names say what is wanted
+    names = {name: f"weights/{name}" for name in networks[0]}
+    given = {"model": "mlp", "options": OPTIONS}
+    zoo = import_zoo(tmp_path / "theirs.hdf5", tmp_path / "zoo", names=names, **given)
+    for index, network in enumerate(networks):
+        for name, tensor in network.items():
+            assert torch.equal(zoo[index][name], tensor)
+    with pytest.raises(InputError, match=r"theirs\.hdf5 has 'labels', which the model has not; expected"):
+        import_zoo(tmp_path / "theirs.hdf5", tmp_path / "other", **given)
+    (tmp_path / "broken.h5").write_bytes(b"\x89HDF\r\n")
+    with pytest.raises(InputError, match=r"broken\.h5 cannot be read"):
+        import_zoo(tmp_path / "broken.h5", tmp_path / "other", **given)
+    assert not (tmp_path / "other").exists()
+
+
+def test_the_table_is_a_data_frame(trained):
+    zoo = open_zoo(trained)
+    table = zoo.table()
+    assert isinstance(table, pd.DataFrame)
+    assert list(table["seed"]) == [0, 1, 2, 3, 4, 5]
+    assert table["test_loss"].dtype == np.float64
+    assert list(table["test_loss"]) == [row["test_loss"] for row in zoo.rows()]
+    assert table["problem"].isna().all()
+
+
 def test_foreign_names_and_members_that_are_not_finite(tmp_path):
     networks = [build("mlp", seed=seed, **OPTIONS).state_dict() for seed in range(3)]
     arrays = {f"w/{name}": np.stack([one[name].numpy() for one in networks]) for name in networks[0]}
@@ -200,8 +233,11 @@ def test_foreign_names_and_members_that_are_not_finite(tmp_path):
     zoo = import_zoo(tmp_path / "theirs.npz", tmp_path / "zoo", model="mlp", options=OPTIONS, names=names)
     assert zoo.problems == {1: "weights are not finite"}
     assert torch.equal(zoo[2]["layers.0.weight"], networks[2]["layers.0.weight"])
-    with pytest.raises(InputError, match=r"theirs.npz has no 'layers.0.weight'"):
+    with pytest.raises(InputError, match=r"theirs\.npz has 'w/layers\.0\.bias', which the model has not"):
         import_zoo(tmp_path / "theirs.npz", tmp_path / "other", model="mlp", options=OPTIONS)
+    with pytest.raises(InputError, match=r"has no key 'layers\.0\.wight'; did you mean 'layers\.0\.weight'\?"):
+        given = {"model": "mlp", "options": OPTIONS, "names": {"layers.0.wight": "w/layers.0.weight"}}
+        import_zoo(tmp_path / "theirs.npz", tmp_path / "other", **given)
     (tmp_path / "files").mkdir()
     save_file(networks[0], tmp_path / "files" / "a.safetensors")
     save_file(build("mlp", seed=0, **{**OPTIONS, "widths": [4, 4]}).state_dict(), tmp_path / "files" / "b.safetensors")

@@ -116,7 +116,7 @@ def _made(how: str, frames: dict[int, _Frame], zoo: Zoo, method: str) -> Content
     known = [frames.get(number) for number in range(len(zoo.content["architectures"]))]
     return {
         "by": how,
-        "method": method,
+        "method": method if any(frame.number is not None for frame in frames.values()) else None,
         "references": [None if frame is None else frame.number for frame in known],
         "symmetries": [None if frame is None else frame.sym.fingerprint for frame in known],
     }
