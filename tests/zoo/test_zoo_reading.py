@@ -235,8 +235,8 @@ def test_foreign_names_and_members_that_are_not_finite(tmp_path):
     assert torch.equal(zoo[2]["layers.0.weight"], networks[2]["layers.0.weight"])
     with pytest.raises(InputError, match=r"theirs\.npz has 'w/layers\.0\.bias', which the model has not"):
         import_zoo(tmp_path / "theirs.npz", tmp_path / "other", model="mlp", options=OPTIONS)
-    with pytest.raises(InputError, match=r"has no key 'layers\.0\.wight'; did you mean 'layers\.0\.weight'\?"):
-        given = {"model": "mlp", "options": OPTIONS, "names": {"layers.0.wight": "w/layers.0.weight"}}
+    given = {"model": "mlp", "options": OPTIONS, "names": {"layers.0.wight": "w/layers.0.weight"}}
+    with pytest.raises(InputError, match=r"which the model has not; did you mean 'layers\.0\.weight'\?"):
         import_zoo(tmp_path / "theirs.npz", tmp_path / "other", **given)
     (tmp_path / "files").mkdir()
     save_file(networks[0], tmp_path / "files" / "a.safetensors")

@@ -20,7 +20,7 @@ from coset.models import build
 from coset.zoo._evaluate import STACKED
 from coset.zoo._index import FORMAT, Content, finite, write_index
 from coset.zoo._members import LARGEST
-from coset.zoo._spec import check_keys
+from coset.zoo._spec import meant
 from coset.zoo._write import entry, new_folder
 from coset.zoo._zoo import NOT_FINITE, Zoo, open_zoo
 
@@ -49,7 +49,9 @@ def import_zoo(
     """
     where = Path(source)
     built = build(model, seed=0, **(options or {}))
-    check_keys("the model of names", names or {}, list(built.state_dict()))
+    for name in names or ():
+        if name not in built.state_dict():
+            raise InputError(f"names has {name!r}, which the model has not{meant(name, list(built.state_dict()))}")
     if where.is_dir():
         origins, stack = _folder(where, built, names or {}, key, strip_prefix, show)
     elif where.suffix in (".npz", *HDF5):
