@@ -44,7 +44,9 @@ CASES = (
 
 def run(small: bool) -> list[Ratio]:
     """A group, and a few networks of it one after the other, from their first weights on."""
-    return [_case(*case, steps=3 if small else 60, repeat=2 if small else 5) for case in CASES]
+    return [
+        _case(*case, most=4 if small else 512, steps=2 if small else 60, repeat=1 if small else 5) for case in CASES
+    ]
 
 
 def _case(
@@ -57,6 +59,7 @@ def _case(
     order: str,
     bound: float,
     *,
+    most: int,
     steps: int,
     repeat: int,
 ) -> Ratio:
@@ -68,7 +71,7 @@ def _case(
     content = {"model": model, "options": options, "data": "digits", "recipe": recipe, "seeds": 512, "order": order}
     spec = ZooSpec.from_dict(content)
     first = new_model(spec, {}, 0)
-    count = group_size(first, x, batch)
+    count = min(group_size(first, x, batch), most)
     chosen = members(spec)[:count]
     few = max(count // 32, 1)
 

@@ -162,6 +162,8 @@ def _tell(zoo: "Zoo", as_json: bool) -> None:
         table.append([name, *(f"{value:.6g}" for value in (values[0], values[len(values) // 2], values[-1]))])
     if table:
         show_table(["", "least", "median", "most"], table, right=[1, 2, 3])
+    for note in zoo.content["made"].get("notes", ()):
+        print(f"note: {note}")
     for index, problem in list(problems.items())[:10]:
         print(f"note: network {index} is left out: {problem}")
     if len(problems) > 10:

@@ -67,7 +67,7 @@ def evaluate_zoo(
 def _measured(zoo: Zoo, usable: list[int], data: Data, parts: Sequence[str], loss: str) -> dict[int, dict[str, Any]]:
     """The metrics of networks of one group, by part."""
     model, stack = zoo.model(usable[0]), zoo.stack(usable)
-    kind = zoo.content["architectures"][zoo.content["members"][usable[0]].get("architecture", 0)]
+    kind = zoo.content["architectures"][zoo.architecture(usable[0])]
     found: dict[int, dict[str, Any]] = {index: {} for index in usable}
     for name in parts:
         if name not in data.parts:

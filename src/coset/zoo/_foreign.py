@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,8 +20,11 @@ from coset.models import build
 from coset.zoo._evaluate import STACKED
 from coset.zoo._index import FORMAT, Content, finite, write_index
 from coset.zoo._members import LARGEST
+from coset.zoo._spec import meant
 from coset.zoo._write import entry, new_folder
 from coset.zoo._zoo import NOT_FINITE, Zoo, open_zoo
+
+T = TypeVar("T")
 
 ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 HDF5 = (".h5", ".hdf5")
@@ -41,11 +44,14 @@ def import_zoo(
     """A zoo in a new folder of networks that others trained, all of one ``model`` as ``coset.models.build`` makes it.
 
     ``source``: a folder of checkpoints, one network each, in the order of their names; or an HDF5 or npz file of arrays
-    (N, …). ``names``: for a parameter of the model, its name there. Networks with numbers that are not finite are
-    listed with that problem, and left out.
+    (N, …). ``names``: for a parameter of the model, its name there; with it, other arrays of a file are left out.
+    Networks with numbers that are not finite are listed with that problem, and left out.
     """
     where = Path(source)
     built = build(model, seed=0, **(options or {}))
+    for name in names or ():
+        if name not in built.state_dict():
+            raise InputError(f"names has {name!r}, which the model has not{meant(name, list(built.state_dict()))}")
     if where.is_dir():
         origins, stack = _folder(where, built, names or {}, key, strip_prefix, show)
     elif where.suffix in (".npz", *HDF5):
@@ -92,19 +98,16 @@ def _folder(
 
 
 def _file(where: Path, model: nn.Module, names: Mapping[str, str]) -> dict[str, Tensor]:
-    """The arrays of a file as stacked weights; others than the model's are refused."""
+    """The arrays of a file as stacked weights; others than the model's are refused unless ``names`` chooses."""
+    state = model.state_dict()
     with refusing(f"{where} cannot be read"):
         if not where.is_file():
             raise InputError(f"{where} does not exist")
-        if where.suffix in HDF5:
-            with _h5py().File(where, "r") as file:
-                arrays: dict[str, Any] = {}
-                file.visititems(lambda name, item: arrays.update({name: item[()]}) if hasattr(item, "dtype") else None)
-        else:
-            with np.load(where, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
-    renamed, state = _renamed(tensors, names, where), model.state_dict()
+        found = _renamed(_arrays(where, {names.get(name, name) for name in state} if names else None), names, where)
+    if unknown := sorted(found.keys() - state.keys()):
+        raise InputError(f"{where} has {unknown[0]!r}, which the model has not; expected its names, or a map of names")
+    with refusing(f"{where} cannot be read"):
+        renamed = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in found.items()}
     counts = set()
     for name, tensor in state.items():
         if name not in renamed and not tensor.is_floating_point():
@@ -121,13 +124,27 @@ def _file(where: Path, model: nn.Module, names: Mapping[str, str]) -> dict[str, 
         raise InputError(
             f"{where} has arrays for {sorted(counts)} networks; expected the same number of all, at least 1"
         )
-    if unknown := sorted(renamed.keys() - state.keys()):
-        raise InputError(f"{where} has {unknown[0]!r}, which the model has not; expected its names, or a map of names")
     (count,) = counts
     return {n: renamed[n] if n in renamed else t.expand(count, *t.shape).clone() for n, t in state.items()}
 
 
-def _renamed(tensors: Mapping[str, Tensor], names: Mapping[str, str], where: Path) -> dict[str, Tensor]:
+def _arrays(where: Path, wanted: set[str] | None) -> dict[str, Any]:
+    """The arrays of an HDF5 or npz file by name, all or the ``wanted`` ones; of HDF5 in groups, too."""
+    if where.suffix not in HDF5:
+        with np.load(where, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files if wanted is None or name in wanted}
+    h5py, found = _h5py(), dict[str, Any]()
+
+    def take(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset) and (wanted is None or name in wanted):
+            found[name] = item[()]
+
+    with h5py.File(where, "r") as file:
+        file.visititems(take)
+    return found
+
+
+def _renamed(tensors: Mapping[str, T], names: Mapping[str, str], where: Path) -> dict[str, T]:
     """Under the model's names where ``names`` has them, else under their own."""
     for ours, theirs in names.items():
         if theirs not in tensors:

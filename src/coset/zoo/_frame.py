@@ -1,21 +1,22 @@
 """All networks of a zoo in one frame: aligned to one of them, or in canonical form."""
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coset.alignment import align
+from coset._checks import keyword_options
+from coset.alignment import align, align_stack
 from coset.alignment.inputs import check_network
 from coset.canonical import canonicalize
 from coset.errors import InputError
 from coset.symmetry import Symmetry
-from coset.zoo._write import changed_zoo
+from coset.symmetry.stacks import network_of
+from coset.zoo._index import Content
+from coset.zoo._write import Moved, changed_zoo
 from coset.zoo._zoo import Zoo
-
-Params = Mapping[str, Tensor]
 
 
 def align_zoo(
@@ -28,16 +29,29 @@ def align_zoo(
     show: bool | None = None,
     **options: Any,
 ) -> Zoo:
-    """A zoo in a new folder: every network of ``zoo`` aligned to one of them, by default the first that can be used."""
-    sym, target, number = _frame(zoo, symmetry, reference)
-    assert target is not None
-    return changed_zoo(
-        zoo,
-        directory,
-        lambda stack: aligned_stack(sym, target, stack, method=method, **options),
-        {"by": "align", "reference": number, "method": method, "symmetry": sym.fingerprint},
-        show,
-    )
+    """A zoo in a new folder: every network of ``zoo`` aligned to one of them, by default the first that can be used.
+
+    ``method`` and ``options`` are those of ``align``; networks are aligned together by ``align_stack`` where it has the
+    options. Snapshots are networks, too: each is aligned to the last weights of the reference, by an element of its
+    own. Where architectures differ, each has its own reference, the first of it that can be used.
+    """
+    frames = _frames(zoo, symmetry, reference, needed=True)
+
+    def change(architecture: int, stack: dict[str, Tensor]) -> Moved:
+        frame = frames[architecture]
+        assert frame.target is not None
+        if method == "weights" and options.keys() <= keyword_options(align_stack).keys():
+            found = align_stack(frame.sym, frame.target, stack, show=False, **options)
+            return Moved(dict(found.aligned), notes=found.notes)
+        count = len(next(iter(stack.values())))
+        ones = [
+            align(frame.sym, frame.target, network_of(stack, number), method=method, show=False, **options)
+            for number in range(count)
+        ]
+        moved = {name: torch.stack([one.params[name] for one in ones]) for name in stack}
+        return Moved(moved, notes=tuple(dict.fromkeys(note for one in ones for note in one.notes)))
+
+    return changed_zoo(zoo, directory, change, _made("align", frames, zoo, method), show)
 
 
 def canonicalize_zoo(
@@ -52,38 +66,57 @@ def canonicalize_zoo(
 ) -> Zoo:
     """A zoo in a new folder: every network in its canonical form, with units in the data-free order.
 
-    With a ``reference`` permutations and signs are those of ``align`` to its canonical form instead.
+    With a ``reference`` permutations and signs are those of ``align`` to its canonical form instead, by ``method``.
+    ``options`` are those of ``canonicalize``. Snapshots are networks, too: each has a form of its own. With
+    ``classifier`` the factor of the last layer is kept in the table as ``logit_factor``, and metrics are left out,
+    since probabilities are others then.
     """
-    sym, target, number = _frame(zoo, symmetry, reference, needed=False)
-    return changed_zoo(
-        zoo,
-        directory,
-        lambda stack: canonicalize(sym, stack, reference=target, method=method, **options).params,
-        {"by": "canonicalize", "reference": number, "method": method, "symmetry": sym.fingerprint},
-        show,
-    )
+    frames = _frames(zoo, symmetry, reference, needed=False)
+
+    def change(architecture: int, stack: dict[str, Tensor]) -> Moved:
+        frame = frames[architecture]
+        found = canonicalize(frame.sym, stack, reference=frame.target, method=method, **options)
+        factors = found.factor.tolist() if options.get("classifier") else None
+        return Moved(found.params, factors, found.notes)
+
+    return changed_zoo(zoo, directory, change, _made("canonicalize", frames, zoo, method), show)
 
 
-def aligned_stack(sym: Symmetry, reference: Params, stack: Params, **options: Any) -> dict[str, Tensor]:
-    """Every network of a stack (N, …), aligned to the reference."""
-    count = len(next(iter(stack.values())))
-    found = [align(sym, reference, {k: t[i] for k, t in stack.items()}, show=False, **options) for i in range(count)]
-    return {name: torch.stack([one.params[name] for one in found]) for name in found[0].params}
+@dataclass(frozen=True, eq=False)
+class _Frame:
+    """What the networks of an architecture are brought to."""
+
+    sym: Symmetry
+    target: dict[str, Tensor] | None
+    number: int | None
 
 
-def _frame(
-    zoo: Zoo, symmetry: Symmetry | None, reference: int | None, *, needed: bool = True
-) -> tuple[Symmetry, dict[str, Tensor] | None, int | None]:
-    """The symmetry of all networks, and the reference with its number."""
-    zoo.model()  # of one architecture, or an error that says of which two
+def _frames(zoo: Zoo, symmetry: Symmetry | None, reference: int | None, *, needed: bool) -> dict[int, _Frame]:
+    """The symmetry of every architecture that has networks, and the reference, if one is ``needed`` or given."""
     if not zoo.indices:
         raise InputError(f"no network of {zoo.folder} can be used: {next(iter(zoo.problems.values()))}")
-    sym = zoo.symmetry() if symmetry is None else symmetry
-    try:
-        check_network(sym, zoo[zoo.indices[0]], f"networks of {zoo.folder}")
-    except InputError as error:
-        raise InputError(f"the symmetry is that of another model than networks of {zoo.folder}: {error}") from error
-    if reference is None and not needed:
-        return sym, None, None
-    number = zoo.indices[0] if reference is None else reference
-    return sym, zoo[number], number
+    if symmetry is not None or reference is not None:
+        zoo.require_one_architecture(zoo.indices)
+    frames: dict[int, _Frame] = {}
+    for index in zoo.indices:
+        if zoo.architecture(index) in frames:
+            continue
+        sym = zoo.symmetry(index) if symmetry is None else symmetry
+        try:
+            check_network(sym, zoo[index], f"network {index} of {zoo.folder}")
+        except InputError as error:
+            raise InputError(f"the symmetry is that of another model than networks of {zoo.folder}: {error}") from error
+        number = index if reference is None and needed else reference
+        frames[zoo.architecture(index)] = _Frame(sym, None if number is None else zoo[number], number)
+    return frames
+
+
+def _made(how: str, frames: dict[int, _Frame], zoo: Zoo, method: str) -> Content:
+    """What the index says of where the networks come from; references and symmetries by architecture."""
+    known = [frames.get(number) for number in range(len(zoo.content["architectures"]))]
+    return {
+        "by": how,
+        "method": method if any(frame.number is not None for frame in frames.values()) else None,
+        "references": [None if frame is None else frame.number for frame in known],
+        "symmetries": [None if frame is None else frame.sym.fingerprint for frame in known],
+    }

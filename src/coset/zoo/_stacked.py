@@ -2,7 +2,8 @@
 
 Two layouts make that fast on a CPU. Weights of images' filters and images themselves have the channels innermost, with
 the networks beside them, so that the grouped convolutions that ``vmap`` makes of many need no copies. Linear maps are
-computed as (W xᵀ)ᵀ: the gradient of W is then a product of two matrices along rows of x.
+computed as (W xᵀ)ᵀ: the gradient of W is then a product of two matrices along rows of x, and outputs have the examples
+innermost, along which the softmax of the loss runs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +68,11 @@ def saved(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensors:
 
 
 class _Suited(TorchFunctionMode):
-    """Computes linear maps of matrices x (B, in) as (W xᵀ)ᵀ, and attention by products, which have batching rules."""
+    """Computes linear maps of matrices x (B, in) as (W xᵀ)ᵀ, and attention by products, which have batching rules.
+
+    The cross-entropy of outputs (B, C) is taken as that of one example (1, C, B) with B places: the same mean, and with
+    a few classes the only way that fills the processor's vectors.
+    """
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -76,6 +81,8 @@ class _Suited(TorchFunctionMode):
             x, weight, *bias = args
             product = torch.matmul(weight, x.mT).mT
             return product + bias[0] if bias and bias[0] is not None else product
+        if func is functional.cross_entropy and args[0].ndim == 2 and args[1].ndim == 1:
+            return func(args[0].mT[None], args[1][None], *args[2:], **(kwargs or {}))
         if func is functional.scaled_dot_product_attention:
             with sdpa_kernel(SDPBackend.MATH):
                 return func(*args, **(kwargs or {}))
@@ -96,7 +103,8 @@ def outputs_of(model: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, *, sh
 
 def each(function: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor, *, shared: bool) -> Tensor:
     """A loss or a score of every network: (N,), for targets (N, B, …) or, shared, (B, …)."""
-    result: Tensor = vmap(function, in_dims=(0, None if shared else 0))(outputs, targets)
+    with _Suited():
+        result: Tensor = vmap(function, in_dims=(0, None if shared else 0))(outputs, targets)
     return result
 
 

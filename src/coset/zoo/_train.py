@@ -209,8 +209,8 @@ def _prepared(spec: ZooSpec, folder: Path) -> Content:
         content = read_index(folder)
     there = content.get("spec")
     here = spec.to_dict()
-    if there is None:
-        raise InputError(f"{folder} is a zoo that was not trained from a specification; expected a new folder")
+    if there is None or content["made"]["by"] != "train":
+        raise InputError(f"{folder} is a zoo made by {content['made']['by']}; expected a new one, or one in training")
     differing = [name for name in {**there, **here} if there.get(name) != here.get(name)]
     if differing:
         name = differing[0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,18 @@ from coset.errors import InputError
 from coset.zoo._index import Content, shard_path, write_index, write_shard
 from coset.zoo._zoo import Zoo, open_zoo
 
-Change = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
-"""From stacked weights to others of the same networks."""
+
+@dataclass(frozen=True)
+class Moved:
+    """Other weights of the same networks, a factor of each if its function is known up to one, and notes."""
+
+    tensors: Mapping[str, Tensor]
+    factors: list[float] | None = None
+    notes: tuple[str, ...] = ()
+
+
+Change = Callable[[int, dict[str, Tensor]], Moved]
+"""From an architecture and stacked weights to others of the same networks."""
 
 
 @contextmanager
@@ -33,33 +44,76 @@ def new_folder(directory: str | Path) -> Iterator[Path]:
             raise
 
 
-def entry(folder: Path, group: int, members: list[int], tensors: Mapping[str, Tensor], records: Any) -> Content:
-    """Write the shard of a group; what the index says of it."""
-    known = {"members": members, "records": records, "snapshots": {}}
-    sums = write_shard(shard_path(folder, group), tensors, known)
-    file = shard_path(folder, group).relative_to(folder).as_posix()
-    return {**known, "file": file, "checksums": sums}
+def written(
+    folder: Path, group: int, tensors: Mapping[str, Tensor], content: Content, step: int | None = None
+) -> Content:
+    """Write the weights of a group, or those after a step; what the index says of them."""
+    path = shard_path(folder, group, step)
+    sums = write_shard(path, tensors, content)
+    return {"file": path.relative_to(folder).as_posix(), "checksums": sums}
+
+
+def entry(
+    folder: Path,
+    group: int,
+    members: list[int],
+    tensors: Mapping[str, Tensor],
+    records: Any,
+    snapshots: Mapping[int, Mapping[str, Tensor]] | None = None,
+) -> Content:
+    """Write the shards of a group; what the index says of it."""
+    kept = {str(step): written(folder, group, one, {"step": step}, step) for step, one in (snapshots or {}).items()}
+    known = {"members": members, "records": records}
+    sums = {step: about["checksums"] for step, about in kept.items()}
+    return {**known, **written(folder, group, tensors, {**known, "snapshots": sums}), "snapshots": kept}
 
 
 def changed_zoo(zoo: Zoo, directory: str | Path, change: Change, made: Content, show: bool | None) -> Zoo:
-    """A zoo in a new folder with other weights of the same networks, group by group; snapshots are left out.
+    """A zoo in a new folder with other weights of the same networks and snapshots, group by group.
 
     Networks that cannot be used keep their problem, and have no weights.
     """
-    groups = zoo.content["groups"]
+    groups, notes = zoo.content["groups"], dict[str, None]()
+
+    def moved(members: list[int], usable: list[int], step: int | None) -> tuple[dict[str, Tensor], dict[int, float]]:
+        """The weights of a group; nothing in place of those that cannot be used."""
+        found = change(zoo.architecture(usable[0]), zoo.stack(usable, step=step))
+        notes.update(dict.fromkeys(found.notes))
+        factors = dict(zip(usable, found.factors, strict=True)) if found.factors is not None else {}
+        return _among(found.tensors, [members.index(index) for index in usable], members), factors
+
     with new_folder(directory) as folder, progress(made["by"], len(groups), show=show) as bar:
-        written = []
+        entries: list[Content] = []
         for number, group in enumerate(groups):
-            usable = [index for index in group["members"] if index not in zoo.problems]
-            if not usable:
-                written.append({"members": group["members"], "file": None})
-                continue
-            whole = _among(change(zoo.stack(usable)), [group["members"].index(i) for i in usable], group["members"])
-            records = [{**r, "problem": zoo.problems.get(i)} for i, r in zip(group["members"], group["records"], strict=True)]  # fmt: skip  # noqa: E501
-            written.append(entry(folder, number, group["members"], whole, records))
             bar.advance()
-        write_index(folder, {**zoo.content, "made": {**made, "from": zoo.content["made"]}, "groups": written})
+            members = group["members"]
+            usable = [index for index in members if index not in zoo.problems]
+            tensors, factors = moved(members, usable, None) if usable else ({}, {})
+            known = group.get("records", [{"metrics": {}} for _ in members])
+            records = [
+                _record(record, zoo.problems.get(index), factors.get(index))
+                for index, record in zip(members, known, strict=True)
+            ]
+            if not usable:
+                entries.append({"members": members, "records": records, "file": None})
+                continue
+            snapshots = {}
+            for step in zoo.snapshots:
+                if there := zoo.readable(usable, step=step):
+                    snapshots[step], _ = moved(members, there, step)
+                else:
+                    notes[f"weights after step {step} are damaged from network {members[0]} on, and left out"] = None
+            entries.append(entry(folder, number, members, tensors, records, snapshots))
+        about = {**made, "notes": list(notes), "from": zoo.content["made"]}
+        write_index(folder, {**zoo.content, "made": about, "groups": entries})
     return open_zoo(folder)
+
+
+def _record(record: Content, problem: str | None, factor: float | None) -> Content:
+    """What is known of a network whose weights were changed; its losses are others if its function was multiplied."""
+    if factor is None:
+        return {**record, "problem": problem}
+    return {"problem": problem, "metrics": {}, "logit_factor": factor}
 
 
 def _among(tensors: Mapping[str, Tensor], rows: list[int], everyone: list[int]) -> dict[str, Tensor]:

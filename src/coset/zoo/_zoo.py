@@ -1,6 +1,6 @@
 """``open_zoo``: many trained networks in a folder, read when they are asked for and checked when they are read."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -53,14 +53,7 @@ class Zoo:
     @cached_property
     def problems(self) -> dict[int, str]:
         """The networks that cannot be used, and why. The first time, all weights are read and compared."""
-        found = {}
-        for index in range(len(self)):
-            group, row = self._places[index]
-            entry = self.content["groups"][group]
-            if entry["file"] is None:
-                found[index] = UNTRAINED
-            elif entry["records"][row]["problem"]:
-                found[index] = entry["records"][row]["problem"]
+        found = {index: problem for index in range(len(self)) if (problem := self._known_problem(index))}
         for number, entry in enumerate(self.content["groups"]):
             rows = [row for row, index in enumerate(entry["members"]) if index not in found]
             if entry["file"] is not None and rows:
@@ -86,22 +79,35 @@ class Zoo:
         chosen = list(self.indices if indices is None else indices)
         if not chosen:
             raise InputError(f"no network of {self.folder} was asked for, or none can be used")
-        self._one_architecture(chosen)
+        self.require_one_architecture(chosen)
         by_group: dict[int, list[int]] = {}
         for index in chosen:
             by_group.setdefault(self._place(index)[0], []).append(index)
         read: dict[int, dict[str, Tensor]] = {}
         for group, asked in by_group.items():
+            for index in asked:
+                if problem := self._known_problem(index):
+                    raise InputError(f"network {index} of {self.folder}: {problem}")
             rows = sorted({self._place(index)[1] for index in asked})
             tensors, wrong = self._read(group, rows, step)
             for index in asked:
-                self._require_trained(index)
                 if index in wrong:
                     raise InputError(f"network {index} of {self.folder}: {wrong[index]}")
             for number, row in enumerate(rows):
                 member = self.content["groups"][group]["members"][row]
                 read[member] = {name: tensor[number] for name, tensor in tensors.items()}
         return {name: torch.stack([read[index][name] for index in chosen]) for name in read[chosen[0]]}
+
+    def readable(self, indices: Iterable[int], *, step: int | None = None) -> list[int]:
+        """Those of some networks whose weights, or those after a step, can be used."""
+        chosen = list(indices)
+        found: set[int] = set()
+        for group in sorted({self._place(index)[0] for index in chosen}):
+            members = self.content["groups"][group]["members"]
+            rows = [members.index(index) for index in chosen if index in members and not self._known_problem(index)]
+            wrong = self._read(group, rows, step)[1] if rows else {}
+            found |= {members[row] for row in rows if members[row] not in wrong}
+        return [index for index in chosen if index in found]
 
     def where(self, **wanted: Any) -> tuple[int, ...]:
         """The usable networks whose row of the table has these values, as in ``where(seed=3)``."""
@@ -115,9 +121,29 @@ class Zoo:
             row["index"] for row in rows if all(row.get(n) == v for n, v in wished.items()) and not row["problem"]
         )
 
+    def architecture(self, index: int) -> int:
+        """The number of a network's architecture."""
+        self._place(index)
+        number: int = self.content["members"][index].get("architecture", 0)
+        return number
+
+    def require_one_architecture(self, indices: Iterable[int]) -> int:
+        """The number of the architecture that networks share; if they do not, an error that says which differ."""
+        found: dict[int, int] = {}
+        for index in indices:
+            found.setdefault(self.architecture(index), index)
+        if len(found) > 1:
+            (one, first), (two, second), *_ = found.items()
+            kinds = self.content["architectures"]
+            raise InputError(
+                f"networks {first} and {second} of {self.folder} have architectures {kinds[one]['options']} and "
+                f"{kinds[two]['options']}; expected networks of one, as zoo.where(…) chooses them"
+            )
+        return next(iter(found))
+
     def model(self, index: int | None = None) -> nn.Module:
         """The model of all networks, or of one where they differ, in evaluation mode, with fresh weights."""
-        number = self._one_architecture(range(len(self)) if index is None else [index])
+        number = self.require_one_architecture(range(len(self)) if index is None else [index])
         about = self.content["model"]
         options = {**about["options"], **self.content["architectures"][number]["options"]}
         return build(about["name"], seed=0, **options).to(getattr(torch, about["dtype"])).eval()
@@ -143,8 +169,9 @@ class Zoo:
             if spec is not None:
                 row["data"] = spec["data"][about["data"]]["name"]
             row |= {**about.get("options", {}), **about.get("settings", {})}
-            if entry["file"] is not None:
+            if "records" in entry:
                 record = entry["records"][place]
+                row |= {name: record[name] for name in ("logit_factor",) if name in record}
                 if record.get("losses"):
                     row["last_train_loss"] = record["losses"][-1]
                 for part, metrics in record["metrics"].items():
@@ -175,34 +202,17 @@ class Zoo:
             raise InputError(f"{self.folder} has no network {index!r}; expected 0 to {len(self) - 1}")
         return self._places[index]
 
-    def _require_trained(self, index: int) -> None:
+    def _known_problem(self, index: int) -> str | None:
+        """What the index says against a network."""
         group, row = self._place(index)
         entry = self.content["groups"][group]
-        problem = UNTRAINED if entry["file"] is None else entry["records"][row]["problem"]
-        if problem:
-            raise InputError(f"network {index} of {self.folder}: {problem}")
-
-    def _one_architecture(self, indices: Sequence[int]) -> int:
-        """The architecture that networks share."""
-        found: dict[int, int] = {}
-        for index in indices:
-            self._place(index)
-            found.setdefault(self.content["members"][index].get("architecture", 0), index)
-        if len(found) > 1:
-            (one, first), (two, second), *_ = found.items()
-            kinds = self.content["architectures"]
-            raise InputError(
-                f"networks {first} and {second} of {self.folder} have architectures {kinds[one]['options']} and "
-                f"{kinds[two]['options']}; expected networks of one, as zoo.where(…) chooses them"
-            )
-        return next(iter(found))
+        problem: str | None = entry["records"][row]["problem"] if "records" in entry else None
+        return problem or (UNTRAINED if entry["file"] is None else None)
 
     def _read(self, group: int, rows: list[int], step: int | None) -> tuple[dict[str, Tensor], dict[int, str]]:
         """Rows of a shard, and of those that cannot be used the network and the reason."""
         entry = self.content["groups"][group]
         wrong: dict[int, str] = {}
-        if entry["file"] is None:
-            raise InputError(f"network {entry['members'][rows[0]]} of {self.folder}: {UNTRAINED}")
         about = entry
         if step is not None:
             if str(step) not in entry["snapshots"]:
@@ -214,7 +224,7 @@ class Zoo:
         except InputError as error:
             return {}, {entry["members"][row]: str(error) for row in rows}
         # In the order of the model's state_dict(), which files do not keep.
-        kind = self.content["architectures"][self.content["members"][entry["members"][0]].get("architecture", 0)]
+        kind = self.content["architectures"][self.architecture(entry["members"][0])]
         if tensors.keys() != kind["tensors"].keys():
             problem = f"shard {about['file']} has other tensors than its architecture"
             return {}, {entry["members"][row]: problem for row in rows}
