@@ -229,9 +229,9 @@ def run(config: Config, context: Context) -> Findings:
 _TOLD = """
 Every network is brought to the first of its zoo on weights; so the shares are bounds from above of what the best frame
 would leave. From "and scales" on, the incoming weights of every unit have norm one, in all networks: shares are of the
-variance in that gauge. A share of 1 − 1/N is that of N networks that have nothing in common. Gains of batch norms, which
-are near 1 in all networks, are much of Σ‖θ‖² of a CNN as it is trained; in the gauge without scales they are not, so that
-the share rises.
+variance in that gauge. A share of 1 − 1/N is that of N networks that have nothing in common. Gains of batch norms are
+near 1 in all networks, and much of Σ‖θ‖² of a CNN as it is trained; in the gauge without scales they are not, and the
+share rises.
 """
 
 
