@@ -57,6 +57,12 @@ def counted(stack: Stack) -> int:
     return len(next(iter(stack.values())))
 
 
+def disjoint_parts(count: int, parts: int) -> list[Tensor]:
+    """The numbers of networks in disjoint parts, those that hold two or more."""
+    found = [torch.arange(count)[start::parts] for start in range(parts)]
+    return [one for one in found if len(one) > 1]
+
+
 def over_parts(value: float, parts: list[float]) -> Estimate:
     """A value of all, with the interval from the least to the greatest of its values on parts."""
     return Estimate(value, min([value, *parts]), max([value, *parts]))

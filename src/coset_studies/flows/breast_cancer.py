@@ -13,7 +13,7 @@ from coset.data import Split
 from coset.landscape import barriers, linear, on
 from coset.study import Claim, Context, Findings, Scalar, Table, study
 from coset.symmetry import Symmetry
-from coset_studies.flows._zoos import Networks, Stack, chosen, counted, estimate_in, in_turn, joined
+from coset_studies.flows._zoos import Networks, Stack, chosen, counted, disjoint_parts, estimate_in, in_turn, joined
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -235,9 +235,9 @@ def _pairs(matrix: Tensor) -> Tensor:
 
 
 def _row(method: str, matrix: Tensor) -> list[Scalar]:
-    parts = [torch.arange(start, len(matrix), 5) for start in range(5)]
-    means = [mean_of_pairs(matrix[one][:, one]) for one in parts if len(one) > 1] or [mean_of_pairs(matrix)]
-    return [method, mean_of_pairs(matrix), min(means), max(means)]
+    whole = mean_of_pairs(matrix)
+    means = [mean_of_pairs(matrix[one][:, one]) for one in disjoint_parts(len(matrix), 5)] or [whole]
+    return [method, whole, min(means), max(means)]
 
 
 def _heat_maps(maps: Mapping[str, Tensor]) -> "Figure":
