@@ -10,7 +10,7 @@ from coset.alignment import align_stack
 from coset.canonical import canonicalize
 from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, Table, study
 from coset.symmetry import Symmetry
-from coset_studies.flows._zoos import Networks, Stack, chosen, counted, in_turn, over_parts
+from coset_studies.flows._zoos import Networks, Stack, chosen, counted, disjoint_parts, in_turn, over_parts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -139,10 +139,11 @@ def shares_of(context: Context, zoo: Networks, mixed: int) -> Shares:
     for name, stack in found.items():
         count = counted(stack)
         # Parts hold fewer networks, whose own mean is nearer to them: n/(n − 1) makes up for it.
-        numbers = [torch.arange(start, count, PARTS) for start in range(PARTS)]
-        numbers = [one for one in numbers if len(one) > 1]
         fair = (count - 1) / count
-        parts[name] = [fair * share_of_variance(sym, chosen(stack, one)) * len(one) / (len(one) - 1) for one in numbers]
+        parts[name] = [
+            fair * share_of_variance(sym, chosen(stack, one)) * len(one) / (len(one) - 1)
+            for one in disjoint_parts(count, PARTS)
+        ]
     scores = [row["test_accuracy"] for row in trained.rows if "test_accuracy" in row]
     accuracy = sum(scores) / len(scores) if scores else None
     whole = {name: share_of_variance(sym, stack) for name, stack in found.items()}
