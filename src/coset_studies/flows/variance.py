@@ -74,7 +74,7 @@ QUICK = Config(
             3,
         ),
     },
-    mixed=3,
+    mixed=2,
 )
 SMALL = Config(
     {
