@@ -41,13 +41,13 @@ _HELD = 500
 class Config:
     """``all_pairs``: of so many networks, drawn from all snapshots; ``compared``: of so many for every method.
 
-    ``steps`` of methods that learn.
+    ``steps`` of methods that learn, None: as many as each takes by default.
     """
 
     zoo: Networks
     all_pairs: int
     compared: int
-    steps: int
+    steps: int | None = None
 
 
 _OPTIONS = {"in_features": 30, "widths": [16, 16], "out_features": 2}
@@ -75,7 +75,6 @@ SMALL = Config(
     ),
     all_pairs=250,
     compared=40,
-    steps=100,
 )
 
 
@@ -158,7 +157,7 @@ CLAIMS = [
     Between 250 networks 30-16-16-2 on the breast-cancer data the mean barrier halfway is 0.244 nats, and 0.070 after
     alignment to one of them.
     """,
-    presets={"quick": QUICK, "small": SMALL, "paper": replace(SMALL, compared=100, steps=300)},
+    presets={"quick": QUICK, "small": SMALL, "paper": replace(SMALL, compared=100)},
     claims=CLAIMS,
 )
 def run(config: Config, context: Context) -> Findings:
@@ -226,7 +225,8 @@ def _by_every_method(
     def matched(name: str) -> Tensor:
         options: Mapping[str, Any] = {**LEARNED[name], "model": model}
         data: Any = train.x if name == "activations" else (train.x, train.y)
-        own = {} if name == "activations" else {"steps": config.steps, "batch_size": 64}
+        own: dict[str, Any] = {} if name == "activations" else {"batch_size": 64}
+        own |= {"steps": config.steps} if own and config.steps else {}
         return of_all_pairs(model, part, one_by_one(context, sym, stack, name, **options, data=data, **own))
 
     return maps | in_turn(context, "methods", list(LEARNED), matched)
