@@ -91,7 +91,7 @@ CLAIMS = [
         "below",
         0.5,
         "Moved along their orbits, networks hide where they come from.",
-        "By chance the nearest is of the same trajectory in a tenth of all cases; set before the run.",
+        "By chance it is so in 4 of 199 cases; half is far more; set before the run.",
     ),
     _claim(
         MODULO,
