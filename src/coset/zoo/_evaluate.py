@@ -53,7 +53,11 @@ def evaluate_zoo(
                 if given is None and spec is not None and number not in loaded:
                     loaded[number] = load_data(as_data(spec["data"][number]), dtype)
                 rule = loss or _loss(zoo.content, usable[0])
-                found |= _measured(zoo, usable, given or loaded[number], parts, rule)
+                try:
+                    found |= _measured(zoo, usable, given or loaded[number], parts, rule)
+                except InputError as error:
+                    where = as_data(data if spec is None or data is not None else spec["data"][number]).name
+                    raise InputError(f"networks of {zoo.folder} cannot be measured on {where}: {error}") from error
             bar.advance()
 
     def keep(content: Content) -> None:

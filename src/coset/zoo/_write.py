@@ -73,28 +73,31 @@ def changed_zoo(zoo: Zoo, directory: str | Path, change: Change, made: Content, 
         factors = dict(zip(usable, found.factors, strict=True)) if found.factors is not None else {}
         return _among(found.tensors, [members.index(index) for index in usable], members), factors
 
+    def changed(folder: Path, number: int) -> Content:
+        """A group written anew; what the index says of it."""
+        members = groups[number]["members"]
+        usable = [index for index in members if index not in zoo.problems]
+        tensors, factors = moved(members, usable, None) if usable else ({}, {})
+        known = groups[number].get("records", [{"metrics": {}} for _ in members])
+        records = [
+            _record(record, zoo.problems.get(index), factors.get(index))
+            for index, record in zip(members, known, strict=True)
+        ]
+        if not usable:
+            return {"members": members, "records": records, "file": None}
+        snapshots = {}
+        for step in zoo.snapshots:
+            if there := zoo.readable(usable, step=step):
+                snapshots[step], _ = moved(members, there, step)
+            else:
+                notes[f"weights after step {step} are damaged from network {members[0]} on, and left out"] = None
+        return write_group(folder, number, members, tensors, records, snapshots)
+
     with new_folder(directory) as folder, progress(made["by"], len(groups), show=show) as bar:
-        entries: list[Content] = []
-        for number, group in enumerate(groups):
+        entries = []
+        for number in range(len(groups)):
+            entries.append(changed(folder, number))
             bar.advance()
-            members = group["members"]
-            usable = [index for index in members if index not in zoo.problems]
-            tensors, factors = moved(members, usable, None) if usable else ({}, {})
-            known = group.get("records", [{"metrics": {}} for _ in members])
-            records = [
-                _record(record, zoo.problems.get(index), factors.get(index))
-                for index, record in zip(members, known, strict=True)
-            ]
-            if not usable:
-                entries.append({"members": members, "records": records, "file": None})
-                continue
-            snapshots = {}
-            for step in zoo.snapshots:
-                if there := zoo.readable(usable, step=step):
-                    snapshots[step], _ = moved(members, there, step)
-                else:
-                    notes[f"weights after step {step} are damaged from network {members[0]} on, and left out"] = None
-            entries.append(write_group(folder, number, members, tensors, records, snapshots))
         about = {**made, "notes": list(notes), "from": zoo.content["made"]}
         write_index(folder, {**zoo.content, "made": about, "groups": entries})
     return open_zoo(folder)
