@@ -154,7 +154,27 @@ def test_bad_input():
         distance(sym, a, a, metric="angle")
     with pytest.raises(coset.InputError, match="b has a leading axis"):
         distance(sym, a, weights(model, 0, 2))
-    with pytest.raises(coset.InputError, match="expected stacks"):
+    with pytest.raises(coset.InputError, match="expected a stack"):
         distances(sym, a)
+    with pytest.raises(coset.InputError, match="networks is a NoneType"):
+        distances(sym, None)
+    with pytest.raises(coset.InputError, match="a is a list"):
+        distance(sym, [a], a)
+    with pytest.raises(coset.InputError, match="values is a list"):
+        triangle_violations([[1.0]])
     with pytest.raises(coset.InputError, match=r"'4\.bias'"):
         distance(sym, a, {name: t for name, t in a.items() if name != "4.bias"})
+
+
+def test_dead_units_are_as_far_in_both_directions():
+    """A unit that is dead in one network and not in another: the manifold is the same for both."""
+    model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1)).double()
+    sym = coset.discover(model, torch.randn(2, 1, dtype=torch.float64))
+    a = {"0.weight": [[0.0], [-2.0]], "0.bias": [0.0, -2.0], "2.weight": [[0.0, -2.0]], "2.bias": [0.0]}
+    b = {"0.weight": [[0.0], [0.0]], "0.bias": [0.0, 0.0], "2.weight": [[0.0, 0.0]], "2.bias": [-2.0]}
+    a, b = ({name: torch.tensor(rows, dtype=torch.float64) for name, rows in theta.items()} for theta in (a, b))
+    assert distance(sym, a, b) == pytest.approx(distance(sym, b, a), rel=1e-12)
+    stack = {name: torch.stack([a[name], b[name], a[name] + 1]) for name in a}
+    found = distances(sym, stack).values
+    assert float(found[0, 1]) == pytest.approx(distance(sym, a, b), rel=1e-12)
+    assert triangle_violations(found) == 0

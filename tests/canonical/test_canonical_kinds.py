@@ -236,6 +236,8 @@ def test_bad_networks(change, words):
         ({"steps": 3}, "'steps' is an option"),
         ({"classifier": "fc"}, "classifier='fc' names a layer"),
         ({"reference": 3}, "reference is a int"),
+        ({"classifier": None}, "classifier is None"),
+        ({"classifier": ["4"]}, r"classifier is \['4'\]"),
     ],
 )
 def test_bad_options(options, words):
@@ -256,3 +258,176 @@ def test_a_nan_among_many_is_named():
     stack["2.bias"][3, 1] = torch.nan
     with pytest.raises(coset.InputError, match=r"'2\.bias' of network 3"):
         canonicalize(sym, stack)
+
+
+# Networks that are not in general position -------------------------------------------------------------------------
+
+
+def forms_differ(model, params, count=10):
+    sym = coset.discover(model, inputs()[:2, : next(iter(params.values())).shape[1]].to(next(model.parameters()).dtype))
+    form = canonicalize(sym, params)
+    moved = (sym.act(sym.random(torch.Generator().manual_seed(seed)), params) for seed in range(count))
+    return max(apart(canonicalize(sym, other).params, form.params) for other in moved), form
+
+
+def test_signs_whose_sums_are_zero_are_settled_by_positions():
+    model = nn.Sequential(nn.Linear(2, 3, bias=False), nn.Tanh(), nn.Linear(3, 2, bias=False)).double()
+    params = {
+        "0.weight": torch.tensor([[1.0, -1], [2, -2], [3, -3]]),
+        "2.weight": torch.tensor([[1.0, 2, 3], [-1, -2, -3]]),
+    }
+    far, form = forms_differ(model, {name: tensor.double() for name, tensor in params.items()})
+    assert far < 1e-12
+    assert not form.free
+
+
+def test_signs_that_nothing_settles_are_said():
+    """Between hidden layers, where no axis is fixed, sums of 0 decide nothing."""
+    layers = [
+        nn.Linear(2, 2, bias=False),
+        nn.Tanh(),
+        nn.Linear(2, 2, bias=False),
+        nn.Tanh(),
+        nn.Linear(2, 1, bias=False),
+    ]
+    model = nn.Sequential(*layers).double()
+    sym = coset.discover(model, torch.randn(2, 2, dtype=torch.float64))
+    params = {"0.weight": torch.eye(2), "2.weight": torch.tensor([[1.0, -1], [2, 1]]), "4.weight": torch.zeros(1, 2)}
+    form = canonicalize(sym, {name: tensor.double() for name, tensor in params.items()})
+    assert len(form.free) == 1
+    assert form.free[0].startswith("signs of")
+    params["2.weight"][0] = 0.0  # a dead unit has no sign to settle
+    assert not canonicalize(sym, {name: tensor.double() for name, tensor in params.items()}).free
+
+
+def test_units_that_are_told_apart_along_a_chain():
+    """Equal first layers, a cyclic second layer, one bias that marks a unit: ties break one after the other."""
+    model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1)).double()
+    params = {name: torch.ones_like(tensor) for name, tensor in model.state_dict().items()}
+    params["2.weight"] = torch.eye(8, dtype=torch.float64) + 0.5 * torch.eye(8, dtype=torch.float64).roll(1, 0)
+    params["2.bias"][3] = 2.0
+    assert forms_differ(model, params)[0] < 1e-12
+
+
+def test_units_that_are_exchanged_together():
+    """W₂ = I between equal units: any order of both layers together is the same network."""
+    model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1)).double()
+    params = {name: torch.ones_like(tensor) for name, tensor in model.state_dict().items()}
+    params["2.weight"] = torch.eye(4, dtype=torch.float64)
+    assert forms_differ(model, params)[0] < 1e-12
+
+
+def test_copies_of_units_in_single_precision():
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
+    for seed in range(10):
+        params = {name: tensor.float() for name, tensor in weights(model, seed).items()}
+        params["0.weight"][1], params["0.bias"][1] = params["0.weight"][0], params["0.bias"][0]
+        assert forms_differ(model, params)[0] < 1e-4
+
+
+def test_equal_singular_values_are_left_open_and_said():
+    model = nn.Sequential(nn.Linear(4, 3, bias=False), nn.Linear(3, 4, bias=False)).double()
+    sym = coset.discover(model, torch.randn(2, 4, dtype=torch.float64))
+    q = torch.linalg.qr(torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)).Q
+    form = canonicalize(sym, {"0.weight": q.mT.contiguous(), "1.weight": q})
+    assert any("equal singular values" in item for item in form.free)
+
+
+def test_small_variances_come_back():
+    """Where a variance is small beside its ε, scales are taken up by the gain: the element alone does not go back."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).double().eval()
+    own = {n: torch.randn_like(t) for n, t in model.named_parameters()}
+    params = dict(model.state_dict()) | own | {"0.weight": 10 * own["0.weight"]}
+    params |= {"1.running_var": torch.full((4,), 5e-4).double(), "1.num_batches_tracked": torch.tensor(3)}
+    x = torch.randn(5, 3, dtype=torch.float64)
+    sym = coset.discover(model, x[:2])
+    for stacked in (False, True):
+        theta = {name: torch.stack([t, t]) for name, t in params.items()} if stacked else params
+        form = canonicalize(sym, theta)
+        back = decanonicalize(form)
+        assert all(float((back[name] - theta[name]).abs().max()) < 1e-10 for name in params)
+        one = {name: t[1] for name, t in form.params.items()} if stacked else form.params
+        torch.testing.assert_close(run(model, one, x), run(model, params, x), rtol=1e-9, atol=1e-9)
+
+
+class Fourier(nn.Module):
+    """A complex weight, behind which units are real again."""
+
+    def __init__(self):
+        super().__init__()
+        self.filters = nn.Parameter(torch.randn(3, 5, dtype=torch.complex128))
+        self.last = nn.Linear(3, 2).double()
+
+    def forward(self, x):
+        waves = torch.fft.rfft(x)[:, None] * self.filters
+        return self.last(torch.relu(torch.fft.irfft(waves, n=8)).mean(-1))
+
+
+def test_complex_weights_have_unit_norms():
+    torch.manual_seed(0)
+    model = Fourier()
+    x = torch.randn(4, 8, dtype=torch.float64)
+    sym, params = coset.discover(model, x), dict(model.state_dict())
+    form = canonicalize(sym, params)
+    torch.testing.assert_close(torch.linalg.vector_norm(form.params["filters"], dim=1), torch.ones(3).double())
+    imaginary = params | {"filters": 1j * params["filters"].imag.to(torch.complex128)}
+    for theta in (params, imaginary):
+        form = canonicalize(sym, theta)
+        moved = sym.act(sym.random(torch.Generator().manual_seed(3)), theta)
+        assert apart(canonicalize(sym, moved).params, form.params) < 1e-12
+
+
+def test_a_posterior_and_its_reference_are_in_one_gauge():
+    _, sym, params, _ = setting("mixing: layer norm")
+    real = {name: tensor for name, tensor in params.items() if tensor.is_floating_point()}
+    q = MeanField(real, {name: torch.full_like(tensor, 0.1) for name, tensor in real.items()})
+    own = canonicalize(sym, q)
+    for reference in (real, q, own):
+        again = canonicalize(sym, sym.monomial.act(sym.monomial.random(torch.Generator().manual_seed(4)), q), reference)
+        target = own if reference is own else canonicalize(sym, q, reference)
+        assert apart(again.params.mean, target.params.mean) < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("made", "asked", "words"),
+    [({}, {"classifier": True}, "without classifier"), ({"bias": "inside"}, {}, "bias='inside'")],
+)
+def test_a_reference_of_other_options_is_refused(made, asked, words):
+    model, sym = mlp()
+    reference = canonicalize(sym, weights(model, 0), **made)
+    with pytest.raises(coset.InputError, match=words):
+        canonicalize(sym, weights(model, 1), reference, **asked)
+
+
+def test_scales_are_the_forms_own():
+    model, sym = mlp()
+    with pytest.raises(coset.InputError, match="scales is given"):
+        canonicalize(sym, weights(model, 0), weights(model, 1), scales=True)
+    with pytest.raises(coset.InputError, match="canonical is a dict"):
+        decanonicalize({})
+    with pytest.raises(coset.InputError, match="sym is a NoneType"):
+        canonicalize(None, weights(model, 0))
+
+
+def test_a_form_that_overflows_is_refused():
+    model, sym = mlp()
+    params = {name: tensor.float() for name, tensor in weights(model, 0).items()}
+    params["4.weight"] = params["4.weight"] * 1e-39
+    with pytest.raises(coset.InputError, match=r"overflows torch\.float32"):
+        canonicalize(sym, params, classifier=True)
+
+
+def test_a_last_bias_that_is_tied_is_not_scaled():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(3, 2), nn.Linear(2, 2)
+            self.shift = self.last.bias
+
+        def forward(self, x):
+            return self.last(torch.relu(self.first(x) + self.shift))
+
+    model = Tied().double()
+    sym = coset.discover(model, torch.randn(2, 3, dtype=torch.float64))
+    with pytest.raises(coset.InputError, match="is tied to"):
+        canonicalize(sym, model.state_dict(), classifier="last")

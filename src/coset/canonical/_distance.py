@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset._checks import check_choice, check_count
+from coset._checks import check_choice, check_count, check_seed
 from coset._show.progress import progress
 from coset.alignment import align_stack
 from coset.alignment.inputs import check_same_names
@@ -62,6 +62,7 @@ def distance(
 ) -> float:
     """min over g of d(canonical a, g·canonical b): how far two networks are apart modulo G; see ``distances``."""
     for what, params in (("a", a), ("b", b)):
+        check_stack(what, params)
         if leading(sym, params, what) is not None:
             raise InputError(f"{what} has a leading axis; expected one network, or distances for many")
     options = {"metric": metric, "bias": bias, "classifier": classifier, "limit": limit, "seed": seed}
@@ -86,23 +87,26 @@ def distances(
     Networks are first brought to their canonical form, without translations and scales, where permutations and signs
     are isometries. d is the geodesic distance on the ``manifold`` of canonical weights, √(Σ r²φ² + ‖·‖²), or the
     Euclidean one of the same coordinates. Over a finite group of at most ``limit`` elements the minimum is exact, and d
-    is a metric on the quotient. Of larger groups, and where matrices or turns act, networks are aligned in both
+    is a metric on the quotient; a unit without incoming weights is at the angle π/2 of all others, and keeps the scale
+    that it has. Of larger groups, and where matrices or turns act, networks are aligned in both
     directions, and the nearer end counts. ``bias``, ``classifier``: as in ``canonicalize``.
     """
     check_choice("metric", metric, METRICS)
     check_count("limit", limit)
-    counts = [leading(sym, part, what) for part, what in ((networks, "networks"), (others, "others")) if part]
-    if None in counts:
-        raise InputError("networks or others is a single network; expected stacks with a leading axis, or distance")
+    check_seed(seed)
+    for what, part in (("networks", networks), ("others", networks if others is None else others)):
+        check_stack(what, part)
+        if leading(sym, part, what) is None:
+            raise InputError(f"{what} is a single network; expected a stack with a leading axis, or distance")
     if others is not None:
         check_same_names(networks, others, "networks", "others")
     forms = [
-        canonicalize(sym, _double(stack), bias=bias, classifier=classifier)
+        canonicalize(sym, _double(sym, stack), bias=bias, classifier=classifier)
         for stack in (networks, others)
         if stack is not None
     ]
     here, there = forms[0].params, forms[-1].params
-    space = manifold(sym, bias=bias, classifier=forms[0].last, at=(here, there))
+    space = manifold(sym, bias=bias, classifier=forms[0].last)
     measure = _Measure(space, metric)
     finite = not sym.continuous and not sym.turns and finite_order(sym) <= limit
     if finite:
@@ -119,7 +123,9 @@ def distances(
 
 def triangle_violations(values: Tensor) -> float:
     """The part of all triples i, j, k with d(i, j) > d(i, k) + d(k, j) for one order of them; ``values``: (N, N)."""
-    count = len(values)
+    if not isinstance(values, Tensor):
+        raise InputError(f"values is a {type(values).__name__}; expected a tensor (N, N)")
+    count = len(values) if values.ndim else 0
     if values.ndim != 2 or values.shape[1] != count or count < 3:
         raise InputError(f"values has shape {tuple(values.shape)}; expected (N, N) with N of at least 3")
     bad = 0
@@ -133,8 +139,19 @@ def triangle_violations(values: Tensor) -> float:
     return bad / (count * (count - 1) * (count - 2) / 6)
 
 
-def _double(stack: Stack) -> dict[str, Tensor]:
-    return {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in stack.items()}
+def check_stack(what: str, params: object) -> None:
+    """Refuse what is no dict of parameters."""
+    if not isinstance(params, Mapping):
+        raise InputError(f"{what} is a {type(params).__name__}; expected a dict of parameters")
+
+
+def _double(sym: Symmetry, stack: Stack) -> dict[str, Tensor]:
+    """Of a stack all that is saved, in float64."""
+    return {
+        name: tensor.double() if tensor.is_floating_point() else tensor
+        for name, tensor in stack.items()
+        if name not in sym.unsaved
+    }
 
 
 @dataclass(frozen=True)

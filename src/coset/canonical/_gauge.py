@@ -14,6 +14,9 @@ from coset.symmetry import Element, Symmetry
 _TURNS, _SETTLED = 2000, 1e-12
 """Classes that meet are balanced in so many turns at most, until matrices are rotations up to this."""
 
+_EQUAL = 1e-9
+"""Singular values whose difference is such a part of the largest are equal."""
+
 
 def unit_scales(sym: Symmetry, stack: dict[str, Tensor], bias: str) -> dict[str, Tensor]:
     """The scales 1/‖incoming weights‖ of all families, (N, *shape); ``stack`` (float64) is scaled along.
@@ -80,15 +83,23 @@ def _balanced_jointly(sym: Symmetry, params: Mapping[str, Tensor]) -> Element:
 
 
 def half_read(sym: Symmetry, params: Mapping[str, Tensor]) -> list[str]:
-    """The classes under GL(n) with directions that are written and not read, or read and not written: in these no
-    singular value tells how to turn them.
+    """What is left open of classes that mix, in words: rotations of streams; of GL(n) directions that are written and
+    not read, or read and not written, in which no singular value tells how to turn them, and equal singular values.
     """
     found = []
-    for name in (name for name, mixing in sym.continuous.items() if mixing.kind == "general"):
+    for name, mixing in sym.continuous.items():
         n = sym.shape(name)[-1]
+        whole = f"{mixing.named(n)} of {name}"
+        if mixing.kind != "general":
+            found.append(whole)
+            continue
         grams = rotations.grams(sym, name, params)
         if any(int(torch.linalg.matrix_rank(gram, hermitian=True, rtol=1e-12).min()) < n for gram in grams):
-            found.append(name)
+            found.append(whole)
+        elif n > 1:
+            values = grams[0].diagonal(dim1=-2, dim2=-1)
+            if bool(((values[..., :-1] - values[..., 1:]).abs() <= _EQUAL * values[..., :1].abs()).any()):
+                found.append(f"rotations of equal singular values of {name}")
     return found
 
 

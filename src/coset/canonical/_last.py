@@ -28,19 +28,19 @@ def last_layer(sym: Symmetry, classifier: bool | str, params: Mapping[str, Tenso
             f"classifier={layer!r} names a layer with the parameters {', '.join(own) or 'none'}; expected one with a "
             f"weight of two axes or more, and perhaps a bias"
         )
-    tied = [
-        name for name, item in sym.parameters.items() if item.tied == weights[0] or (name == weights[0] and item.tied)
-    ]
-    if tied:
-        raise InputError(f"'{weights[0]}' is tied to '{tied[0]}', so that it cannot be scaled alone")
+    for name in own:
+        tied = [other for other, item in sym.parameters.items() if item.tied == name] + [sym.parameters[name].tied]
+        if tied[0] is not None:
+            raise InputError(f"'{name}' is tied to '{tied[0]}', so that it cannot be scaled alone")
     return (weights[0], *(name for name in own if name != weights[0]))
 
 
 def logit_factors(names: tuple[str, ...], stack: Mapping[str, Tensor]) -> Tensor:
-    """√C/‖W‖ of every network, (N,); of weights that are 0, one."""
+    """√C/‖W‖ of every network, (N,), C the length of the bias or else of the first axis; of weights that are 0, one."""
     weight = stack[names[0]]
+    classes = stack[names[-1]].shape[1]
     norms = torch.linalg.vector_norm(weight.detach().double().flatten(1), dim=1).cpu()
-    factors = math.sqrt(weight.shape[1]) / norms
+    factors = math.sqrt(classes) / norms
     return torch.where(norms > 0, factors, torch.ones_like(factors))
 
 

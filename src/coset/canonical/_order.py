@@ -6,22 +6,24 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from coset.canonical._stacked import placed, plain, signed_square, unit_sums, witnesses
+from coset.canonical._stacked import fixed_marks, placed, plain, rank_marks, signed_square, unit_sums, witnesses
 from coset.symmetry import Symmetry
 from coset.symmetry.incidence import appearances, rows_along, spread
 from coset.symmetry.stacks import Stack
-
-_TIED = 1e-9
-"""Keys whose difference is such a part of the largest in their class are equal up to rounding."""
+from coset.symmetry.structure import Appearance
 
 
-def canonical_order(sym: Symmetry, stack: Stack, leave: tuple[str, ...] = ()) -> dict[str, Tensor]:
+def canonical_order(
+    sym: Symmetry, stack: Stack, leave: tuple[str, ...] = (), rounding: float = 1e-9
+) -> dict[str, Tensor]:
     """For every class that permutes the order of its units within each block, (N, *shape): unit i is unit p[i].
 
     Descending by Σw over the weights of a unit, parameter by parameter, those with most axes first, then by Σ w·|w|;
-    units that all of these leave equal are told apart by which of the units that are told apart already, and which
-    fixed positions, their weights go to. What is left then are units that may be exchanged without changing a weight,
-    or nearly so: they stay as they stand. Classes in ``leave`` do.
+    keys whose difference is such a part of the largest in their class as ``rounding`` are equal. Units that all of
+    these leave equal are told apart by which of the units that are told apart already, and which fixed positions, their
+    weights go to. Units with the same weights stay as they stand. Where others are still equal, in all of this, one of
+    them is put first and the rest told apart by it: they are exchanged by a symmetry of the network, as a rule, and
+    then it does not matter which. Classes in ``leave`` stay.
     """
     count = len(next(iter(stack.values())))
     names = [name for name in sym.permuting if sym.classes[name].follows is None]
@@ -33,10 +35,10 @@ def canonical_order(sym: Symmetry, stack: Stack, leave: tuple[str, ...] = ()) ->
     for name in sorting:
         for key, bound in _keys(sym, name, stack):
             shape = ranks[name].shape
-            ranks[name] = _refined(ranks[name], key.reshape(shape), bound.reshape(shape))
+            ranks[name] = _refined(ranks[name], key.reshape(shape), bound.reshape(shape), rounding)
             if not _has_ties(ranks[name]):
                 break
-    _tell_apart(sym, stack, ranks, sorting)
+    _tell_apart(sym, stack, ranks, sorting, rounding)
     return {name: _stable_order(ranks[name]) for name in sorting}
 
 
@@ -50,7 +52,7 @@ def _keys(sym: Symmetry, name: str, stack: Stack) -> Iterator[tuple[Tensor, Tens
                 yield unit_sums(sym, name, parameter, place, tensor, function), bound
 
 
-def _refined(ranks: Tensor, key: Tensor, bound: Tensor) -> Tensor:
+def _refined(ranks: Tensor, key: Tensor, bound: Tensor, rounding: float) -> Tensor:
     """Ranks (…, n) with ties broken by a key, the largest first; what is equal up to rounding stays tied.
 
     The rank of a unit is the number of units before it. ``bound``: the sizes of what keys are sums of.
@@ -60,64 +62,109 @@ def _refined(ranks: Tensor, key: Tensor, bound: Tensor) -> Tensor:
     order = torch.gather(order, -1, torch.gather(ranks, -1, order).argsort(dim=-1, stable=True))
     sorted_ranks, sorted_keys = torch.gather(ranks, -1, order), torch.gather(key, -1, order)
     fresh = sorted_ranks[..., 1:] != sorted_ranks[..., :-1]
-    fresh |= (sorted_keys[..., 1:] - sorted_keys[..., :-1]).abs() > _TIED * largest
+    fresh |= (sorted_keys[..., 1:] - sorted_keys[..., :-1]).abs() > rounding * largest
     places = torch.arange(1, ranks.shape[-1]).expand(fresh.shape)
     begins = torch.where(fresh, places, 0).cummax(-1).values
     begins = torch.cat([torch.zeros_like(begins[..., :1]), begins], -1) if ranks.shape[-1] > 1 else ranks
     return torch.zeros_like(ranks).scatter(-1, order, begins)
 
 
+def _tied(ranks: Tensor) -> Tensor:
+    """Whether each row of ranks (…, n) holds one twice."""
+    return (ranks.sort(-1).values != torch.arange(ranks.shape[-1])).any(-1)
+
+
 def _has_ties(ranks: Tensor) -> bool:
-    return bool((ranks.sort(-1).values != torch.arange(ranks.shape[-1])).any())
+    return bool(_tied(ranks).any())
 
 
 def _stable_order(ranks: Tensor) -> Tensor:
     return ranks.argsort(dim=-1, stable=True)
 
 
-def _tell_apart(sym: Symmetry, stack: Stack, ranks: dict[str, Tensor], sorting: list[str]) -> None:
-    """Break ties by sums in which every weight counts with the ranks and positions along all other axes."""
-    for _ in range(len(sorting) + 1):
-        tied = [name for name in sorting if _has_ties(ranks[name])]
-        before = {name: ranks[name].clone() for name in tied}
-        for name in tied:
-            for number in _networks_with_ties(ranks[name]):
-                params = {key: item[number] for key, item in stack.items()}
-                for key, bound in _marked_keys(sym, name, params, ranks, number):
-                    own, shape = ranks[name][number], sym.shape(name)
-                    ranks[name][number] = _refined(own, key.reshape(shape), bound.reshape(shape))
-        if all(torch.equal(before[name], ranks[name]) for name in tied):
-            return
+def _tell_apart(sym: Symmetry, stack: Stack, ranks: dict[str, Tensor], sorting: list[str], rounding: float) -> None:
+    """Break ties, network by network."""
+    numbers = {
+        number
+        for name in sorting
+        for number in _tied(ranks[name]).reshape(len(ranks[name]), -1).any(1).nonzero().flatten().tolist()
+    }
+    for number in sorted(numbers):
+        params = {key: item[number] for key, item in stack.items()}
+        own = {name: values[number] for name, values in ranks.items()}
+        while True:
+            _refine_until_stable(sym, params, own, sorting, rounding)
+            if not _put_one_first(sym, params, own, sorting, rounding):
+                break
+        for name in sorting:
+            ranks[name][number] = own[name]
 
 
-def _networks_with_ties(ranks: Tensor) -> list[int]:
-    uneven = ranks.sort(-1).values != torch.arange(ranks.shape[-1])
-    found: list[int] = uneven.flatten(1).any(1).nonzero().flatten().tolist()
-    return found
+def _refine_until_stable(
+    sym: Symmetry, params: Stack, ranks: dict[str, Tensor], sorting: list[str], rounding: float
+) -> None:
+    """Sums in which every weight counts with the ranks and positions along all other axes, until they tell nothing."""
+    changed = True
+    while changed:
+        changed = False
+        for name in sorting:
+            before, shape = ranks[name], sym.shape(name)
+            if _has_ties(before):
+                for key, bound in _marked_keys(sym, name, params, ranks):
+                    ranks[name] = _refined(ranks[name], key.reshape(shape), bound.reshape(shape), rounding)
+                changed |= not torch.equal(before, ranks[name])
+
+
+def _put_one_first(sym: Symmetry, params: Stack, ranks: dict[str, Tensor], sorting: list[str], rounding: float) -> bool:
+    """Put the first of tied units that have not the same weights before the others; False if there are none."""
+    for name in sorting:
+        if not _has_ties(ranks[name]):
+            continue
+        flat = ranks[name].reshape(-1, ranks[name].shape[-1])
+        alike = [(key.reshape(flat.shape), bound.max()) for key, bound in _own_keys(sym, name, params)]
+        for block, row in enumerate(flat):
+            for rank in row.unique().tolist():
+                group = (row == rank).nonzero().flatten()
+                if len(group) > 1 and any(
+                    bool(((key[block, group] - key[block, group[0]]).abs() > rounding * top).any())
+                    for key, top in alike
+                ):
+                    changed = flat.clone()
+                    changed[block, group[1:]] += 1
+                    ranks[name] = changed.reshape(ranks[name].shape)
+                    return True
+    return False
+
+
+def _own_keys(sym: Symmetry, name: str, params: Stack) -> Iterator[tuple[Tensor, Tensor]]:
+    """Σ w·mark and Σ |w| per unit, with a mark of its own for every place beside the unit: alike for equal units."""
+    for parameter in witnesses(sym, params):
+        structure = sym.structures[parameter]
+        for stretch, item in placed(sym, parameter, name):
+            rows = rows_along(params[parameter].reshape(structure.sizes), structure, stretch)
+            marks = torch.cos(1.0 + torch.arange(rows.shape[1], dtype=torch.float64))
+            yield _per_unit(sym, name, item, rows @ marks), _per_unit(sym, name, item, rows.abs().sum(1))
+
+
+def _per_unit(sym: Symmetry, name: str, item: Appearance, values: Tensor) -> Tensor:
+    present, none = item.unit >= 0, torch.zeros(math.prod(sym.shape(name)), dtype=torch.float64)
+    return none.index_add(0, item.unit[present], values[present])
 
 
 def _marked_keys(
-    sym: Symmetry, name: str, params: Stack, ranks: Mapping[str, Tensor], number: int
+    sym: Symmetry, name: str, params: Stack, ranks: Mapping[str, Tensor]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Σ w·∏φ and Σ |w|·∏|φ| per unit of one network, (∏shape,), with φ(r) = cos(1 + r) of the rank or position r along
+    """Σ w·∏φ and Σ |w|·∏φ per unit of one network, (∏shape,), with φ(r) = 1/(1 + r) of the rank or position r along
     every other axis.
     """
     for parameter in witnesses(sym, params):
         structure = sym.structures[parameter]
+        fixed = fixed_marks(sym, parameter)
         for stretch, item in placed(sym, parameter, name):
-            marks = torch.ones(structure.sizes, dtype=torch.float64)
-            moving = {dim for other in structure.stretches for dim in other.dims}
+            marks = fixed
             for other, there in appearances(sym, parameter):
                 if other is not stretch and there.name in ranks:
-                    own = ranks[there.name][number].flatten()[there.unit.clamp(min=0)]
-                    phi = torch.where(there.unit >= 0, torch.cos(1.0 + own.double()), 1.0)
-                    marks = marks * spread(phi, structure, other)
-            for dim, length in enumerate(structure.sizes):
-                if dim not in moving:
-                    shape = [length if at == dim else 1 for at in range(len(structure.sizes))]
-                    marks = marks * torch.cos(1.0 + torch.arange(length, dtype=torch.float64)).reshape(shape)
+                    own = ranks[there.name].flatten()[there.unit.clamp(min=0)]
+                    marks = marks * spread(torch.where(there.unit >= 0, rank_marks(own), 1.0), structure, other)
             marked = rows_along(params[parameter].reshape(structure.sizes) * marks, structure, stretch)
-            present, none = item.unit >= 0, torch.zeros(math.prod(sym.shape(name)), dtype=torch.float64)
-            units = item.unit[present]
-            sums = (none.index_add(0, units, rows.sum(1)[present]) for rows in (marked, marked.abs()))
-            yield next(sums), next(sums)
+            yield _per_unit(sym, name, item, marked.sum(1)), _per_unit(sym, name, item, marked.abs().sum(1))

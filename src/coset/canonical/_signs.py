@@ -6,38 +6,43 @@ from collections.abc import Collection, Iterator
 import torch
 from torch import Tensor
 
-from coset.canonical._stacked import Place, placed, signed_square, size, unit_sums, witnesses
+from coset.canonical._stacked import Place, fixed_marks, placed, signed_square, size, unit_sums, witnesses
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.incidence import appearances, spread
 from coset.symmetry.stacks import Stack, move_stack
 
-_UNDECIDED = 1e-9
-"""A sum that is such a part of Σ w² is 0 up to rounding, and decides nothing."""
 
-
-def canonical_signs(sym: Symmetry, stack: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+def canonical_signs(
+    sym: Symmetry, stack: dict[str, Tensor], rounding: float = 1e-9
+) -> tuple[dict[str, Tensor], list[str]]:
     """The signs of all families that flip, (N, *shape), and the families that no rule settles.
 
     Family by family: first those on a parameter that carries no other sign that is still free (from the fixed inputs
     on), by Σ w·|w| > 0 over the unit's entries there, a sum that knows nothing of the order of other units; where it is
-    0 the next such parameter decides, and where all are 0 the sign stays. Where only products of signs are seen,
+    0 the next such parameter decides, where all are 0 the same sums with entries that count less from position to
+    position along fixed axes, and where these are 0 as well the sign stays. A sum is 0 if it is such a part of Σ w² as
+    ``rounding``. Where only products of signs are seen,
     M[i, j] = Σ w·|w| over the entries of units i and j of two families, the signs of one are those of the leading left
     singular vector of M, which moves as the units do. ``stack`` is flipped along.
     """
-    return _signs(sym, stack, list(sym.flipping))
+    return _signs(sym, stack, list(sym.flipping), rounding)
 
 
-def _signs(sym: Symmetry, stack: dict[str, Tensor], open_ones: list[str]) -> tuple[dict[str, Tensor], list[str]]:
+def _signs(
+    sym: Symmetry, stack: dict[str, Tensor], open_ones: list[str], rounding: float
+) -> tuple[dict[str, Tensor], list[str]]:
     signs: dict[str, Tensor] = {}
+    undecided: list[str] = []
     while open_ones:
         key = next((key for key in open_ones if any(True for _ in _flipped_alone(sym, key, stack, open_ones))), None)
         if key is None:
-            rest, unsettled = _coupled(sym, stack, open_ones)
-            return signs | rest, unsettled
+            rest, unsettled = _coupled(sym, stack, open_ones, rounding)
+            return signs | rest, [*undecided, *unsettled]
         open_ones.remove(key)
-        signs[key] = _settled(sym, key, stack, open_ones)
+        signs[key], decided = _settled(sym, key, stack, open_ones, rounding)
+        undecided += [] if decided else [key]
         _flip(sym, key, signs[key], stack)
-    return signs, []
+    return signs, undecided
 
 
 def _flip(sym: Symmetry, key: str, signs: Tensor, stack: dict[str, Tensor]) -> None:
@@ -46,7 +51,9 @@ def _flip(sym: Symmetry, key: str, signs: Tensor, stack: dict[str, Tensor]) -> N
         stack.update(move_stack(sym, Element(signs={key: signs}), touched))
 
 
-def _coupled(sym: Symmetry, stack: dict[str, Tensor], open_ones: list[str]) -> tuple[dict[str, Tensor], list[str]]:
+def _coupled(
+    sym: Symmetry, stack: dict[str, Tensor], open_ones: list[str], rounding: float
+) -> tuple[dict[str, Tensor], list[str]]:
     """The signs of families of which only products are seen."""
     for key in open_ones:
         first = _leading_signs(sym, key, stack, open_ones)
@@ -58,7 +65,7 @@ def _coupled(sym: Symmetry, stack: dict[str, Tensor], open_ones: list[str]) -> t
         for signs in (first, -first):
             moving = dict(stack)
             _flip(sym, key, signs, moving)
-            found, unsettled = _signs(sym, moving, list(rest))
+            found, unsettled = _signs(sym, moving, list(rest), rounding)
             results.append(({key: signs} | found, unsettled, moving))
         (found, unsettled, one), (_, _, two) = results
         stack.update(one)
@@ -66,7 +73,7 @@ def _coupled(sym: Symmetry, stack: dict[str, Tensor], open_ones: list[str]) -> t
         return found, unsettled if known else [key, *unsettled]
     key, *rest = open_ones
     count = len(next(iter(stack.values())))
-    found, unsettled = _signs(sym, stack, rest)
+    found, unsettled = _signs(sym, stack, rest, rounding)
     stays = torch.ones(count, *sym.shape(sym.families[key].owner), dtype=torch.int8)
     return {key: stays} | found, [key, *unsettled]
 
@@ -129,16 +136,22 @@ def _flipped_alone(sym: Symmetry, key: str, stack: Stack, others: Collection[str
                     yield name, (stretch, item)
 
 
-def _settled(sym: Symmetry, key: str, stack: Stack, others: Collection[str]) -> Tensor:
-    """±1 for every unit, (N, *shape)."""
+def _settled(sym: Symmetry, key: str, stack: Stack, others: Collection[str], rounding: float) -> tuple[Tensor, bool]:
+    """±1 for every unit, (N, *shape), and whether a rule has decided on all that have weights there."""
     owner = sym.families[key].owner
     count = len(next(iter(stack.values())))
     found = torch.zeros(count, *sym.shape(owner)).flatten(1)
-    for name, place in _flipped_alone(sym, key, stack, others):
-        total = unit_sums(sym, owner, name, place, stack[name], signed_square)
-        bound = _UNDECIDED * unit_sums(sym, owner, name, place, stack[name], size)
-        decided = torch.where(total.abs() > bound, total.sign(), 0.0)
-        found = torch.where(found == 0, decided, found)
-        if bool((found != 0).all()):
-            break
-    return torch.where(found < 0, -1, 1).to(torch.int8).reshape(count, *sym.shape(owner))
+    alive = torch.zeros(found.shape, dtype=torch.bool)
+    places = list(_flipped_alone(sym, key, stack, others))
+    for marked in (False, True):
+        for name, place in places:
+            marks = fixed_marks(sym, name) if marked else None
+            total = unit_sums(sym, owner, name, place, stack[name], signed_square, marks)
+            sizes = unit_sums(sym, owner, name, place, stack[name], size, marks)
+            alive |= sizes > 0
+            decided = torch.where(total.abs() > rounding * sizes, total.sign(), 0.0)
+            found = torch.where(found == 0, decided, found)
+            if bool((found != 0).all()):
+                break
+    signs = torch.where(found < 0, -1, 1).to(torch.int8).reshape(count, *sym.shape(owner))
+    return signs, not bool((alive & (found == 0)).any())

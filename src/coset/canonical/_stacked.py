@@ -16,13 +16,23 @@ Place = tuple[Stretch, Appearance]
 
 
 def wide(stack: Stack) -> dict[str, Tensor]:
-    """All parameters in float64 on the CPU; of complex ones the real parts, of whole numbers none."""
-    parts = {name: tensor.real if tensor.is_complex() else tensor for name, tensor in stack.items()}
+    """All parameters in float64 on the CPU, of whole numbers none.
+
+    A complex number z stands as ±|z|, with the sign of its real part, or else of its imaginary one: positive scales and
+    signs act on that as on z, and norms are the same.
+    """
     return {
-        name: tensor.detach().to(device="cpu", dtype=torch.float64)
-        for name, tensor in parts.items()
-        if tensor.is_floating_point()
+        name: _real(tensor.detach()).to(device="cpu", dtype=torch.float64)
+        for name, tensor in stack.items()
+        if tensor.is_floating_point() or tensor.is_complex()
     }
+
+
+def _real(tensor: Tensor) -> Tensor:
+    if not tensor.is_complex():
+        return tensor
+    side = torch.where(tensor.real == 0, tensor.imag, tensor.real)
+    return torch.where(side < 0, -tensor.abs(), tensor.abs())
 
 
 def witnesses(sym: Symmetry, stack: Stack) -> list[str]:
@@ -48,18 +58,38 @@ def unit_sums(
     place: Place,
     tensor: Tensor,
     function: Callable[[Tensor], Tensor],
+    marks: Tensor | None = None,
 ) -> Tensor:
-    """Σ f(x) over the entries x of each unit at one appearance of its class, (N, ∏shape) in float64.
+    """Σ f(x) over the entries x of each unit at one appearance of its class, (N, ∏shape) in float64; with ``marks``
+    Σ f(x)·mark.
 
     A sum does not depend on the order of the units of other classes.
     """
     stretch, item = place
     whole = function(tensor.reshape(-1, *sym.structures[parameter].sizes))
+    whole = whole if marks is None else whole * marks
     rest = [1 + dim for dim in range(whole.ndim - 1) if dim not in stretch.dims]
     rows = (whole.sum(rest) if rest else whole).reshape(len(whole), -1)
     present = item.unit >= 0
     sums = torch.zeros(len(whole), math.prod(sym.shape(name)), dtype=torch.float64)
     return sums.index_add_(1, item.unit[present], rows[:, present])
+
+
+def fixed_marks(sym: Symmetry, parameter: str) -> Tensor:
+    """∏ 1/(1 + position) along the axes of a parameter on which no class stands, of ``structure.sizes``."""
+    structure = sym.structures[parameter]
+    moving = {dim for stretch in structure.stretches for dim in stretch.dims}
+    marks = torch.ones(structure.sizes, dtype=torch.float64)
+    for dim, length in enumerate(structure.sizes):
+        if dim not in moving:
+            shape = [length if at == dim else 1 for at in range(len(structure.sizes))]
+            marks = marks * rank_marks(torch.arange(length)).reshape(shape)
+    return marks
+
+
+def rank_marks(ranks: Tensor) -> Tensor:
+    """1/(1 + r): what comes first counts most, and no two ranks count alike."""
+    return 1 / (1 + ranks.double())
 
 
 def plain(x: Tensor) -> Tensor:

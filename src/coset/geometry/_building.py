@@ -122,4 +122,6 @@ def _last(sym: Symmetry, names: tuple[str, ...], shapes: Mapping[str, tuple[int,
             f"bias"
         )
     (name,) = weights
-    return laid_out(name, {name: torch.zeros(shapes[name], dtype=torch.long)}, math.sqrt(shapes[name][0]))
+    # Of a transposed weight the outputs are not the first axis; the bias has one entry for each.
+    classes = next((shapes[other][0] for other in names if other != name), shapes[name][0])
+    return laid_out(name, {name: torch.zeros(shapes[name], dtype=torch.long)}, math.sqrt(classes))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from coset.models import build, example_input
-from coset.study import Context, Estimate
+from coset.study import Context, Estimate, Results, Scalar
 from coset.study.zoos import TrainedZoo, trained_zoo
 from coset.symmetry import Symmetry, discover
 from coset.zoo import DataSpec, ZooSpec
@@ -57,9 +57,24 @@ def counted(stack: Stack) -> int:
     return len(next(iter(stack.values())))
 
 
+def disjoint_parts(count: int, parts: int) -> list[Tensor]:
+    """The numbers of networks in disjoint parts, those that hold two or more."""
+    found = [torch.arange(count)[start::parts] for start in range(parts)]
+    return [one for one in found if len(one) > 1]
+
+
 def over_parts(value: float, parts: list[float]) -> Estimate:
     """A value of all, with the interval from the least to the greatest of its values on parts."""
     return Estimate(value, min([value, *parts]), max([value, *parts]))
+
+
+def estimate_in(results: Results, table: str, columns: tuple[str, str, str], **where: Scalar) -> Estimate | None:
+    """Value, least and greatest of a row of a table; None where there is no such row."""
+    cells = [results.tables[table].cell(column, where) for column in columns]
+    if any(cell is None for cell in cells):
+        return None
+    value, low, high = (float(str(cell)) for cell in cells)
+    return over_parts(value, [low, high])
 
 
 def in_turn(context: Context, what: str, items: list[str], make: Callable[[str], Any]) -> dict[str, Any]:
