@@ -11,7 +11,7 @@ from small_zoos import files, small
 
 from coset._files import sealed
 from coset.errors import InputError
-from coset.zoo import _group, _train, open_zoo, train_zoo
+from coset.zoo import _group, _work, open_zoo, train_zoo
 
 SPEC = small(snapshots={"steps": [0, 3]})
 """That of the fixture ``trained``: two groups of 8 steps."""
@@ -65,7 +65,7 @@ def killing(function, number, *, within=False):
         (sealed, "write_tensors", 3, ["checkpoints/00000.safetensors", "shards/00000-0.safetensors"]),
         # The weights of the first group, behind its two snapshots and seven checkpoints.
         (sealed, "write_tensors", 10, ["checkpoints/00000.safetensors", "shards/00000-3.safetensors"]),
-        (_train, "change_index", 2, ["checkpoints/00001.safetensors", "shards/00001.safetensors"]),
+        (_work, "change_index", 2, ["checkpoints/00001.safetensors", "shards/00001.safetensors"]),
     ],
 )
 def test_a_killed_run_goes_on_to_the_same_bytes(module, name, number, left, trained, tmp_path, monkeypatch):
@@ -130,15 +130,16 @@ def test_a_group_that_another_holds_is_left_to_it(tmp_path):
     """Who waits takes other groups first, and trains the last one itself when its holder is gone."""
     from coset._files.locks import locked
     from coset._show.progress import SILENT
+    from coset.zoo._begin import prepared
     from coset.zoo._spec import as_spec
-    from coset.zoo._train import _prepared, _Workshop, work
+    from coset.zoo._work import Workshop, work
 
     folder = tmp_path / "zoo"
     folder.mkdir()
-    _prepared(as_spec(small(seeds=4, group=2)), folder)
+    prepared(as_spec(small(seeds=4, group=2)), folder)
     (folder / "locks").mkdir()
     with locked(folder / "locks" / "00000.lock", "a test"):
-        shop = _Workshop(folder, 1.0, SILENT, None)
+        shop = Workshop(folder, 1.0, SILENT, None)
         assert [shop.take(group) for group in shop.left()] == [False, True]
         assert shop.left() == [0]
     work(folder, 1.0)

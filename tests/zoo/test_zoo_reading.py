@@ -189,6 +189,12 @@ def test_exported_zoos_are_imported_again(trained, tmp_path):
     assert torch.equal(load_file(tmp_path / "stack.safetensors")["layers.0.bias"], zoo.stack()["layers.0.bias"])
     export_zoo(zoo, tmp_path / "table.csv")
     assert len((tmp_path / "table.csv").read_text().splitlines()) == 7
+    with pytest.raises(InputError, match=r"does not say which data its networks are for; expected data"):
+        evaluate_zoo(tmp_path / "from-folder")
+    with pytest.raises(InputError, match=r"cannot be measured on digits: x: the model cannot take inputs"):
+        evaluate_zoo(tmp_path / "from-folder", data="digits")
+    with pytest.raises(InputError, match=r"loss is 'cross'; expected one of cross-entropy"):
+        evaluate_zoo(tmp_path / "from-folder", data="breast-cancer", loss="cross")
     measured = evaluate_zoo(tmp_path / "from-folder", data="breast-cancer", parts=["test"])
     assert measured.rows()[3]["test_loss"] == pytest.approx(zoo.rows()[3]["test_loss"], abs=1e-12)
 

@@ -1,5 +1,7 @@
 """Networks that train side by side are those that train alone."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from small_zoos import small
@@ -126,7 +128,7 @@ def test_a_network_that_diverges_is_reported_and_leaves_others_alone(tmp_path):
         zoo[2]
 
 
-def test_snapshots_are_the_weights_after_a_step(trained, tmp_path):
+def test_snapshots_are_the_weights_after_a_step(trained):
     from coset.zoo import open_zoo
 
     zoo = open_zoo(trained)
@@ -147,5 +149,47 @@ def test_snapshots_are_the_weights_after_a_step(trained, tmp_path):
         torch.testing.assert_close(tensor[0], seen[name], rtol=0.0, atol=1e-12)
     with pytest.raises(InputError, match="no snapshot after step 4; it has 0, 3"):
         zoo.stack([5], step=4)
-    with pytest.raises(InputError, match="after step 99; the training has 8 steps"):
-        train_zoo(small(snapshots={"steps": [99]}), tmp_path / "late")
+
+
+IMAGED = small({"augmentation": "shift-flip"})
+BEST = small({"keep": "best"})
+SINGLE = small({"batch_size": 127}, options=NORMED)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (small(snapshots={"steps": [99]}), "after step 99; the training has 8 steps"),
+        (BEST, "the recipe's keep='best' expects validation data"),
+        (IMAGED, "augmentation 'shift-flip' expects real images"),
+        (SINGLE, "batch_size 127 leaves a batch of 1 of the 128 examples"),
+        (small(data="digits"), "the model cannot be trained on digits: x: the model cannot take inputs of shape"),
+        (small({"loss": "mse"}), "the model cannot be trained on breast-cancer: y has shape"),
+        (small(options={"in_features": 30, "out_features": 2, "width": [4]}), "width"),
+        (small(model="no_such_module:Model"), "no_such_module"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_written(spec, said, tmp_path):
+    with pytest.raises(InputError) as error:
+        train_zoo(spec, tmp_path / "zoo")
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_data_or_another_model_than_those_of_the_beginning_are_refused(tmp_path, monkeypatch):
+    from coset.zoo import _work
+
+    spec = small(model=f"{__name__}:Dropping", options={}, seeds=2)
+    monkeypatch.setattr(_work, "train_one_by_one", lambda task: pytest.fail("was trained"))
+    with monkeypatch.context() as patched:
+        patched.setattr(_work.Workshop, "load", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train_zoo(spec, tmp_path / "zoo", workers=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(_work, "load_data", lambda one, dtype: load_data(replace(one, cut_seed=1, subset=64), dtype))
+        with pytest.raises(InputError, match=r"the data breast-cancer are not those that .* was begun with"):
+            train_zoo(spec, tmp_path / "zoo", workers=1)
+    monkeypatch.setattr(_work, "described", lambda model: {})
+    with pytest.raises(InputError, match=r"is not the one that .* was begun with: its tensors differ"):
+        train_zoo(spec, tmp_path / "zoo", workers=1)

@@ -16,7 +16,15 @@ from coset.errors import InputError
 from coset.train._checkpoint import Identity, State, identify, load_checkpoint, save_checkpoint, snapshot
 from coset.train._recipe import Recipe
 from coset.train._result import Callback, Epoch, Moment, TrainResult
-from coset.train.check import check_images, check_last_batch, check_pair, model_device, probe, usable_device
+from coset.train.check import (
+    check_images,
+    check_last_batch,
+    check_pair,
+    check_recipe,
+    model_device,
+    probe,
+    usable_device,
+)
 from coset.train.loop import Run, tell, train_epoch, validate
 from coset.train.loss import LOSSES
 from coset.train.modes import still_modules
@@ -122,14 +130,7 @@ def _check(
         if not isinstance(value, Tensor):
             raise InputError(f"model: {name} of its state_dict is a {type(value).__name__}, expected tensors only")
     x, y = data["x"].to(device), data["y"].to(device)
-    if recipe.augmentation != "none":
-        check_images(x, f"augmentation {recipe.augmentation!r}", recipe.shift)
-    if recipe.cutmix > 0:
-        check_images(x, "cutmix", 0)
-    if recipe.mixup > 0 and not x.is_floating_point():
-        raise InputError(f"x has type {x.dtype}, mixup expects real numbers")
-    if recipe.keep == "best" and "validation x" not in data:
-        raise InputError("validation is None, the recipe's keep='best' expects validation data")
+    check_recipe(recipe, x, validated="validation x" in data)
     fit_targets = LOSSES[recipe.loss].fit_targets
     still = still_modules(model)
     model.eval()

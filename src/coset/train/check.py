@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from coset.errors import InputError
+from coset.train._recipe import Recipe
 from coset.train.modes import training_mode
 
 
@@ -71,6 +72,18 @@ def check_images(x: Tensor, reason: str, least: int) -> None:
         )
     if min(x.shape[2:]) <= least:
         raise InputError(f"x has images of {x.shape[2]} × {x.shape[3]} pixels, {reason} expects more than {least}")
+
+
+def check_recipe(recipe: Recipe, x: Tensor, *, validated: bool) -> None:
+    """Inputs (N, …) must be what the recipe moves and mixes; the best epoch needs validation data to be known."""
+    if recipe.augmentation != "none":
+        check_images(x, f"augmentation {recipe.augmentation!r}", recipe.shift)
+    if recipe.cutmix > 0:
+        check_images(x, "cutmix", 0)
+    if recipe.mixup > 0 and not x.is_floating_point():
+        raise InputError(f"x has type {x.dtype}, mixup expects real numbers")
+    if recipe.keep == "best" and not validated:
+        raise InputError("validation is None, the recipe's keep='best' expects validation data")
 
 
 def check_last_batch(model: nn.Module, x: Tensor, batch_size: int, still: Sequence[str]) -> None:

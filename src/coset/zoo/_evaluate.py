@@ -11,14 +11,14 @@ from coset._checks import check_choice
 from coset._show.progress import progress
 from coset.errors import InputError
 from coset.train import Recipe, evaluate
+from coset.train.loss import LOSSES
 from coset.zoo._data import PARTS, Data, load_data
 from coset.zoo._group import plain
 from coset.zoo._index import Content, change_index
 from coset.zoo._measure import measure_stack
+from coset.zoo._members import STACKED
 from coset.zoo._spec import DataSpec, as_data
 from coset.zoo._zoo import Zoo, open_zoo
-
-STACKED = "stacked"
 
 
 def evaluate_zoo(
@@ -35,6 +35,8 @@ def evaluate_zoo(
     """
     for part in parts:
         check_choice("parts", part, PARTS)
+    if loss is not None:
+        check_choice("loss", loss, LOSSES)
     zoo = open_zoo(directory)
     dtype = getattr(torch, zoo.content["model"]["dtype"])
     given = None if data is None else load_data(as_data(data), dtype)
@@ -51,7 +53,11 @@ def evaluate_zoo(
                 if given is None and spec is not None and number not in loaded:
                     loaded[number] = load_data(as_data(spec["data"][number]), dtype)
                 rule = loss or _loss(zoo.content, usable[0])
-                found |= _measured(zoo, usable, given or loaded[number], parts, rule)
+                try:
+                    found |= _measured(zoo, usable, given or loaded[number], parts, rule)
+                except InputError as error:
+                    where = as_data(data if spec is None or data is not None else spec["data"][number]).name
+                    raise InputError(f"networks of {zoo.folder} cannot be measured on {where}: {error}") from error
             bar.advance()
 
     def keep(content: Content) -> None:

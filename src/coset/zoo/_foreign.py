@@ -17,11 +17,10 @@ from coset._show.tables import csv_table
 from coset.checkpoints import Checkpoint, match_checkpoint, read_checkpoint, write_checkpoint
 from coset.errors import InputError, refusing
 from coset.models import build
-from coset.zoo._evaluate import STACKED
 from coset.zoo._index import FORMAT, Content, finite, write_index
-from coset.zoo._members import LARGEST
+from coset.zoo._members import LARGEST, STACKED
 from coset.zoo._spec import meant
-from coset.zoo._write import entry, new_folder
+from coset.zoo._write import new_folder, write_group
 from coset.zoo._zoo import NOT_FINITE, Zoo, open_zoo
 
 T = TypeVar("T")
@@ -66,7 +65,7 @@ def import_zoo(
             part = {name: tensor[start : start + LARGEST] for name, tensor in stack.items()}
             members = list(range(start, start + len(next(iter(part.values())))))
             records: list[Content] = [{"problem": None if fine else NOT_FINITE, "metrics": {}} for fine in finite(part)]
-            groups.append(entry(folder, len(groups), members, part, records))
+            groups.append(write_group(folder, len(groups), members, part, records))
         shapes = {name: kind(tensor[0]) for name, tensor in stack.items()}
         content = {
             "format": FORMAT,

@@ -14,8 +14,10 @@ from coset._files.sealed import read_sealed, write_sealed
 from coset._show.progress import Ticker
 from coset.errors import InputError
 from coset.train import Recipe
+from coset.train.check import probe
 from coset.train.loop import Run
 from coset.train.loss import LOSSES
+from coset.train.metrics import evaluation_mode
 from coset.train.schedule import learning_rate
 from coset.zoo._batches import Batch, draw_plans
 from coset.zoo._data import Data
@@ -33,6 +35,21 @@ DIVERGED = "training diverged"
 
 Keep = Callable[[int, Mapping[str, Tensor]], None]
 """Is given the step of a snapshot and the stacked weights after it."""
+
+
+def steps_per_epoch(recipe: Recipe, examples: int) -> int:
+    """Batches in an epoch, the last of which may be smaller."""
+    return -(-examples // recipe.batch_size)
+
+
+def snapshot_steps(spec: ZooSpec, recipe: Recipe, examples: int) -> tuple[int, ...]:
+    """The steps after which weights are kept; one behind the last is refused."""
+    each_epoch = steps_per_epoch(recipe, examples)
+    steps = tuple((each_epoch if spec.snapshots_in == "epochs" else 1) * at for at in spec.snapshots)
+    last = recipe.epochs * each_epoch
+    if steps and steps[-1] > last:
+        raise InputError(f"a snapshot is to be taken after step {steps[-1]}; the training has {last} steps")
+    return steps
 
 
 @dataclass(frozen=True)
@@ -57,17 +74,12 @@ class Task:
     @property
     def steps_per_epoch(self) -> int:
         """Batches in an epoch."""
-        return -(-len(self.data.train) // self.recipe.batch_size)
+        return steps_per_epoch(self.recipe, len(self.data.train))
 
     @property
     def snapshots(self) -> tuple[int, ...]:
         """The steps after which weights are kept."""
-        factor = self.steps_per_epoch if self.spec.snapshots_in == "epochs" else 1
-        last = self.recipe.epochs * self.steps_per_epoch
-        steps = tuple(factor * at for at in self.spec.snapshots)
-        if steps and steps[-1] > last:
-            raise InputError(f"a snapshot is to be taken after step {steps[-1]}; the training has {last} steps")
-        return steps
+        return snapshot_steps(self.spec, self.recipe, len(self.data.train))
 
     def models(self) -> list[nn.Module]:
         """The networks before their training."""
@@ -107,9 +119,8 @@ def train_stack(task: Task) -> Trained:
     models = task.models()
     model, recipe, train = models[0], task.recipe, task.data.train
     loss = LOSSES[recipe.loss]
-    with torch.no_grad():
-        probed = models[0].eval()(train.x[:2])
-    model.train()
+    with evaluation_mode(model):
+        probed = probe(model, train.x[:2], "x")
     y = loss.fit_targets(train.y, probed, f"the targets of {task.spec.data[task.members[0].data].name}")
     shared = task.spec.order == "shared"
     runs = [
@@ -121,8 +132,6 @@ def train_stack(task: Task) -> Trained:
     sums = torch.zeros(recipe.epochs, len(models), dtype=torch.float64)
     state = _State(stack, stack_optimizer(leaves, [member.recipe for member in task.members]), sums)
     if recipe.keep == "best":
-        if "validation" not in task.data.parts:
-            raise InputError("data: validation is 0; the recipe's keep='best' expects a validation part")
         state.best = {name: tensor.detach().clone() for name, tensor in stack.everything.items()}
         state.merit = torch.full((len(models),), -math.inf, dtype=torch.float64)
     if task.checkpoint.is_file():

@@ -59,7 +59,10 @@ def write_index(folder: Path, content: Content) -> None:
 def change_index(folder: Path, change: Callable[[Content], None]) -> Content:
     """Read the index, change it and write it, while no other process does."""
     lock = folder / "locks" / "index.lock"
-    lock.parent.mkdir(exist_ok=True)
+    try:
+        lock.parent.mkdir(exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written to: {error.strerror or error}") from error
     with locked(lock, f"the index of {folder}"):
         content = read_index(folder)
         change(content)
@@ -82,6 +85,23 @@ def write_shard(path: Path, tensors: Mapping[str, Tensor], content: Mapping[str,
     sweep(path.parent, path.name)
     write_sealed(path, KEY, SHARD, tensors, {**content, "checksums": sums})
     return sums
+
+
+def entry(folder: Path, group: int, content: Mapping[str, Any]) -> dict[str, Any]:
+    """What the index says of a finished group, by what its shard says."""
+    return {
+        "members": content["members"],
+        "file": str(shard_path(folder, group).relative_to(folder).as_posix()),
+        "checksums": content["checksums"],
+        "records": content["records"],
+        "snapshots": {
+            step: {
+                "file": str(shard_path(folder, group, int(step)).relative_to(folder).as_posix()),
+                "checksums": sums,
+            }
+            for step, sums in content["snapshots"].items()
+        },
+    }
 
 
 def member_checksums(tensors: Mapping[str, Tensor]) -> list[int]:

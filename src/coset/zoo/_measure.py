@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from coset.data import Split
 from coset.train import Metrics
+from coset.train.check import probe
 from coset.train.loss import LOSSES
 from coset.train.metrics import BATCH, evaluation_mode
 from coset.zoo._stacked import each, outputs_of
@@ -17,8 +18,9 @@ def measure_stack(model: nn.Module, tensors: Mapping[str, Tensor], part: Split, 
     rule, count = LOSSES[loss], len(next(iter(tensors.values())))
     total, score = torch.zeros(2, count, dtype=torch.float64)
     with evaluation_mode(model), torch.no_grad():
+        targets = rule.fit_targets(part.y, probe(model, part.x[:2], "x"), "y")
         for start in range(0, len(part), BATCH):
-            x, y = part.x[start : start + BATCH], part.y[start : start + BATCH]
+            x, y = part.x[start : start + BATCH], targets[start : start + BATCH]
             outputs = outputs_of(model, tensors, x, shared=True)
             total += each(lambda o, t: rule.mean(o, t, 0.0), outputs, y, shared=True).double().cpu() * len(x)
             score += each(rule.score, outputs, y, shared=True).double().cpu()

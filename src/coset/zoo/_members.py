@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coset._files.sealed import kind
 from coset.errors import InputError
 from coset.models import build
 from coset.train import Recipe
+from coset.train.metrics import evaluation_mode
 from coset.train.randomness import stream
 from coset.zoo._spec import Range, ZooSpec
 
@@ -20,6 +22,10 @@ CACHE = 2**22
 
 LARGEST = 256
 """Networks in a group at most: more gain little, and a group is what an interruption may cost."""
+
+STACKED = "stacked"
+ONE_BY_ONE = "one by one"
+"""How networks of an architecture are trained: side by side, or by ``coset.train.fit``."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +126,8 @@ def group_size(model: nn.Module, x: Tensor, batch_size: int) -> int:
         if not list(part.children())
     ]
     try:
-        with torch.no_grad():
-            model.eval()(x[:1])
+        with torch.no_grad(), evaluation_mode(model):
+            model(x[:1])
     finally:
         for hook in hooks:
             hook.remove()
@@ -137,3 +143,8 @@ def new_model(spec: ZooSpec, options: Mapping[str, Any], seed: int) -> nn.Module
     """A network of a zoo before its training."""
     model = build(spec.model, seed=seed, **{**spec.options, **options})
     return model.to(getattr(torch, spec.dtype)).train()
+
+
+def described(model: nn.Module) -> dict[str, str]:
+    """The tensors of a model by name: type and shape."""
+    return {name: kind(tensor) for name, tensor in model.state_dict().items()}

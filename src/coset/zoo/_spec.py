@@ -194,8 +194,9 @@ class ZooSpec:
         )
 
 
-def read_spec(path: Path) -> ZooSpec:
+def read_spec(path: str | Path) -> ZooSpec:
     """The specification of a TOML file."""
+    path = Path(path)
     try:
         with path.open("rb") as file:
             content = tomllib.load(file)
@@ -216,7 +217,7 @@ def as_spec(spec: "ZooSpec | Mapping[str, Any] | str | Path") -> ZooSpec:
     if isinstance(spec, Mapping):
         return ZooSpec.from_dict(spec)
     if isinstance(spec, str | Path):
-        return read_spec(Path(spec))
+        return read_spec(spec)
     raise InputError(f"spec is a {type(spec).__name__}; expected a ZooSpec, a dict, or the path of a TOML file")
 
 

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from coset.errors import InputError
-from coset.zoo._train import work
+from coset.zoo._work import work
 
 if __name__ == "__main__":
     try:

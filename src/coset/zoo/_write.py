@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from torch import Tensor
 from coset._files.atomic import output_folder
 from coset._show.progress import progress
 from coset.errors import InputError
-from coset.zoo._index import Content, shard_path, write_index, write_shard
+from coset.zoo._index import Content, entry, shard_path, write_index, write_shard
 from coset.zoo._zoo import Zoo, open_zoo
 
 
@@ -44,28 +43,20 @@ def new_folder(directory: str | Path) -> Iterator[Path]:
             raise
 
 
-def written(
-    folder: Path, group: int, tensors: Mapping[str, Tensor], content: Content, step: int | None = None
-) -> Content:
-    """Write the weights of a group, or those after a step; what the index says of them."""
-    path = shard_path(folder, group, step)
-    sums = write_shard(path, tensors, content)
-    return {"file": path.relative_to(folder).as_posix(), "checksums": sums}
-
-
-def entry(
+def write_group(
     folder: Path,
     group: int,
     members: list[int],
     tensors: Mapping[str, Tensor],
-    records: Any,
+    records: list[Content],
     snapshots: Mapping[int, Mapping[str, Tensor]] | None = None,
 ) -> Content:
     """Write the shards of a group; what the index says of it."""
-    kept = {str(step): written(folder, group, one, {"step": step}, step) for step, one in (snapshots or {}).items()}
-    known = {"members": members, "records": records}
-    sums = {step: about["checksums"] for step, about in kept.items()}
-    return {**known, **written(folder, group, tensors, {**known, "snapshots": sums}), "snapshots": kept}
+    known: Content = {"members": members, "records": records, "snapshots": {}}
+    for step, weights in (snapshots or {}).items():
+        known["snapshots"][str(step)] = write_shard(shard_path(folder, group, step), weights, {"step": step})
+    sums = write_shard(shard_path(folder, group), tensors, known)
+    return entry(folder, group, {**known, "checksums": sums})
 
 
 def changed_zoo(zoo: Zoo, directory: str | Path, change: Change, made: Content, show: bool | None) -> Zoo:
@@ -82,28 +73,31 @@ def changed_zoo(zoo: Zoo, directory: str | Path, change: Change, made: Content, 
         factors = dict(zip(usable, found.factors, strict=True)) if found.factors is not None else {}
         return _among(found.tensors, [members.index(index) for index in usable], members), factors
 
+    def changed(folder: Path, number: int) -> Content:
+        """A group written anew; what the index says of it."""
+        members = groups[number]["members"]
+        usable = [index for index in members if index not in zoo.problems]
+        tensors, factors = moved(members, usable, None) if usable else ({}, {})
+        known = groups[number].get("records", [{"metrics": {}} for _ in members])
+        records = [
+            _record(record, zoo.problems.get(index), factors.get(index))
+            for index, record in zip(members, known, strict=True)
+        ]
+        if not usable:
+            return {"members": members, "records": records, "file": None}
+        snapshots = {}
+        for step in zoo.snapshots:
+            if there := zoo.readable(usable, step=step):
+                snapshots[step], _ = moved(members, there, step)
+            else:
+                notes[f"weights after step {step} are damaged from network {members[0]} on, and left out"] = None
+        return write_group(folder, number, members, tensors, records, snapshots)
+
     with new_folder(directory) as folder, progress(made["by"], len(groups), show=show) as bar:
-        entries: list[Content] = []
-        for number, group in enumerate(groups):
+        entries = []
+        for number in range(len(groups)):
+            entries.append(changed(folder, number))
             bar.advance()
-            members = group["members"]
-            usable = [index for index in members if index not in zoo.problems]
-            tensors, factors = moved(members, usable, None) if usable else ({}, {})
-            known = group.get("records", [{"metrics": {}} for _ in members])
-            records = [
-                _record(record, zoo.problems.get(index), factors.get(index))
-                for index, record in zip(members, known, strict=True)
-            ]
-            if not usable:
-                entries.append({"members": members, "records": records, "file": None})
-                continue
-            snapshots = {}
-            for step in zoo.snapshots:
-                if there := zoo.readable(usable, step=step):
-                    snapshots[step], _ = moved(members, there, step)
-                else:
-                    notes[f"weights after step {step} are damaged from network {members[0]} on, and left out"] = None
-            entries.append(entry(folder, number, members, tensors, records, snapshots))
         about = {**made, "notes": list(notes), "from": zoo.content["made"]}
         write_index(folder, {**zoo.content, "made": about, "groups": entries})
     return open_zoo(folder)
