@@ -1,10 +1,10 @@
 """The network of a symmetry as a graph: sets of nodes, and parameters as blocks of edges between them.
 
-A parameter is taken apart into slots, runs of dimensions that stand for nodes, and features, positions of a kernel. A slot
-carries the units of one class (or of several, one behind the other), or positions that never move, such as the inputs:
-these are nodes of their own. So a weight (out, in) has two slots, a bias one, and a kernel (out, in, 3, 3) two slots and
-nine features. Grouped convolutions, whose units lie in blocks, have one slot of pairs of units. No tensor has an entry for
-two nodes that no weight joins.
+A parameter is taken apart into slots, runs of dimensions that stand for nodes, and features, positions of a kernel. A
+slot carries the units of one class (or of several, one behind the other), or positions that never move, such as the
+inputs: these are nodes of their own. So a weight (out, in) has two slots, a bias one, and a kernel (out, in, 3, 3) two
+slots and nine features. Grouped convolutions, whose units lie in blocks, have one slot of pairs of units. No tensor has
+an entry for two nodes that no weight joins.
 """
 
 import math
@@ -23,8 +23,9 @@ from coset.symmetry.layers import INPUT
 from coset.symmetry.structure import Stretch, ancestors
 
 NETWORK, GIVEN, RESULT = "the network", "the input", "the output"
-"""Nodes on which stands what no unit carries (single numbers, the factor of a canonical form), and what never moves. Names
-with spaces are no names of classes."""
+"""Nodes on which stands what no unit carries (single numbers, the factor of a canonical form), and what never moves.
+Names with spaces are no names of classes.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +58,7 @@ class End:
     @cached_property
     def repeats(self) -> bool:
         """Whether a node stands at several positions."""
-        return self.first is None and len(self.nodes.unique()) < len(self.nodes)
+        return self.first is None and len(set(self.nodes.tolist())) < len(self.nodes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,18 +232,36 @@ class _Sets:
         return self.named(name, len(places), places)
 
 
-def make_layout(sym: Symmetry, names: Sequence[str], *, turns: bool = False) -> Layout:
+EVERYWHERE, MOST_NODES = "every pair", 256
+"""The block that joins all nodes with all, without weights, and up to how many nodes there may be one."""
+
+
+def make_layout(sym: Symmetry, names: Sequence[str], *, turns: bool = False, everywhere: bool = False) -> Layout:
     """The graph of the parameters of these names, tied ones once.
 
     ``turns``: half-turns flip entries like signs, and biases that they shift are seen by cosine and sine.
+    ``everywhere``: besides, every two nodes are neighbours.
     """
     sets, owners = _Sets(sym), _Owners(sym.graph)
     tied = {name: other for name in names if (other := sym.parameters[name].tied) is not None and other in names}
     plain = [_block(sym, sets, owners, name) for name in names if name not in tied]
     written = [_flipping(sym, block) for block in plain] if turns else plain
     blocks = [part for block in written for part in (_parts(sym, block) if turns else [block])]
-    depth = {block.source: owners.depth(block.source) for block in plain}
+    depth = {block.source: owners.depth(block.source) for block in plain} | {EVERYWHERE: 0.5}
+    if everywhere:
+        blocks.append(_every_pair(sum(item.count for item in sets.found.values())))
     return Layout(sym, tuple(sets.found.values()), tuple(blocks), tuple(written), depth, tied)
+
+
+def _every_pair(nodes: int) -> Block:
+    """A block that joins all nodes with all."""
+    if nodes > MOST_NODES:
+        raise InputError(f"the networks have {nodes} nodes; every two are made neighbours of at most {MOST_NODES}")
+    slot = Slot(nodes, torch.zeros(nodes, dtype=torch.long))
+    ends = tuple(End(number, torch.arange(nodes)) for number in (0, 1))
+    return Block(
+        EVERYWHERE, EVERYWHERE, EVERYWHERE, (nodes, nodes), (0, 1), (slot, slot), ends, (), (), (), True, (nodes, nodes)
+    )
 
 
 def half_turns(sym: Symmetry) -> dict[str, str]:
