@@ -15,7 +15,7 @@ from coset.metanet._gauge import probes_in, unit_norms, without_scales
 from coset.metanet._layout import EVERYWHERE, Layout, half_turns, layout_names, make_layout
 from coset.symmetry import Symmetry
 from coset.symmetry.action import filled
-from coset.symmetry.stacks import act_stack, inverse_stack, leading, one_of
+from coset.symmetry.stacks import act_stack, inverse_stack, leading, network_of, one_of
 
 GAUGES = ("canonical", "layers", "none")
 """What is done with scales and signs: removed by a canonical form; carried by the layers; seen as they are."""
@@ -156,11 +156,15 @@ def neural_graph(
 
 
 def _formed(sym: Symmetry, form: Canonical[Params], stack: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The canonical form; derivatives follow the weights, and the gauge is held but for the norms of units."""
+    """The canonical form, with derivatives: those of translations and of norms are exact, matrices are held."""
     if not _differentiable(stack):
         return {name: form.params[name] for name in stack}
     moved = {name: t - form.offsets[name].to(t) if name in form.offsets else t for name, t in stack.items()}
     moved = act_stack(sym, inverse_stack(sym, form.element), filled(sym, moved))
+    if form.offsets and sym.translations:
+        # Nothing is left to remove; what is to come is the derivative of removing it.
+        singles = [sym.without_translations(network_of(moved, number)) for number in range(len(form.factor))]
+        moved = {name: torch.stack([single[name] for single in singles]) for name in moved}
     for name in form.last:
         moved[name] = moved[name] * form.factor.to(moved[name]).reshape(-1, *[1] * (moved[name].ndim - 1))
     return {name: moved[name] for name in stack}
