@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -119,7 +120,7 @@ class Moves:
         """One small change after the other, of every unit once, in random order; without end.
 
         Units are exchanged with another one, flipped, turned by one half-turn or mixed with another one in a plane;
-        a scale or a number of a translation becomes the least, the largest, or any between them.
+        a scale or a number of a translation becomes the least, the largest, and any between them.
         """
         changes = list(self._changes(start, generator))
         while changes:
@@ -128,7 +129,7 @@ class Moves:
 
     def count(self, start: Place) -> int:
         """How many neighbours make one round."""
-        return sum(tensor.numel() for _, _, tensor in self._free(start))
+        return sum(len(_ways(part)) * tensor.numel() for part, _, tensor in self._free(start))
 
     def _free(self, place: Place) -> Iterator[tuple[str, str, Tensor]]:
         """Part, key and units of everything that moves; of matrices one number for every unit."""
@@ -149,8 +150,13 @@ class Moves:
             reach = REACH * self.spread
             if part == "translations":
                 reach = REACH * float(units.double().square().mean().sqrt())
-            for index in range(units.numel()):
-                yield _Change(self.sym, part, key, index, reach, generator)
+            for index, way in product(range(units.numel()), _ways(part)):
+                yield _Change(self.sym, part, key, index, reach, way, generator)
+
+
+def _ways(part: str) -> tuple[float, ...]:
+    """How often a unit is changed in one round: a number goes to both ends, and somewhere between them (0)."""
+    return (-1.0, 1.0, 0.0) if part in ("scales", "translations") else (0.0,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,6 +168,7 @@ class _Change:
     key: str
     index: int
     reach: float
+    way: float
     generator: torch.Generator
 
     def __call__(self, place: Place) -> Place:
@@ -227,6 +234,5 @@ class _Change:
         return (unit + 1 + int(torch.randint(n - 1, (), generator=self.generator))) % n
 
     def _within(self) -> float:
-        """The least, the largest, or any number between them, each a third of the time."""
-        where = 3 * self._uniform()
-        return self.reach * (1.0 if where < 1 else -1.0 if where < 2 else 2 * (where - 2) - 1)
+        """The least, the largest, or any number between them."""
+        return self.reach * (self.way or 2 * self._uniform() - 1)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coset._values import ties
 from coset.alignment.inputs import check_network, check_same_names
 from coset.distribution import Samples
 from coset.errors import InputError
@@ -52,8 +53,12 @@ class Stack:
         return Stack(picked, tuple(self.names[number] for number in numbers), self.first)
 
     def tied(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors of these networks, or of as many others, in which tied ones are one."""
-        return {name: tensors[self.first[name]] for name in tensors}
+        """Tensors of these networks, or of others, in which tied ones are one as long as they are equal."""
+        made: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            first = made.get(self.first[name], tensor)
+            made[name] = first if first is tensor or torch.equal(first, tensor) else tensor
+        return made
 
     def moved(self, tensors: Mapping[str, Tensor], how: str) -> "Stack":
         """The same networks at another place, ``how`` they came there; refused if numbers overflow."""
@@ -96,11 +101,11 @@ def stacked(sym: Symmetry, networks: Networks) -> Stack:
     if count is None:
         tensors = {name: tensor[None] for name, tensor in tensors.items()}
     names = names or (["the network"] if count is None else [f"network {number}" for number in range(count)])
+    first = _first(sym, tensors if isinstance(networks, Zoo) else networks, tensors)
     tensors = {name: tensor.detach() for name, tensor in tensors.items()}
     _check_finite(tensors, names)
     if not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors.values()):
         raise InputError("networks have no numbers in floating point; expected weights")
-    first = {name: _first(sym, tensors, name) for name in tensors}
     stack = Stack(tensors, tuple(names), first)
     return Stack(stack.tied(tensors), stack.names, first)
 
@@ -134,7 +139,15 @@ def _check_finite(tensors: Mapping[str, Tensor], names: Sequence[str]) -> None:
             )
 
 
-def _first(sym: Symmetry, tensors: Mapping[str, Tensor], name: str) -> str:
-    """The name of the tensor that a parameter is tied to, if these networks have it so."""
-    tied = (sym.parameters[name].tied if name in sym.parameters else None) or name
-    return name if tied not in tensors or not torch.equal(tensors[tied], tensors[name]) else tied
+def _first(sym: Symmetry, given: Any, tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """The name under which every tensor stands first: as the symmetry says, or as it is in all networks that are
+    ``given``. What moves in different ways is tied by accident.
+    """
+    parts = given if isinstance(given, list | tuple) else [given.params if isinstance(given, Samples) else given]
+    first = {}
+    for name, other in ties(*parts).items():
+        known = sym.parameters[name].tied if name in sym.parameters else None
+        if known is not None and known in tensors and torch.equal(tensors[known], tensors[name]):
+            other = known
+        first[name] = other if sym.structures.get(other) is sym.structures.get(name) else name
+    return first

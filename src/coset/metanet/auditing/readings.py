@@ -56,7 +56,8 @@ class Readings:
         copies: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
             first = stack.first[name]
-            copies[name] = copies[first] if first in copies else tensor.clone()
+            one = first in copies and stack.tensors[first] is stack.tensors[name]
+            copies[name] = copies[first] if one else tensor.clone()
         given = dict(copies)
         try:
             answer = self._reader(given)
