@@ -293,8 +293,8 @@ Every network is brought to the first of its zoo, on weights, and the variance i
 brings networks nearer that have nothing in common, too, and the more the larger the group is: how much, networks before
 training tell. Only what trained networks have less than these is due to what they learned alike.
 
-Permutations and signs are isometries, scales are not. So where scales are removed, every unit gets the same scale in all
-networks, the geometric mean of those that it had: variances stay in the units of trained weights, and they are smaller
+Permutations and signs are isometries, scales are not. So where scales are removed, every unit gets the same scale in
+all networks, the geometric mean of those that it had: variances stay in the units of trained weights, and are smaller
 only if scales did vary. For the whole group queries and keys are balanced besides, and gains are folded into their
 readers.
 """
