@@ -127,7 +127,8 @@ class _Session:
 
     def _own_rounding(self, rows: Tensor) -> Tensor:
         """Of what is read itself, (N,): a reader that weights hardly move rounds all the same. Labels are exact."""
-        return (0.0 if self.labels else self.perturbation) * torch.linalg.vector_norm(rows.double(), dim=1)
+        sizes: Tensor = torch.linalg.vector_norm(rows.double(), dim=1)
+        return 0 * sizes if self.labels else self.perturbation * sizes
 
     def _check_repeats(self, least: Tensor) -> None:
         """Refuse readers that draw random numbers: read again, they differ nearly as much as by rounding, or more.
