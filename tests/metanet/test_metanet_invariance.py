@@ -1,9 +1,8 @@
-"""Readers are invariant, or move with the weights, under the whole group that discovery finds: on all of its networks."""
+"""Readers are invariant, or move with weights, under the whole group that discovery finds: on all of its networks."""
 
 import math
 from itertools import permutations, product
 
-import architectures
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from reader_networks import NAMES, OPEN, element, moved, setting, stacked
 from torch import nn
 
+import architectures
 import coset
 from coset.metanet import PNA, GATReader, GCNReader, RelationalTransformer, neural_graph
 from coset.metanet._layout import make_layout

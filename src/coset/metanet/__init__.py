@@ -1,8 +1,8 @@
 """Networks that read weights of any discovered model, and respect its group; audits of any reader of weights."""
 
 from coset.metanet._audit import audit
+from coset.metanet._blocks import Block, Layout, NodeSet
 from coset.metanet._graph import GAUGES, NeuralGraph, neural_graph
-from coset.metanet._layout import Block, Layout, NodeSet
 from coset.metanet._messages import GAT, GCN, MessagePassing
 from coset.metanet._pna import PNALayer
 from coset.metanet._reader import PNA, GATReader, GCNReader, Reader, RelationalTransformer

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from coset.errors import InputError
+from coset.metanet._blocks import Block, Layout
 from coset.metanet._graph import NeuralGraph
-from coset.metanet._layout import Block, Layout
 
 
 class Projection(nn.Module):

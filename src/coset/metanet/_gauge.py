@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from coset.errors import InputError
 from coset.geometry.scales import counted, with_norms
-from coset.metanet._layout import Block, Layout
+from coset.metanet._blocks import Block, Layout
 from coset.running import check_layers, outputs_with, recording, suited
 from coset.symmetry.axes import Node, Product, Units, factors_of, units_of
 

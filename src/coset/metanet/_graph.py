@@ -11,8 +11,9 @@ from coset._checks import check_choice
 from coset.canonical import Canonical, canonicalize
 from coset.errors import InputError
 from coset.geometry.scales import with_norms
+from coset.metanet._blocks import Layout
 from coset.metanet._gauge import probes_in, unit_norms, without_scales
-from coset.metanet._layout import EVERYWHERE, Layout, half_turns, layout_names, make_layout
+from coset.metanet._layout import EVERYWHERE, half_turns, layout_names, make_layout
 from coset.symmetry import Symmetry
 from coset.symmetry.action import filled
 from coset.symmetry.stacks import act_stack, inverse_stack, leading, network_of, one_of
@@ -94,10 +95,27 @@ class NeuralGraph:
         return replace(self, entries=entries, norms=norms, probes=probes, factors=function(self.factors))
 
 
+@dataclass(frozen=True, eq=False)
+class _Own:
+    """A symmetry as itself: those with equal groups may differ in what is tied, and in their graphs."""
+
+    sym: Symmetry
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Own) and self.sym is other.sym
+
+    def __hash__(self) -> int:
+        return id(self.sym)
+
+
 @lru_cache(maxsize=64)
+def _laid_out(own: _Own, names: tuple[str, ...], turns: bool, everywhere: bool) -> Layout:
+    return make_layout(own.sym, names, turns=turns, everywhere=everywhere)
+
+
 def layout_of(sym: Symmetry, names: tuple[str, ...], turns: bool, everywhere: bool = False) -> Layout:
     """The layout of parameters of a symmetry; made once."""
-    return make_layout(sym, names, turns=turns, everywhere=everywhere)
+    return _laid_out(_Own(sym), names, turns, everywhere)
 
 
 def neural_graph(

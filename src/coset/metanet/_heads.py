@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from coset.canonical import Canonical, decanonicalize
+from coset.metanet._blocks import Block, Layout
 from coset.metanet._embedding import Embedding, Projection
 from coset.metanet._gauge import charged
 from coset.metanet._graph import NeuralGraph
-from coset.metanet._layout import Block, Layout
 from coset.metanet._messages import Edges, Perceptron, gathered
 from coset.metanet._odd import Odd, at_entries, sign_families
 from coset.symmetry.group import full_map

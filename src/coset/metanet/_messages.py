@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coset.metanet._layout import Block, End, Layout
+from coset.metanet._blocks import Block, End, Layout
 
 Edges = dict[str, Tensor]
 """Block → features of its entries, (N, *slots, channels)."""

@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from coset.metanet._blocks import Block, Carried, Layout
 from coset.metanet._embedding import Embedding, Projection
 from coset.metanet._graph import NeuralGraph
-from coset.metanet._layout import Block, Carried, Layout, half_turns
+from coset.metanet._layout import half_turns
 from coset.metanet._messages import Edges, gathered, over_others
 from coset.symmetry import Symmetry
 

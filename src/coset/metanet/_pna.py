@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coset.metanet._layout import Block, End, Layout
+from coset.metanet._blocks import Block, End, Layout
 from coset.metanet._messages import AGAINST, ALONG, MessagePassing, Perceptron, added, over_others, raised
 
 _TINY = 1e-5

@@ -10,10 +10,10 @@ from torch.utils.checkpoint import checkpoint as checkpointed
 
 from coset._checks import check_choice, check_count, check_seed
 from coset.errors import InputError
+from coset.metanet._blocks import Layout
 from coset.metanet._embedding import Embedding
 from coset.metanet._graph import GAUGES, NeuralGraph, layout_of, neural_graph
 from coset.metanet._heads import HEADS
-from coset.metanet._layout import Layout
 from coset.metanet._messages import GAT, GCN, MessagePassing
 from coset.metanet._odd import OddLayer, no_odd_features, sign_families
 from coset.metanet._pna import PNALayer

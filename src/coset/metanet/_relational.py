@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as checkpointed
 
-from coset.metanet._layout import Block, End, Layout
+from coset.metanet._blocks import Block, End, Layout
 from coset.metanet._messages import (
     AGAINST,
     ALONG,
