@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.export.graph_signature import OutputKind
 from torch.fx import GraphModule, Node
-from torch.fx.node import map_arg
+from torch.fx.node import map_aggregate, map_arg
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 _WIDE = {
@@ -30,7 +30,7 @@ def part_of(args: Sequence[Any]) -> tuple[GraphModule, Sequence[Any]] | None:
 
 def widened(arguments: Any) -> Any:
     """Arguments of an operation with every type of numbers widened."""
-    return tree_map(lambda item: _WIDE.get(item, item) if isinstance(item, torch.dtype) else item, arguments)
+    return map_aggregate(arguments, lambda item: _WIDE.get(item, item) if isinstance(item, torch.dtype) else item)
 
 
 class _Step(NamedTuple):
@@ -206,13 +206,17 @@ def arguments_of(
     return arguments
 
 
+Results = tuple[list[Tensor], dict[str, Tensor]]
+"""What a model returns, and what it writes into its tensors, by name."""
+
+
 def run(
     program: torch.export.ExportedProgram,
     params: Mapping[str, Tensor],
     inputs: Sequence[Any],
     without: set[str] | None = None,
     watch: Callable[[Node, Any], None] | None = None,
-) -> tuple[list[Tensor], dict[str, Tensor]]:
+) -> Results:
     """What an exported model returns in float64 with other parameters, and what it writes into its tensors, by name.
 
     Differentiable where gradients are enabled; ``without``, ``watch``: see ``InDouble``.
@@ -229,9 +233,19 @@ def run(
     return outputs, written
 
 
+def results_of(
+    program: torch.export.ExportedProgram,
+    params: Mapping[str, Tensor],
+    inputs: Sequence[Any],
+    watch: Callable[[Node, Any], None] | None = None,
+) -> Results:
+    """As ``run``, without derivatives."""
+    with torch.no_grad():
+        return run(program, params, inputs, watch=watch)
+
+
 def evaluate(
     program: torch.export.ExportedProgram, params: Mapping[str, Tensor], inputs: Sequence[Any]
 ) -> list[Tensor]:
     """The outputs of an exported model in float64, with other parameters."""
-    with torch.no_grad():
-        return run(program, params, inputs)[0]
+    return results_of(program, params, inputs)[0]
