@@ -93,7 +93,9 @@ class InDouble:
                 if node.op == "output":
                     return args[0]
                 assert node.op == "call_function", node.op
-                result = self._called(node.target, *(widened((args, kwargs)) if special else (args, kwargs)), special)
+                if special:
+                    args, kwargs = widened((args, kwargs))
+                result = self._called(node.target, args, kwargs, special)
             env[node] = result
             if self._watch is not None:
                 self._watch(node, result)

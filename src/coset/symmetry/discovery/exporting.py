@@ -90,7 +90,7 @@ def _code_when_called() -> Iterator[None]:
         if threading.get_ident() != thread:
             return compiled(self)
         # Each graph module has a class of its own.
-        type(self).forward = forward  # type: ignore[method-assign]
+        type(self).forward = forward
         return None
 
     try:
