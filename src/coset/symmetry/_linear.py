@@ -70,7 +70,7 @@ def _substituted(row: Row[K], solved: dict[K, Row[K]], field: Reduce) -> Row[K]:
 
 def _add(row: Row[K], coefficient: Number, other: Row[K], field: Reduce) -> None:
     """row ← row + coefficient·other, without zeros."""
-    exact = field is rational  # as they are: numbers in lists of a million are not handed to a function that gives them
+    exact = field is rational  # it changes no number, and calling it for each takes as long as adding them
     for k, c in other.items():
         total = row.get(k, 0) + coefficient * c
         if not exact:
