@@ -147,8 +147,9 @@ class _Trial:
 
     def _keeps(self, move: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> bool:
         theta = general_position(self.params, self.sym, self.generator)
-        x = other_inputs(self.program, theta, self.inputs, evaluate(self.program, theta, self.inputs), self.generator)
-        before = evaluate(self.program, theta, x)
+        given = evaluate(self.program, theta, self.inputs)
+        x, there = other_inputs(self.program, theta, self.inputs, given, self.generator)
+        before = given if there is None else there[0]
         try:
             theta = move(theta)
         except InputError:

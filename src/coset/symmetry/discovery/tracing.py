@@ -205,9 +205,9 @@ def _run(tracing: Tracing, module: torch.fx.GraphModule, arguments: Sequence[Any
             env[node] = module.get_submodule(str(node.target))
         elif node.op == "call_function":
             tracing.constants.learn(node)
-            env[node] = _call(tracing, node, env)
+            args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
+            env[node] = _call(tracing, node, env, args, kwargs)
             if hasattr(node.target, "_schema"):
-                args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
                 target: Any = node.target
                 tracing.steps.append(Step(name_of_node(node), args, kwargs, env[node], target))
             if node in tracing.watched and isinstance(env[node], Value) and not env[node].inert:
@@ -257,10 +257,8 @@ def _shapes(tracing: Tracing, node: Node) -> list[tuple[int, ...]]:
     return shapes
 
 
-def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
+def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any], args: Any, kwargs: dict[str, Any]) -> Any:
     book = tracing.book
-    args: Any
-    args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
     if node.target is operator.getitem:
         return args[0][args[1]]
     if (part := part_of(args)) is not None:
