@@ -5,7 +5,6 @@ import io
 import linecache
 import logging
 import sys
-import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
@@ -74,32 +73,6 @@ def _without_stack_traces() -> Iterator[None]:
         setattr(config, "do_not_emit_stack_traces", before)  # noqa: B010
 
 
-@contextmanager
-def _code_when_called() -> Iterator[None]:
-    """Keep torch from writing and compiling Python code for every graph that it makes on the way: nobody runs them, and
-    it takes a seventh of the time. A graph that is called gets its code then.
-    """
-    compiled, thread = GraphModule.recompile, threading.get_ident()
-
-    def forward(self: GraphModule, *args: Any, **kwargs: Any) -> Any:
-        if type(self).forward is forward:
-            compiled(self)
-        return self.forward(*args, **kwargs)
-
-    def later(self: GraphModule) -> Any:
-        if threading.get_ident() != thread:
-            return compiled(self)
-        # Each graph module has a class of its own.
-        type(self).forward = forward
-        return None
-
-    try:
-        GraphModule.recompile = later  # type: ignore[method-assign]
-        yield
-    finally:
-        GraphModule.recompile = compiled  # type: ignore[method-assign]
-
-
 def export(
     model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[torch.export.ExportedProgram, dict[str, Any], tuple[str, ...]]:
@@ -129,8 +102,7 @@ def _exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any])
         warnings.filterwarnings("ignore", message="The tensor attribute")
         # What torch says to itself of its own internals.
         warnings.filterwarnings("ignore", category=FutureWarning, message=".*LeafSpec")
-        with _code_when_called():
-            program = torch.export.export(model, inputs, kwargs, strict=False)
+        program = torch.export.export(model, inputs, kwargs, strict=False)
         parts = [part for part in program.graph_module.modules() if isinstance(part, GraphModule)]
         return program.run_decompositions({}) if any(_writes_into_others(part.graph) for part in parts) else program
 
