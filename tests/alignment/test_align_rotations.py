@@ -192,7 +192,41 @@ def test_a_network_made_parameter_by_parameter_is_the_one_made_at_once():
             torch.testing.assert_close(lazy[key], whole[key], rtol=1e-12, atol=1e-12)
 
 
-def test_restarts_leave_matrices_out_and_a_note_says_so():
+def unrelated(params):
+    generator = torch.Generator().manual_seed(9)
+    return {name: torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype) for name, tensor in params.items()}
+
+
+@pytest.mark.parametrize("name", ["low-rank adapter", "layer norm", "rotary halves"])
+def test_matching_begins_at_a_start(name):
+    """At a planted element there is nothing left to do; at what was found, nothing is lost."""
+    model, sym, params, x = setting(name)
+    planted = sym.random(torch.Generator().manual_seed(5))
+    there = align(sym, params, sym.act(planted, params), start=sym.inverse(planted))
+    for key in params:
+        assert torch.allclose(there.params[key], params[key], atol=1e-9), key
+    assert there.history[-1] <= there.history[0] * (1 + 1e-9)
+    other = unrelated(params)
+    found = align(sym, params, other)
+    again = align(sym, params, other, start=found.element)
+    assert again.objective >= found.objective * (1 - 1e-9)
+    assert torch.allclose(outputs(model, again.params, x), outputs(model, other, x))
+
+
+def test_restarts_over_the_whole_group_end_higher_or_where_they_were():
+    model, sym, params, x = setting("low-rank adapter")
+    other = unrelated(params)
+    once, often = (align(sym, params, other, restarts=count) for count in (0, 3))
+    assert often.objective > once.objective
+    assert often.element.matrices.keys() == sym.continuous.keys()
+    assert torch.allclose(outputs(model, often.params, x), outputs(model, other, x))
+    seen = []
+    stopped = align(sym, params, other, restarts=3, callback=lambda step: seen.append(step.what) or len(seen) == 2)
+    assert stopped.stopped
+    assert len(seen) == 2
+
+
+def test_buffers_leave_matrices_out_and_a_note_says_so():
     _, sym, params, _ = setting("low-rank adapter")
-    found = align(sym, params, params, restarts=1)
-    assert found.notes == ("with restarts matrices are left out: permutations and signs alone were matched",)
+    found = align(sym, params, params, buffers=True)
+    assert found.notes == ("with buffers matrices are left out: permutations and signs alone were matched",)

@@ -124,13 +124,14 @@ def _free(sym: Symmetry, parameter: str, name: str, order: int) -> bool:
     Half-turns may have signs that all entries share, as of a stream of LayerNorms, beside their own.
     """
     for unit in (unit for axis in sym.parameters[parameter].axes for unit in units_of(axis)):
-        alone = unit.name != name and math.prod(sym.shape(unit.name)) == 1
+        alone = math.prod(sym.shape(unit.name)) == 1
         if unit.name != name and not alone and unit.name not in ancestors(name, sym.classes):
             return False
         for charge in unit.charges:
             family = sym.families.get(charge.key(unit.name))
             scaled = family is not None and family.scales and charge.scale
-            flipped = family is not None and family.signs and charge.sign and (order or (unit.name != name and not alone))
+            flipped = family is not None and family.signs and charge.sign
+            flipped = flipped and (order or (unit.name != name and not alone))
             if scaled or flipped:
                 return False
     return True
