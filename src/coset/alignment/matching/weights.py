@@ -75,9 +75,10 @@ def match_weights(
     the gauge in which they are matched. ``relax``: besides the ascent from the start, one from the end of a
     relaxation that moves all classes together; ``restarts``: further ascents from random elements; the best is
     returned, so never less than the plain ascent. ``start``: where to begin (default: the identity); its scales are
-    kept, and over the whole group nothing else is tried but ``restarts``. ``buffers``: match running statistics, too. Weights of any size are matched: products that would under- or
-    overflow are taken of the networks multiplied by powers of two; only the objective that is reported may be 0 or
-    infinite then. A Gaussian or LowRank is matched by its means and marginal
+    kept, and over the whole group nothing else is tried but ``restarts``. ``buffers``: match running statistics, too.
+    Weights of any size are matched: products that would under- or overflow are taken of the networks multiplied by
+    powers of two; only the objective that is reported may be 0 or infinite then. A Gaussian or LowRank is matched by
+    its means and marginal
     deviations, and its covariance carried along.
     """
     check_choice("gauge", gauge, GAUGES)
