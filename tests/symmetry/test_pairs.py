@@ -5,12 +5,13 @@ import torch
 from torch import nn
 
 from coset.errors import InputError
+from coset.models import build
 from coset.symmetry import Symmetry, discover
 from coset.symmetry.mixing import random_matrices
 from coset.symmetry.pairs import best_rotations, rotations
 from jacobian_null_space import null_dimension
 from mixing_networks import outputs, setting, tokens
-from rotary_networks import RotaryModel, as_complex, in_halves, skewed
+from rotary_networks import RotaryBlock, RotaryModel, as_complex, in_halves, side_by_side, skewed
 
 
 @pytest.mark.parametrize(
@@ -76,10 +77,46 @@ def test_pairs_behind_a_function_do_not_turn():
     assert "rotary" not in {item.kind for item in sym.continuous.values()}
 
 
-def test_angles_are_told_by_verification_alone():
-    torch.manual_seed(0)
-    sym = discover(RotaryModel().double(), tokens(torch.Generator().manual_seed(1)), verify=False)
+def test_angles_are_found_without_verification_too():
+    """Whether maps are rotations is told by values, which are tried in any case; without values a note says so."""
+    x = tokens(torch.Generator().manual_seed(1))
+    for rotate, kinds in ((in_halves, {"general", "orthogonal", "rotary"}), (skewed, {"general", "orthogonal"})):
+        torch.manual_seed(0)
+        sym = discover(RotaryModel(rotate).double(), x, verify=False)
+        assert {item.kind for item in sym.continuous.values()} == kinds
+        assert sym.notes == ()
+    with torch.device("meta"):
+        options = {"vocabulary": 12, "context": 6, "dim": 8, "depth": 1, "heads": 2, "bias": False}
+        model = build("transformer", norm="rms", positions="rotary", **options).eval()
+    sym = discover(model, x.to("meta"), verify=False)
     assert {item.kind for item in sym.continuous.values()} == {"general", "orthogonal"}
+    (note,) = sym.notes
+    assert note.endswith("may turn: that is told by values, which were not read")
+
+
+class EqualFrequencies(RotaryBlock):
+    """All pairs of a head rotate by the same angles."""
+
+    def positioned(self, y):
+        rates = torch.full((self.rotary // 2,), 0.7, dtype=y.dtype)
+        angles = torch.arange(y.shape[-2], dtype=y.dtype)[:, None] * rates
+        return self.rotate(y, angles.cos(), angles.sin())
+
+
+@pytest.mark.parametrize("rotate", [in_halves, side_by_side, as_complex])
+def test_pairs_that_rotate_alike_are_told_with_what_is_missed(rotate):
+    """GL(2, ℂ) for two of them has 8 dimensions, of which 4 are found, in each of two heads."""
+    torch.manual_seed(0)
+    model = RotaryModel(rotate)
+    model.blocks[0] = EqualFrequencies(rotate)
+    sym = discover(model.double(), tokens(torch.Generator().manual_seed(1)))
+    assert sym.continuous_dimension == 98
+    assert sym.notes == (
+        "pairs of 'blocks.0.q.inside' rotate alike (0, 1): complex matrices that mix them are not looked for, 8 more "
+        "dimensions",
+    )
+    if rotate is in_halves:
+        assert null_dimension(model, torch.randint(12, (12, 6), generator=torch.Generator().manual_seed(0))) == 98 + 8
 
 
 def test_the_best_angle_is_the_best_of_many():
