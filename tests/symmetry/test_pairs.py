@@ -98,8 +98,7 @@ class EqualFrequencies(RotaryBlock):
     """All pairs of a head rotate by the same angles."""
 
     def positioned(self, y):
-        rates = torch.full((self.rotary // 2,), 0.7, dtype=y.dtype)
-        angles = torch.arange(y.shape[-2], dtype=y.dtype)[:, None] * rates
+        angles = torch.arange(y.shape[-2], dtype=y.dtype)[:, None] * torch.tensor([0.7, 0.7], dtype=y.dtype)
         return self.rotate(y, angles.cos(), angles.sin())
 
 
