@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from coset.errors import InputError
@@ -116,6 +117,42 @@ def test_pairs_that_rotate_alike_are_told_with_what_is_missed(rotate):
     )
     if rotate is in_halves:
         assert null_dimension(model, torch.randint(12, (12, 6), generator=torch.Generator().manual_seed(0))) == 98 + 8
+
+
+def test_pairs_that_permute_are_told_with_what_is_missed():
+    """Heads of a single pair: one angle each."""
+    torch.manual_seed(0)
+    model = RotaryModel(heads=4).double()
+    sym = discover(model, tokens(torch.Generator().manual_seed(1)))
+    assert sym.continuous_dimension == 78
+    assert sym.notes == (
+        "pairs of 'blocks.0.q.blocks' may turn, but permute, too, and are not turned: at least 4 dimensions",
+    )
+    assert null_dimension(model, torch.randint(12, (12, 6), generator=torch.Generator().manual_seed(0))) == 78 + 4
+
+
+class Normalized(nn.Module):
+    """Norms of queries and keys that have no gain."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: F.rms_norm(x, (4,), eps=1e-2), lambda x: F.normalize(x, dim=-1)], ids=["rms", "l2"]
+)
+def test_pairs_turn_behind_norms_without_gains(function):
+    """One angle for every pair of a key head, and no scale."""
+    torch.manual_seed(0)
+    model = RotaryModel()
+    model.blocks[0].q_norm, model.blocks[0].k_norm = Normalized(function), Normalized(function)
+    sym = discover(model.double(), tokens(torch.Generator().manual_seed(1)))
+    assert sym.continuous_dimension == 98 - 4
+    assert sorted(item.kind for item in sym.continuous.values()) == ["general", "orthogonal", "rotary"]
 
 
 def test_the_best_angle_is_the_best_of_many():

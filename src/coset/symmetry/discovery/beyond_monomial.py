@@ -139,8 +139,11 @@ def confirmed(
 def _angles(trial: "_Trial", pairs: Mapping[str, Pairs]) -> tuple[dict[str, Mixing], list[str]]:
     """The classes of pairs that turn, and what to tell of pairs that rotate alike."""
     found = trial.surviving({name: item.mixing for name, item in pairs.items()}, trial.mixed)
-    told = [pairs[name].told(name, math.prod(trial.sym.shape(name)[:-1])) for name in found if pairs[name].alike]
-    return found, told
+    told = []
+    for name in (name for name in found if pairs[name].alike or pairs[name].permute):
+        *outer, size = trial.sym.shape(name)
+        told.append(pairs[name].told(name, math.prod(outer), size))
+    return {name: mixing for name, mixing in found.items() if not pairs[name].permute}, told
 
 
 @dataclass

@@ -26,13 +26,21 @@ from coset.symmetry.symmetry import Symmetry
 
 @dataclass(frozen=True)
 class Pairs:
-    """How a class of pairs is mixed, and which of its pairs rotate ``alike``, group by group."""
+    """How a class of pairs is mixed, and which of its pairs rotate ``alike``, group by group.
+
+    ``permute``: its pairs are units that permute, too, as heads of a single pair do; such are no part of the group.
+    """
 
     mixing: Mixing
     alike: tuple[tuple[int, ...], ...]
+    permute: bool
 
-    def told(self, name: str, blocks: int) -> str:
-        """What is missed of GL(m, ℂ) for each m pairs that rotate alike: 2m² − 2m dimensions beside theirs."""
+    def told(self, name: str, blocks: int, size: int) -> str:
+        """What is missed: angles, and of GL(m, ℂ) for each m pairs that rotate alike 2m² − 2m dimensions."""
+        if self.permute:
+            return (
+                f"pairs of '{name}' may turn, but permute, too, and are not turned: at least {blocks * size} dimensions"
+            )
         missed = blocks * sum(2 * len(group) * (len(group) - 1) for group in self.alike)
         which = "; ".join(some([str(unit) for unit in group], 4) for group in self.alike[:3])
         return (
@@ -48,13 +56,14 @@ def rotary_classes(sym: Symmetry, tracing: Tracing, classes: Mapping[str, Atom])
     for step in tracing.steps if found else ():
         reader.read(step)
     kept = {name: mixing for name, mixing in found.items() if classes[name] not in reader.lost}
-    return {name: Pairs(mixing, reader.alike(classes[name])) for name, mixing in kept.items()}
+    return {
+        name: Pairs(mixing, reader.alike(classes[name]), sym.classes[name].permutes) for name, mixing in kept.items()
+    }
 
 
 def _candidate(sym: Symmetry, name: str) -> Mixing | None:
-    """A class in a fixed order, whose units stand two by two with equal powers on all weights that carry these."""
-    item = sym.classes[name]
-    if item.permutes or item.follows is not None or any(other.parent == name for other in sym.classes.values()):
+    """A class whose units stand two by two with equal powers on all weights that carry these."""
+    if sym.classes[name].follows is not None:
         return None
     places: dict[str, tuple[Mixed, ...]] = {}
     for key in sym.carriers(name):
@@ -84,6 +93,7 @@ class _Reader:
         given, results = step.given, step.results
         name = step.name.removesuffix("_")
         rule = _RULES.get(name)
+        given = given[:1] if name == "expand_as" else given
         for atom in {atom for value in given for atom in self.known.get(id(value), ())} if name not in ASKING else ():
             moving = [atom in self.known.get(id(value), ()) for value in given]
             carried = [_carries(value, atom) for value in results]
@@ -93,8 +103,9 @@ class _Reader:
             if rule in (_multiplied, _divided):
                 others = [value for value, moves in zip(given, moving, strict=True) if not moves]
                 self._multiply(atom, results[0], others)
+            # What attention gives has the heads, which may be the pairs, and none of their coordinates.
             for value, there in zip(results, carried, strict=True):
-                if there:
+                if there and rule is not _attended:
                     self.known.setdefault(id(value), set()).add(atom)
 
     def _multiply(self, atom: Atom, result: Value, factors: Sequence[Value]) -> None:
@@ -177,6 +188,11 @@ def _divided(moving: Sequence[bool], given: Sequence[bool], results: Sequence[bo
     return moving[0] and sum(moving) == 1
 
 
+def _normed(moving: Sequence[bool], given: Sequence[bool], results: Sequence[bool]) -> bool:
+    """By a norm without a gain, of the pairs as a whole."""
+    return list(moving) == [True]
+
+
 def _contracted(moving: Sequence[bool], given: Sequence[bool], results: Sequence[bool]) -> bool:
     """Two with each other; or one of them, with the bias if there is one, and the result has what it has."""
     (one, two), bias = moving[:2], moving[2:]
@@ -191,7 +207,7 @@ def _contracted_behind_bias(moving: Sequence[bool], given: Sequence[bool], resul
 
 def _attended(moving: Sequence[bool], given: Sequence[bool], results: Sequence[bool]) -> bool:
     """Queries with keys."""
-    return list(moving) == list(given) == [True, True, *[False] * (len(moving) - 2)] and not any(results)
+    return list(moving) == [True, True, *[False] * (len(moving) - 2)]
 
 
 _RULES: dict[str, _Rule] = {
@@ -202,4 +218,5 @@ _RULES: dict[str, _Rule] = {
     "mul": _multiplied,
     "div": _divided,
     "scaled_dot_product_attention": _attended,
+    **dict.fromkeys(("rms_norm", "_fused_rms_norm", "linalg_vector_norm"), _normed),
 }
