@@ -7,6 +7,7 @@ from torch import nn
 from coset.alignment import align, merge
 from coset.alignment.matching.rotations import NoGauge, Rotations, matching_gauge
 from coset.distribution import MeanField
+from coset.errors import InputError
 from coset.symmetry import discover
 from coset.symmetry.action import Acted
 from mixing_networks import NETWORKS, LanguageModel, outputs, setting, tokens
@@ -230,3 +231,28 @@ def test_buffers_leave_matrices_out_and_a_note_says_so():
     _, sym, params, _ = setting("low-rank adapter")
     found = align(sym, params, params, buffers=True)
     assert found.notes == ("with buffers matrices are left out: permutations and signs alone were matched",)
+
+
+@pytest.mark.parametrize("name", ["low-rank adapter", "rms norm", "rotary halves"])
+def test_planted_elements_are_found_with_even_weights(name):
+    _, sym, params, _ = setting(name)
+    other = sym.act(sym.random(torch.Generator().manual_seed(5)), params)
+    found = align(sym, params, other, gauge="normalized", weighting="even")
+    gauge = matching_gauge(sym, params, scales=True)
+    wanted, reached = (sym.act(gauge, weights) for weights in (params, found.params))
+    for key in wanted:
+        assert torch.allclose(reached[key], wanted[key], atol=1e-5 * float(wanted[key].abs().max())), key
+
+
+def test_even_weights_count_entries_whatever_their_size():
+    """Of equal networks: all entries that are matched, those that stand on the stream alone 30 times."""
+    _, sym, params, _ = setting("rms norm")
+    large = params | {"blocks.0.up.weight": 100 * params["blocks.0.up.weight"]}
+    alone = 12 * 8 + 6 * 8 + 12 * 8 + 8 + 8  # words, places, read-out, two biases
+    others = 4 * 64 + 8 + 2 * 48 + 6  # biases of keys and values are 0 without translations
+    for network in (params, large):
+        assert align(sym, network, network, weighting="even").objective == pytest.approx(30 * alone + others)
+    plain = align(sym.monomial, params, params, weighting="even")
+    assert plain.notes == ("parameters were not weighted: that is done over the whole group alone",)
+    with pytest.raises(InputError, match="weighting is 'odd'"):
+        align(sym, params, params, weighting="odd")

@@ -38,6 +38,7 @@ from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
 
 GAUGES = ("given", "normalized")
+WEIGHTINGS = ("plain", "even")
 
 _NEARER = 1e-9
 """What is nearer by less than this part is not nearer."""
@@ -56,6 +57,7 @@ def match_weights(
     start: Element | None = None,
     buffers: bool = False,
     continuous: bool = True,
+    weighting: Literal["plain", "even"] = "plain",
     seed: int = 0,
     callback: Callback | None = None,
     show: bool | None = None,
@@ -67,6 +69,8 @@ def match_weights(
     that whatever ``scales`` says. Units of points turn, too, see ``turns``: the objective is then that of the networks
     without turns. Translations are removed of both for matching; the aligned network keeps its own. Where a network has
     no such gauge (a gain of 0, heads without full rank) matrices are left out, with a note; with ``buffers``, too.
+    ``weighting``: over the whole group every parameter counts as it is ("plain"), or entries of all count alike and
+    those that tell how streams turn more ("even", see ``even_weights``); the objective is weighted so.
 
     ``divergence``: "wasserstein" or, for posteriors, "kl" or "kl-means", see ``DIVERGENCES``. ``gauge``: match the
     networks as given, or "normalized", without their scales: then nothing depends on how each was scaled. ``scales``:
@@ -82,6 +86,7 @@ def match_weights(
     deviations, and its covariance carried along.
     """
     check_choice("gauge", gauge, GAUGES)
+    check_choice("weighting", weighting, WEIGHTINGS)
     check_count("restarts", restarts, 0)
     if start is not None:
         check_start(sym, start)
@@ -91,16 +96,19 @@ def match_weights(
     if whole and sym.turns:
         options: dict[str, Any] = {
             "divergence": divergence, "gauge": gauge, "scales": scales, "relax": relax, "restarts": restarts,
-            "buffers": buffers, "seed": seed, "callback": callback, "show": show,
+            "buffers": buffers, "weighting": weighting, "seed": seed, "callback": callback, "show": show,
         }  # fmt: skip
         return _over_turns(sym, reference, other, start, options)
     if whole and sym.continuous and buffers:
         notes = ("with buffers matrices are left out: permutations and signs alone were matched",)
     elif whole and sym.continuous:
         try:
-            return _over_all(sym, reference, other, start, gauge == "normalized", relax, restarts, seed, callback)
+            ways = {"normalized": gauge == "normalized", "even": weighting == "even"}
+            return _over_all(sym, reference, other, start, relax, restarts, seed, callback, **ways)
         except NoGauge as error:
             notes = (f"{error}: permutations and signs alone were matched",)
+    if weighting == "even":
+        notes = (*notes, "parameters were not weighted: that is done over the whole group alone")
     left: Any = marginals(reference)
     right: Any = marginals(other if start is None else carried(sym, start, other))
     undo: tuple[Element, Element] | None = None
@@ -162,11 +170,13 @@ def _over_all(
     reference: T,
     other: T,
     start: Element | None,
-    normalized: bool,
     relax: bool,
     restarts: int,
     seed: int,
     callback: Callback | None,
+    *,
+    normalized: bool,
+    even: bool,
 ) -> Alignment[T]:
     """The same over permutations, signs and matrices."""
     clock, since = Clock(), time.perf_counter()
@@ -178,6 +188,7 @@ def _over_all(
         lambda: untranslated(sym, begun),
         units,
         normalized=normalized,
+        even=even,
         begun=start is not None,
         restarts=restarts,
         seed=seed,
