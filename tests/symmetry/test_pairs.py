@@ -12,7 +12,7 @@ from coset.symmetry.mixing import random_matrices
 from coset.symmetry.pairs import best_rotations, rotations
 from jacobian_null_space import null_dimension
 from mixing_networks import outputs, setting, tokens
-from rotary_networks import RotaryBlock, RotaryModel, as_complex, in_halves, side_by_side, skewed
+from rotary_networks import Latent, RotaryBlock, RotaryModel, as_complex, in_halves, side_by_side, skewed
 
 
 @pytest.mark.parametrize(
@@ -129,6 +129,21 @@ def test_pairs_that_permute_are_told_with_what_is_missed():
         "pairs of 'blocks.0.q.blocks' may turn, but permute, too, and are not turned: at least 4 dimensions",
     )
     assert null_dimension(model, torch.randint(12, (12, 6), generator=torch.Generator().manual_seed(0))) == 78 + 4
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_rotary_parts_apart_from_the_others(moved):
+    """The stream and two gains; a latent and its gain; GL(3) of keys and of values, twice; two pairs for all heads."""
+    torch.manual_seed(0)
+    model = Latent(moved).double()
+    x = tokens(torch.Generator().manual_seed(1))
+    sym = discover(model, x)
+    assert sym.continuous_dimension == (28 + 8 + 8) + (10 + 5) + 4 * 9 + 2 * 2
+    (pairs,) = (name for name, item in sym.continuous.items() if item.kind == "rotary")
+    assert sym.shape(pairs) == (2,)
+    params = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    moved_by_all = sym.act(sym.random(torch.Generator().manual_seed(0)), params)
+    torch.testing.assert_close(outputs(model, moved_by_all, x), outputs(model, params, x))
 
 
 class Normalized(nn.Module):
