@@ -144,8 +144,7 @@ def _units_along(term: Term, atom: Atom) -> Tensor:
         return torch.stack(parts, 1).flatten()
     units = torch.full((1,), -1)
     for part in parts:
-        both = torch.broadcast_tensors(units[:, None], part[None])
-        units = torch.where(both[1] >= 0, both[1], both[0]).flatten()
+        units = torch.where(part[None] >= 0, part[None], units[:, None]).flatten()
     return units
 
 
