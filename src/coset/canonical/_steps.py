@@ -122,7 +122,7 @@ class Form:
         params = dict(params)
         _finite(as_stack(params))
         notes: list[str] = []
-        used, g, current, free = self._gauged(params, notes, bool(self.sym.translations) and translated)
+        used, g, current, free, left_out = self._gauged(params, notes, bool(self.sym.translations) and translated)
         if ordered:
             # Also in front of an alignment, which then begins with one network for the whole orbit.
             step = self._ordered(used, current)
@@ -136,6 +136,7 @@ class Form:
             notes += found.notes
         elif used.continuous:
             free = (*free, *half_read(used, current))
+        free = (*free, *left_out)
         undo = used.inverse(g)
         _check_result(as_stack(current))
         offsets = self._offsets(params, acted_back(used, undo, last, factors[0], current))
@@ -143,8 +144,9 @@ class Form:
 
     def _gauged(
         self, params: dict[str, Tensor], notes: list[str], translated: bool
-    ) -> tuple[Symmetry, Element, dict[str, Tensor], tuple[str, ...]]:
-        """The symmetry that was used, g, the network without translations, scales and signs, and what is left free.
+    ) -> tuple[Symmetry, Element, dict[str, Tensor], tuple[str, ...], tuple[str, ...]]:
+        """The symmetry that was used, g, the network without translations, scales and signs, what is left free, and
+        what was left out.
 
         What is removed of a translation depends on gains and on signs: it is removed again behind these, until nothing
         changes the network.
@@ -152,6 +154,7 @@ class Form:
         sym = self.sym
         used, g, current = sym, sym.identity(), params
         free: tuple[str, ...] = ()
+        left_out: tuple[str, ...] = ()
         for _ in range(_ROUNDS):
             before = current
             if translated:
@@ -159,11 +162,15 @@ class Form:
                     current = sym.without_translations(current)
                 except InputError as error:
                     notes.append(f"{error}: translations were left out")
-                    translated = False
+                    translated, left_out = False, (*left_out, "translations")
             try:
                 step = self._gauge(used, current)
             except NoGauge as error:
                 notes.append(f"{error}: matrices were left out")
+                left_out = (
+                    *left_out,
+                    *(f"{m.named(sym.shape(name)[-1])} of {name}" for name, m in sym.continuous.items()),
+                )
                 used, g, current = sym.monomial, sym.monomial.identity(), params
                 continue
             g, current = used.compose(step, g), used.act(step, current)
@@ -172,7 +179,7 @@ class Form:
             free = tuple(f"signs of {key}" for key in unsettled)
             if not translated or _same(before, current):
                 break
-        return used, g, current, (*(f"scales of {key}" for key in with_norms(used)[1]), *free)
+        return used, g, current, (*(f"scales of {key}" for key in with_norms(used)[1]), *free), left_out
 
     def _offsets(self, params: Params, back: Params) -> dict[str, Tensor]:
         """What the way back leaves out: translations, and what else is more than rounding."""

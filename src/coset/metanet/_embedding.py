@@ -1,7 +1,7 @@
 """From the entries of a graph to features of nodes and edges."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -51,13 +51,16 @@ def _two(kernel: tuple[int, ...]) -> tuple[int, int]:
 
 
 class Names(nn.Module):
-    """A vector for every name, for each of several positions if it has these; 0 for names that are not known."""
+    """A vector for every name, for each of several positions if it has these; 0 for names that are not known.
 
-    def __init__(self, counts: dict[str, int], channels: int) -> None:
+    ``counts``: names with numbers of positions; a name may have several, in networks of several architectures.
+    """
+
+    def __init__(self, counts: Iterable[tuple[str, int]], channels: int) -> None:
         super().__init__()
         self.starts: dict[str, int] = {}
         total = 0
-        for name, count in counts.items():
+        for name, count in dict.fromkeys(counts):
             self.starts[f"{name}/{count}"] = total
             total += count
         self.table = nn.Parameter(0.3 * torch.randn(total, channels))
@@ -81,24 +84,23 @@ class Embedding(nn.Module):
         super().__init__()
         self.channels = channels
         self.project = Projection(layouts, channels)
-        blocks = {block.name: block for layout in layouts for block in layout.blocks}
-        sets = {item.name: item for layout in layouts for item in layout.sets}
-        distinct = {item.name: item.kinds for layout in layouts for item in layout.sets if item.kinds > 1}
-        roles = {
-            f"{block.name}@{number}": slot.role_count
-            for block in blocks.values()
+        blocks = [block for layout in layouts for block in layout.blocks]
+        sets = [item for layout in layouts for item in layout.sets]
+        roles = [
+            (f"{block.name}@{number}", slot.role_count)
+            for block in blocks
             for number, slot in enumerate(block.slots)
             if slot.role_count > 1
-        }
-        self.block_names = Names(dict.fromkeys(blocks, 1), channels)
-        self.kinds = Names(dict.fromkeys((_kind(block) for block in blocks.values()), 1), channels)
+        ]
+        self.block_names = Names([(block.name, 1) for block in blocks], channels)
+        self.kinds = Names([(_kind(block), 1) for block in blocks], channels)
         self.roles = Names(roles, channels)
-        self.set_names = Names(dict.fromkeys(sets, 1), channels)
-        self.identities = Names(distinct, channels)
+        self.set_names = Names([(item.name, 1) for item in sets], channels)
+        self.identities = Names([(item.name, item.kinds) for item in sets if item.kinds > 1], channels)
         self.depth = nn.Parameter(0.3 * torch.randn(2, channels))
         self.factor = nn.Parameter(0.3 * torch.randn(channels))
         self.probe = nn.Linear(probes, channels) if probes else None
-        keys = [*blocks, *dict.fromkeys(_kind(block) for block in blocks.values())]
+        keys = list(dict.fromkeys((*(block.name for block in blocks), *(_kind(block) for block in blocks))))
         self.rows = {name: number for number, name in enumerate(keys)}
         self.register_buffer("sizes", torch.ones(len(keys)))
         self.register_buffer("probe_size", torch.ones(()))
@@ -120,8 +122,7 @@ class Embedding(nn.Module):
 
     def scaled(self, block: Block, entries: Tensor) -> Tensor:
         """Entries over their typical size."""
-        row = self.rows.get(block.name, self.rows.get(_kind(block)))
-        return entries if row is None else entries / self.sizes[row]
+        return entries / self.size(block)
 
     def size(self, block: Block) -> Tensor:
         """The typical size of a parameter's entries."""
