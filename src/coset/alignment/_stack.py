@@ -296,7 +296,7 @@ def _sized(stack: Stack) -> Tensor:
     if not parts:
         return torch.zeros((), dtype=torch.bool)
     wide = all(part.dtype == torch.float64 for part in parts)
-    ends = [torch.stack(part.flatten(1).aminmax(dim=1)).abs().amax(0).double().cpu() for part in parts]
+    ends = [torch.stack(part.reshape(len(part), -1).aminmax(dim=1)).abs().amax(0).double().cpu() for part in parts]
     sizes = torch.stack(ends, 1)
     return exponents(sizes if wide else sizes.float(), 1) != 0
 

@@ -267,7 +267,7 @@ def _finite(stack: Params) -> dict[str, Tensor]:
     """A stack in float64, every entry a number."""
     result = wide(stack)
     for name, tensor in result.items():
-        bad = ~torch.isfinite(tensor.flatten(1)).all(1)
+        bad = ~torch.isfinite(tensor.reshape(len(tensor), -1)).all(1)
         if bool(bad.any()):
             which = f" of network {int(bad.nonzero()[0])}" if len(tensor) > 1 else ""
             raise InputError(f"'{name}'{which} has entries that are NaN or infinite")

@@ -110,15 +110,16 @@ class Embedding(nn.Module):
         """Take the root mean squares of the entries of each parameter, and of its kind, as typical sizes."""
         by_kind: dict[str, list[Tensor]] = {}
         for block in graph.layout.blocks:
-            square = graph.entries[block.name].double().square().mean()
-            by_kind.setdefault(_kind(block), []).append(square)
+            size = _root_mean_square(graph.entries[block.name])
+            by_kind.setdefault(_kind(block), []).append(size)
             if block.name in self.rows:
-                self.sizes[self.rows[block.name]] = _usable(square)
-        for kind, squares in by_kind.items():
+                self.sizes[self.rows[block.name]] = _usable(size)
+        for kind, sizes in by_kind.items():
             if kind in self.rows:
-                self.sizes[self.rows[kind]] = _usable(torch.stack(squares).mean())
+                self.sizes[self.rows[kind]] = _usable(_root_mean_square(torch.stack(sizes)))
         if graph.probes:
-            self.probe_size.copy_(_usable(torch.cat([p.flatten() for p in graph.probes.values()]).square().mean()))
+            values = torch.cat([p.flatten() for p in graph.probes.values()])
+            self.probe_size.copy_(_usable(_root_mean_square(values)))
 
     def scaled(self, block: Block, entries: Tensor) -> Tensor:
         """Entries over their typical size."""
@@ -159,7 +160,9 @@ class Embedding(nn.Module):
                 nodes[:, units.start : units.start + units.count] += self.probe(values / self.probe_size)
         edges: dict[str, Tensor] = {}
         for block in layout.blocks:
-            x = self.scaled(block, even_part(block, graph.entries[block.name]))
+            own = graph.entries[block.name]
+            # Other gauges have settled signs, or show them.
+            x = self.scaled(block, even_part(block, own) if graph.gauge == "layers" else own)
             features = self.project(block, x) + self.named(layout, block)
             if block.joins:
                 edges[block.name] = features
@@ -185,6 +188,13 @@ def _kind(block: Block) -> str:
     return f"kind {block.kind} {block.part}"
 
 
-def _usable(square: Tensor) -> Tensor:
-    size = square.sqrt()
+def _root_mean_square(values: Tensor) -> Tensor:
+    """In float64, over the largest, so that squares stay numbers."""
+    values = values.double()
+    largest = _usable(values.abs().max())
+    return largest * (values / largest).square().mean().sqrt()
+
+
+def _usable(size: Tensor) -> Tensor:
+    """A size to divide by: 1 where there is none."""
     return torch.where((size > 0) & torch.isfinite(size), size, torch.ones_like(size))
