@@ -210,7 +210,7 @@ def _formed(sym: Symmetry, form: Canonical[Params], stack: dict[str, Tensor]) ->
 def _differentiable(stack: Params) -> bool:
     """Whether derivatives are taken, in either direction."""
     backward = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in stack.values())
-    return backward or any(unpack_dual(tensor).tangent is not None for tensor in stack.values())
+    return backward or any(unpack_dual(t).tangent is not None for t in stack.values())  # type: ignore[no-untyped-call]
 
 
 def _is_number(tensor: Tensor) -> bool:
