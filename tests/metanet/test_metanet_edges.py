@@ -8,8 +8,10 @@ from reader_networks import moved, setting, stacked
 from torch import nn
 
 import coset
+from coset.alignment import align_stack
 from coset.errors import InputError
 from coset.metanet import PNA, GATReader, GCNReader, RelationalTransformer, neural_graph
+from coset.zoo._optimizers import clip_each
 
 GAUGES = ("canonical", "layers", "none")
 READERS = (RelationalTransformer, PNA, GCNReader, GATReader)
@@ -158,6 +160,16 @@ def test_numbers_without_axes_are_read(gauge):
     assert edits["size"].shape == ()
 
 
+def test_numbers_without_axes_are_aligned_and_clipped():
+    model = Numbers().double()
+    sym = coset.discover(model, torch.ones(2, 2, dtype=torch.float64))
+    stack = stacked(*[dict(model.state_dict())] * 2)
+    aligned = align_stack(sym, dict(model.state_dict()), stack)
+    assert torch.equal(aligned.aligned["size"], stack["size"])
+    gradients = clip_each([torch.full((2,), 3.0), torch.full((2, 4), 2.0)], torch.tensor([1.0, 10.0]))
+    torch.testing.assert_close(gradients[0], torch.tensor([0.6, 3.0]))
+
+
 def test_equal_names_of_several_architectures_keep_their_inputs_apart():
     (one, first), (two, second) = perceptron(3, 4, 2), perceptron(5, 4, 2)
     reader = RelationalTransformer([first, second], 2, **SMALL).double()
@@ -188,6 +200,16 @@ def test_what_canonical_forms_leave_out_is_open():
     graph = neural_graph(sym, model.state_dict())
     assert sym.continuous
     assert graph.free
+
+
+def test_scales_of_silent_units_are_open_where_signs_are_chosen_with_them():
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1)).double()
+    sym = coset.discover(model, torch.zeros(2, 2, dtype=torch.float64))
+    params = dict(model.state_dict())
+    assert not neural_graph(sym, params).free
+    params["0.weight"][0] = params["0.bias"][0] = 0
+    assert neural_graph(sym, params).free == ("scales of silent units of u0",)
+    assert not neural_graph(sym, params, gauge="layers").free
 
 
 def test_entries_of_any_size_are_read():

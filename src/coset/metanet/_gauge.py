@@ -13,8 +13,9 @@ from coset.running import check_layers, outputs_with, recording, suited
 from coset.symmetry.axes import Node, Product, Units, factors_of, units_of
 
 
-def unit_norms(layout: Layout, raw: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """‖incoming weights‖ of every unit, family by family, from the input on: (N, units), differentiable.
+def unit_norms(layout: Layout, raw: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """‖incoming weights‖ of every unit, family by family, from the input on: (N, units), differentiable; and the
+    families of silent units.
 
     As ``normalize_scales`` measures units. One that nothing comes in to is silent, and its scale is seen by other
     weights alone, those that go out: these count in no norm of others, and have the norm 1 afterwards. It keeps its
@@ -35,8 +36,9 @@ def unit_norms(layout: Layout, raw: Mapping[str, Tensor]) -> dict[str, Tensor]:
         current |= _divided_all(layout, current, key, norms)
     silent = {key: norms == 0 for key, norms in found.items()}
     found = {key: torch.where(silent[key], 1.0, norms) for key, norms in found.items()}
-    if not any(bool(mask.any()) for mask in silent.values()):
-        return found
+    some = tuple(key for key, mask in silent.items() if bool(mask.any()))
+    if not some:
+        return found, some
     current = {block.name: _divided(block, whole[block.name], found) for block in layout.blocks}
     for key, _ in reversed(families):
         powers = {item.scale for block in layout.blocks for item in block.carried if item.family == key} - {0, 1}
@@ -47,7 +49,7 @@ def unit_norms(layout: Layout, raw: Mapping[str, Tensor]) -> dict[str, Tensor]:
             norms = torch.where(norms == 0, root, norms)
         found[key] = torch.where(norms == 0, 1.0, norms)
         current |= _divided_all(layout, current, key, torch.where(silent[key], found[key], 1.0))
-    return found
+    return found, some
 
 
 def _norms_of(layout: Layout, entries: Mapping[str, Tensor], key: str, blocks: Sequence[Block], power: int) -> Tensor:

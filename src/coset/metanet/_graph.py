@@ -34,7 +34,8 @@ class NeuralGraph:
     forms multiplied last layers by. ``norms``: family → (N, units), the scales that were removed (from canonical forms
     few: norms are 1 there, but of units that matrices mix, and of those that nothing comes in to). ``probes``: class →
     (N, units, probes), the activations on given inputs. ``form``: the canonical form, which knows the way back.
-    ``single``: whether one network was given, without a leading axis.
+    ``single``: whether one network was given, without a leading axis. ``silent``: the families of units that nothing
+    comes in to.
     """
 
     layout: Layout
@@ -45,6 +46,7 @@ class NeuralGraph:
     probes: Mapping[str, Tensor]
     form: Canonical[Params] | None = None
     single: bool = False
+    silent: tuple[str, ...] = ()
 
     @property
     def free(self) -> tuple[str, ...]:
@@ -53,7 +55,10 @@ class NeuralGraph:
         """
         sym = self.layout.sym
         if self.form is not None:
-            return self.form.free
+            # Signs and matrices of a form are chosen with outgoing weights of silent units, of any scale.
+            chosen = sym.flipping or sym.turns or sym.continuous or sym.translations
+            open_scales = tuple(f"scales of silent units of {key}" for key in self.silent) if chosen else ()
+            return (*self.form.free, *open_scales)
         if self.gauge == "none":
             kinds = {
                 "scales": sym.scaling,
@@ -184,12 +189,12 @@ def neural_graph(
         for block in layout.blocks
     }
     # Canonical forms have norms of 1, but where matrices mix units, and of units that nothing comes in to.
-    norms = {} if gauge == "none" else unit_norms(layout, raw)
+    norms, silent = ({}, ()) if gauge == "none" else unit_norms(layout, raw)
     entries = without_scales(layout, raw, norms)
     first = next(iter(entries.values()))
     factors = (form.factor.log() if form is not None else torch.zeros(len(first))).to(first)
     probes = probes_in(layout, gauge, model, {**stack, **kept}, inputs, norms) if model is not None else {}
-    return NeuralGraph(layout, gauge, entries, factors, norms, probes, form, single)
+    return NeuralGraph(layout, gauge, entries, factors, norms, probes, form, single, silent)
 
 
 def _formed(sym: Symmetry, form: Canonical[Params], stack: dict[str, Tensor]) -> dict[str, Tensor]:
