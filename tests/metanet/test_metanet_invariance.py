@@ -22,9 +22,10 @@ GAUGES = ("canonical", "layers", "none")
 SMALL = {"channels": 8, "heads": 2, "layers": 2}
 
 
-def made(kind, sym, stack, **options):
+def made(kind, sym, given, **options):
+    """A reader with the sizes of networks, given as a stack or, so that they are read once, as a graph."""
     reader = READERS[kind](sym, 3, **(SMALL | options)).double()
-    reader.calibrate(stack)
+    reader.calibrate(given)
     return reader
 
 
@@ -40,9 +41,9 @@ def test_a_network_and_the_rest_of_its_orbit_are_one_to_a_reader(name):
             graph = neural_graph(sym, params, gauge=gauge)
             assert graph.free
             continue
-        stack = stacked(params, moved(sym, params, gauge, seed))
+        graph = neural_graph(sym, stacked(params, moved(sym, params, gauge, seed)), gauge=gauge)
         with torch.no_grad():
-            answers = made(kind, sym, stack, gauge=gauge, seed=seed)(stack)
+            answers = made(kind, sym, graph, gauge=gauge, seed=seed)(graph)
         assert apart(answers[0], answers[1]) < 1e-9, (gauge, kind)
         assert bool(torch.isfinite(answers).all())
 
@@ -56,8 +57,9 @@ def test_readers_see_what_is_no_symmetry():
         else t
         for name, t in params.items()
     }
+    graphs = {gauge: neural_graph(sym, stacked(params, other), gauge=gauge) for gauge in GAUGES}
     for gauge, kind in product(GAUGES, READERS):
-        answers = made(kind, sym, stacked(params, other), gauge=gauge)(stacked(params, other))
+        answers = made(kind, sym, graphs[gauge], gauge=gauge)(graphs[gauge])
         assert apart(answers[0], answers[1]) > 1e-5
 
 
@@ -68,8 +70,8 @@ def test_edges_and_nodes_move_with_the_units_after_half_of_the_layers(name, kind
     for gauge in ("layers", "none"):
         g = element(sym, gauge, 3)
         stack = stacked(params, sym.act(g, params))
-        reader = made(kind, sym, stack, gauge=gauge)
-        graph = reader.read(stack)
+        graph = neural_graph(sym, stack, gauge=gauge)
+        reader = made(kind, sym, graph, gauge=gauge)
         nodes, edges, _ = reader.features(graph, 1)
         for key in sym.permuting:
             item = graph.layout.by_name.get(key)
@@ -109,12 +111,13 @@ def test_values_for_parameters_and_for_units_move_as_these_do(name):
     _, sym, params, _ = setting(name)
     for gauge in GAUGES:
         g = element(sym, gauge, 5)
-        if gauge == "layers" and sym.turns and any(turn.taken for turn in sym.turns.values()):
-            assert neural_graph(sym, params, gauge=gauge).free
         stack = stacked(params, sym.act(g, params))
+        graph = neural_graph(sym, stack, gauge=gauge)
+        if gauge == "layers" and sym.turns and any(turn.taken for turn in sym.turns.values()):
+            assert graph.free
         with torch.no_grad():
-            edits = made("relational", sym, stack, gauge=gauge, head="equivariant")(stack)
-            units = made("relational", sym, stack, gauge=gauge, head="units")(stack)
+            edits = made("relational", sym, graph, gauge=gauge, head="equivariant")(graph)
+            units = made("relational", sym, graph, gauge=gauge, head="units")(graph)
         real = {key for key, tensor in params.items() if tensor.is_floating_point() or tensor.is_complex()}
         assert set(edits) == real
         # g acts on changes by its linear part.

@@ -282,7 +282,7 @@ def _extraordinary(terms: list[Term]) -> Tensor:
     for term in terms:
         limits = torch.finfo(term.left.dtype)
         left, right = (
-            torch.linalg.vector_norm(part.flatten(1), dim=1, dtype=torch.float64).cpu()
+            torch.linalg.vector_norm(part.reshape(len(part), -1), dim=1, dtype=torch.float64).cpu()
             for part in (term.left, term.right)
         )
         small = (left > 0) & (right > 0) & ~(left * right > term.left[0].numel() * limits.tiny / limits.eps)
@@ -296,7 +296,7 @@ def _sized(stack: Stack) -> Tensor:
     if not parts:
         return torch.zeros((), dtype=torch.bool)
     wide = all(part.dtype == torch.float64 for part in parts)
-    ends = [torch.stack(part.flatten(1).aminmax(dim=1)).abs().amax(0).double().cpu() for part in parts]
+    ends = [torch.stack(part.reshape(len(part), -1).aminmax(dim=1)).abs().amax(0).double().cpu() for part in parts]
     sizes = torch.stack(ends, 1)
     return exponents(sizes if wide else sizes.float(), 1) != 0
 

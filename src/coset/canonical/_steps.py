@@ -125,7 +125,8 @@ class Form:
         notes: list[str] = []
         # In float64: every step acts on what the one before has left, and matrices settle far below single precision.
         exact = _typed(params, {name: _double(tensor) for name, tensor in params.items()})
-        used, g, current, free = self._gauged(exact, notes, bool(self.sym.translations) and translated, rounding)
+        translated = bool(self.sym.translations) and translated
+        used, g, current, free, left_out = self._gauged(exact, notes, translated, rounding)
         if ordered:
             # Also in front of an alignment, which then begins with one network for the whole orbit.
             step = self._ordered(used, current, rounding)
@@ -140,6 +141,7 @@ class Form:
             notes += found.notes
         elif used.continuous:
             free = (*free, *half_read(used, current))
+        free = (*free, *left_out)
         undo = used.inverse(g)
         _check_result(as_stack(current))
         offsets = self._offsets(params, acted_back(used, undo, last, factors[0], current))
@@ -147,8 +149,9 @@ class Form:
 
     def _gauged(
         self, params: dict[str, Tensor], notes: list[str], translated: bool, rounding: float
-    ) -> tuple[Symmetry, Element, dict[str, Tensor], tuple[str, ...]]:
-        """The symmetry that was used, g, the network without translations, scales and signs, and what is left free.
+    ) -> tuple[Symmetry, Element, dict[str, Tensor], tuple[str, ...], tuple[str, ...]]:
+        """The symmetry that was used, g, the network without translations, scales and signs, what is left free, and
+        what was left out.
 
         What is removed of a translation depends on gains and on signs: it is removed again behind these, until nothing
         changes the network.
@@ -156,6 +159,7 @@ class Form:
         sym = self.sym
         used, g, current = sym, sym.identity(), params
         free: tuple[str, ...] = ()
+        left_out: tuple[str, ...] = ()
         for _ in range(_ROUNDS):
             before = current
             if translated:
@@ -163,11 +167,15 @@ class Form:
                     current = sym.without_translations(current)
                 except InputError as error:
                     notes.append(f"{error}: translations were left out")
-                    translated = False
+                    translated, left_out = False, (*left_out, "translations")
             try:
                 step = self._gauge(used, current)
             except NoGauge as error:
                 notes.append(f"{error}: matrices were left out")
+                left_out = (
+                    *left_out,
+                    *(f"{m.named(sym.shape(name)[-1])} of {name}" for name, m in sym.continuous.items()),
+                )
                 used, g, current = sym.monomial, sym.monomial.identity(), params
                 continue
             g, current = used.compose(step, g), used.act(step, current)
@@ -176,7 +184,7 @@ class Form:
             free = tuple(f"signs of {key}" for key in unsettled)
             if not translated or _same(before, current):
                 break
-        return used, g, current, (*(f"scales of {key}" for key in with_norms(used)[1]), *free)
+        return used, g, current, (*(f"scales of {key}" for key in with_norms(used)[1]), *free), left_out
 
     def _offsets(self, params: Params, back: Params) -> dict[str, Tensor]:
         """What the way back leaves out: translations, and what else is more than rounding."""
@@ -279,7 +287,7 @@ def _finite(stack: Params) -> dict[str, Tensor]:
     """A stack in float64, every entry a number."""
     result = wide(stack)
     for name, tensor in result.items():
-        bad = ~torch.isfinite(tensor.flatten(1)).all(1)
+        bad = ~torch.isfinite(tensor.reshape(len(tensor), -1)).all(1)
         if bool(bad.any()):
             which = f" of network {int(bad.nonzero()[0])}" if len(tensor) > 1 else ""
             raise InputError(f"'{name}'{which} has entries that are NaN or infinite")

@@ -66,7 +66,7 @@ def normalize_stack(sym: Symmetry, stack: Stack) -> tuple[dict[str, Tensor], Ten
     bad = torch.zeros(len(next(iter(stack.values()))), dtype=torch.bool)
     for name, tensor in found.items():
         if tensor.is_floating_point() and tensor.numel():
-            before, after = (part.detach().abs().flatten(1).amax(1).cpu() for part in (stack[name], tensor))
+            before, after = (part.detach().abs().reshape(len(part), -1).amax(1).cpu() for part in (stack[name], tensor))
             tiny = torch.finfo(tensor.dtype).tiny
             bad |= ~torch.isfinite(after) | ((before >= tiny) & (after < tiny))
     return found, bad

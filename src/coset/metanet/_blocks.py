@@ -44,11 +44,6 @@ class End:
         in_order = torch.equal(self.nodes, torch.arange(start, start + len(self.nodes), device=self.nodes.device))
         return start if in_order else None
 
-    @cached_property
-    def repeats(self) -> bool:
-        """Whether a node stands at several positions."""
-        return self.first is None and len(set(self.nodes.tolist())) < len(self.nodes)
-
 
 @dataclass(frozen=True, eq=False)
 class Carried:

@@ -1,7 +1,7 @@
 """From the entries of a graph to features of nodes and edges."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -51,13 +51,16 @@ def _two(kernel: tuple[int, ...]) -> tuple[int, int]:
 
 
 class Names(nn.Module):
-    """A vector for every name, for each of several positions if it has these; 0 for names that are not known."""
+    """A vector for every name, for each of several positions if it has these; 0 for names that are not known.
 
-    def __init__(self, counts: dict[str, int], channels: int) -> None:
+    ``counts``: names with numbers of positions; a name may have several, in networks of several architectures.
+    """
+
+    def __init__(self, counts: Iterable[tuple[str, int]], channels: int) -> None:
         super().__init__()
         self.starts: dict[str, int] = {}
         total = 0
-        for name, count in counts.items():
+        for name, count in dict.fromkeys(counts):
             self.starts[f"{name}/{count}"] = total
             total += count
         self.table = nn.Parameter(0.3 * torch.randn(total, channels))
@@ -81,24 +84,23 @@ class Embedding(nn.Module):
         super().__init__()
         self.channels = channels
         self.project = Projection(layouts, channels)
-        blocks = {block.name: block for layout in layouts for block in layout.blocks}
-        sets = {item.name: item for layout in layouts for item in layout.sets}
-        distinct = {item.name: item.kinds for layout in layouts for item in layout.sets if item.kinds > 1}
-        roles = {
-            f"{block.name}@{number}": slot.role_count
-            for block in blocks.values()
+        blocks = [block for layout in layouts for block in layout.blocks]
+        sets = [item for layout in layouts for item in layout.sets]
+        roles = [
+            (f"{block.name}@{number}", slot.role_count)
+            for block in blocks
             for number, slot in enumerate(block.slots)
             if slot.role_count > 1
-        }
-        self.block_names = Names(dict.fromkeys(blocks, 1), channels)
-        self.kinds = Names(dict.fromkeys((_kind(block) for block in blocks.values()), 1), channels)
+        ]
+        self.block_names = Names([(block.name, 1) for block in blocks], channels)
+        self.kinds = Names([(_kind(block), 1) for block in blocks], channels)
         self.roles = Names(roles, channels)
-        self.set_names = Names(dict.fromkeys(sets, 1), channels)
-        self.identities = Names(distinct, channels)
+        self.set_names = Names([(item.name, 1) for item in sets], channels)
+        self.identities = Names([(item.name, item.kinds) for item in sets if item.kinds > 1], channels)
         self.depth = nn.Parameter(0.3 * torch.randn(2, channels))
         self.factor = nn.Parameter(0.3 * torch.randn(channels))
         self.probe = nn.Linear(probes, channels) if probes else None
-        keys = [*blocks, *dict.fromkeys(_kind(block) for block in blocks.values())]
+        keys = list(dict.fromkeys((*(block.name for block in blocks), *(_kind(block) for block in blocks))))
         self.rows = {name: number for number, name in enumerate(keys)}
         self.register_buffer("sizes", torch.ones(len(keys)))
         self.register_buffer("probe_size", torch.ones(()))
@@ -108,20 +110,20 @@ class Embedding(nn.Module):
         """Take the root mean squares of the entries of each parameter, and of its kind, as typical sizes."""
         by_kind: dict[str, list[Tensor]] = {}
         for block in graph.layout.blocks:
-            square = graph.entries[block.name].double().square().mean()
-            by_kind.setdefault(_kind(block), []).append(square)
+            size = _root_mean_square(graph.entries[block.name])
+            by_kind.setdefault(_kind(block), []).append(size)
             if block.name in self.rows:
-                self.sizes[self.rows[block.name]] = _usable(square)
-        for kind, squares in by_kind.items():
+                self.sizes[self.rows[block.name]] = _usable(size)
+        for kind, sizes in by_kind.items():
             if kind in self.rows:
-                self.sizes[self.rows[kind]] = _usable(torch.stack(squares).mean())
+                self.sizes[self.rows[kind]] = _usable(_root_mean_square(torch.stack(sizes)))
         if graph.probes:
-            self.probe_size.copy_(_usable(torch.cat([p.flatten() for p in graph.probes.values()]).square().mean()))
+            values = torch.cat([p.flatten() for p in graph.probes.values()])
+            self.probe_size.copy_(_usable(_root_mean_square(values)))
 
     def scaled(self, block: Block, entries: Tensor) -> Tensor:
         """Entries over their typical size."""
-        row = self.rows.get(block.name, self.rows.get(_kind(block)))
-        return entries if row is None else entries / self.sizes[row]
+        return entries / self.size(block)
 
     def size(self, block: Block) -> Tensor:
         """The typical size of a parameter's entries."""
@@ -158,7 +160,9 @@ class Embedding(nn.Module):
                 nodes[:, units.start : units.start + units.count] += self.probe(values / self.probe_size)
         edges: dict[str, Tensor] = {}
         for block in layout.blocks:
-            x = self.scaled(block, even_part(block, graph.entries[block.name]))
+            own = graph.entries[block.name]
+            # Other gauges have settled signs, or show them.
+            x = self.scaled(block, even_part(block, own) if graph.gauge == "layers" else own)
             features = self.project(block, x) + self.named(layout, block)
             if block.joins:
                 edges[block.name] = features
@@ -184,6 +188,13 @@ def _kind(block: Block) -> str:
     return f"kind {block.kind} {block.part}"
 
 
-def _usable(square: Tensor) -> Tensor:
-    size = square.sqrt()
+def _root_mean_square(values: Tensor) -> Tensor:
+    """In float64, over the largest, so that squares stay numbers."""
+    values = values.double()
+    largest = _usable(values.abs().max())
+    return largest * (values / largest).square().mean().sqrt()
+
+
+def _usable(size: Tensor) -> Tensor:
+    """A size to divide by: 1 where there is none."""
     return torch.where((size > 0) & torch.isfinite(size), size, torch.ones_like(size))

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.forward_ad import unpack_dual
 
 from coset._checks import check_choice
 from coset.canonical import Canonical, canonicalize
@@ -30,9 +31,11 @@ class NeuralGraph:
 
     ``layout``: nodes and blocks of edges. ``entries``: block → (N, *slots, features), in the ``gauge``: in the
     canonical form; without scales, but with signs; or as they are. ``factors`` (N,): the logarithm of what canonical
-    forms multiplied last layers by. ``norms``: family → (N, units), the scales that were removed. ``probes``: class →
+    forms multiplied last layers by. ``norms``: family → (N, units), the scales that were removed (from canonical forms
+    few: norms are 1 there, but of units that matrices mix, and of those that nothing comes in to). ``probes``: class →
     (N, units, probes), the activations on given inputs. ``form``: the canonical form, which knows the way back.
-    ``single``: whether one network was given, without a leading axis.
+    ``single``: whether one network was given, without a leading axis. ``silent``: the families of units that nothing
+    comes in to.
     """
 
     layout: Layout
@@ -43,6 +46,7 @@ class NeuralGraph:
     probes: Mapping[str, Tensor]
     form: Canonical[Params] | None = None
     single: bool = False
+    silent: tuple[str, ...] = ()
 
     @property
     def free(self) -> tuple[str, ...]:
@@ -51,9 +55,19 @@ class NeuralGraph:
         """
         sym = self.layout.sym
         if self.form is not None:
-            return self.form.free
+            # Signs and matrices of a form are chosen with outgoing weights of silent units, of any scale.
+            chosen = sym.flipping or sym.turns or sym.continuous or sym.translations
+            open_scales = tuple(f"scales of silent units of {key}" for key in self.silent) if chosen else ()
+            return (*self.form.free, *open_scales)
         if self.gauge == "none":
-            return ("scales", "signs", "matrices", "turns", "translations")
+            kinds = {
+                "scales": sym.scaling,
+                "signs": sym.flipping,
+                "matrices": sym.continuous,
+                "turns": sym.turns,
+                "translations": sym.translations,
+            }
+            return tuple(kind for kind, found in kinds.items() if found)
         others = tuple(f"turns of {key}" for key in sym.turns if f"turn:{key}" not in half_turns(sym))
         mixing = tuple(f"matrices of {name}" for name in sym.continuous)
         shifts = ("translations",) if sym.translations else ()
@@ -72,9 +86,18 @@ class NeuralGraph:
             return self
         return self._each(lambda tensor: tensor.to(like))
 
-    def __getitem__(self, chosen: Tensor | slice | Sequence[int]) -> "NeuralGraph":
-        """Some of the networks."""
-        index = torch.as_tensor(chosen) if not isinstance(chosen, slice) else chosen
+    def __getitem__(self, chosen: int | Tensor | slice | Sequence[int]) -> "NeuralGraph":
+        """Some of the networks, or a single one of this number."""
+        every = torch.arange(len(self))
+        try:
+            index = every[chosen if isinstance(chosen, int | slice) else torch.as_tensor(chosen)]
+        except (IndexError, TypeError, ValueError, RuntimeError):
+            raise InputError(
+                f"there are {len(self)} networks; expected numbers or a mask of these, or a slice"
+            ) from None
+        if index.ndim > 1 or not index.numel():
+            raise InputError(f"index chooses {list(index.shape)} of {len(self)} networks; expected one or several")
+        single, index = index.ndim == 0, index.reshape(-1)
         form = self.form
         if form is not None:
             form = replace(
@@ -84,7 +107,7 @@ class NeuralGraph:
                 factor=form.factor[index],
                 offsets={name: tensor[index] for name, tensor in form.offsets.items()},
             )
-        return replace(self._each(lambda tensor: tensor[index]), form=form)
+        return replace(self._each(lambda tensor: tensor[index.to(tensor.device)]), form=form, single=single)
 
     def _each(self, function: Callable[[Tensor], Tensor]) -> "NeuralGraph":
         """A function of all features."""
@@ -165,12 +188,13 @@ def neural_graph(
         else like.new_zeros(len(like), *block.sizes, 1)
         for block in layout.blocks
     }
-    norms = unit_norms(layout, raw) if gauge == "layers" or _differentiable(stack) else {}
+    # Canonical forms have norms of 1, but where matrices mix units, and of units that nothing comes in to.
+    norms, silent = ({}, ()) if gauge == "none" else unit_norms(layout, raw)
     entries = without_scales(layout, raw, norms)
     first = next(iter(entries.values()))
     factors = (form.factor.log() if form is not None else torch.zeros(len(first))).to(first)
     probes = probes_in(layout, gauge, model, {**stack, **kept}, inputs, norms) if model is not None else {}
-    return NeuralGraph(layout, gauge, entries, factors, norms if gauge == "layers" else {}, probes, form, single)
+    return NeuralGraph(layout, gauge, entries, factors, norms, probes, form, single, silent)
 
 
 def _formed(sym: Symmetry, form: Canonical[Params], stack: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -189,7 +213,9 @@ def _formed(sym: Symmetry, form: Canonical[Params], stack: dict[str, Tensor]) ->
 
 
 def _differentiable(stack: Params) -> bool:
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in stack.values())
+    """Whether derivatives are taken, in either direction."""
+    backward = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in stack.values())
+    return backward or any(unpack_dual(t).tangent is not None for t in stack.values())  # type: ignore[no-untyped-call]
 
 
 def _is_number(tensor: Tensor) -> bool:
@@ -203,6 +229,6 @@ def _real(tensor: Tensor) -> Tensor:
 
 def _require_finite(stack: Params) -> None:
     for name, tensor in stack.items():
-        usable = torch.isfinite(tensor.detach()).flatten(1).all(1)
+        usable = torch.isfinite(tensor.detach()).reshape(len(tensor), -1).all(1)
         if not bool(usable.all()):
             raise InputError(f"'{name}' of network {int((~usable).nonzero()[0])} has entries that are NaN or infinite")

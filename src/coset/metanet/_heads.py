@@ -101,7 +101,7 @@ class EquivariantHead(nn.Module):
             own = None if own is None else embedding.scaled(block, own)
             values = self._values(block, graph, features, width, odd, own)
             found[block.source] = block.tensor(charged(block, values * embedding.size(block), graph.norms))
-        real = {name: _shaped(tensor, layout, name) for name, tensor in found.items()}
+        real = {name: _without_parts(tensor) for name, tensor in found.items()}
         if graph.form is not None:
             real = self._brought_back(graph, real)
         return real | {name: real[other] for name, other in layout.tied.items()}
@@ -146,7 +146,8 @@ def _first_part(layout: Layout, block: Block) -> str:
     return next(other.name for other in layout.blocks if other.source == block.source)
 
 
-def _shaped(tensor: Tensor, layout: Layout, name: str) -> Tensor:
+def _without_parts(tensor: Tensor) -> Tensor:
+    """(…, parts) → (…): complex numbers of their two parts."""
     return torch.view_as_complex(tensor.contiguous()) if tensor.shape[-1] == 2 else tensor[..., 0]
 
 

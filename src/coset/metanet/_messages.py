@@ -146,7 +146,10 @@ def greatest_logits(layout: Layout, messages: list[tuple[Block, End, Tensor]], n
 
 
 class GCN(MessagePassing):
-    """Averages of a linear map of the neighbours (Kipf and Welling 2016): φ_M(e, n_i, n_j) = W n_j + U e."""
+    """Averages of a map of the neighbours (Kipf and Welling 2016), φ_M(e, n_i, n_j) = GELU(W n_j + U e).
+
+    Without GELU averages of nodes and of edges would stand beside each other, and nothing tell which edge goes where.
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -155,8 +158,7 @@ class GCN(MessagePassing):
         self.norm = nn.LayerNorm(channels)
 
     def message(self, edge: Tensor, target: Tensor, source: Tensor, way: int) -> Tensor:
-        result: Tensor = self.nodes[way](source) + self.edges[way](edge)
-        return result
+        return F.gelu(self.nodes[way](source) + self.edges[way](edge))
 
     def combine(self, layout: Layout, messages: list[tuple[Block, End, Tensor]], nodes: Tensor) -> Tensor:
         degrees = layout.degrees.to(nodes).clamp_min(1)

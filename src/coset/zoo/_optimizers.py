@@ -130,7 +130,7 @@ def clip_each(gradients: Sequence[Tensor], largest: Tensor) -> list[Tensor]:
 
     As ``torch.nn.utils.clip_grad_norm_`` does it, which divides by the norm plus 1e-6.
     """
-    squares = torch.stack([gradient.flatten(1).square().sum(1) for gradient in gradients])
+    squares = torch.stack([gradient.reshape(len(gradient), -1).square().sum(1) for gradient in gradients])
     factor = (largest / (squares.sum(0).sqrt() + 1e-6)).clamp(max=1.0)
     return [gradient * _shaped(factor, gradient) for gradient in gradients]
 

@@ -124,7 +124,7 @@ class StackedScoring:
             moved = self._moved(term, action, None, members)
             left = _chosen(term.left, members).reshape(moved.shape)
             # Products in the terms' own type, their sum in float64.
-            total += torch.mul(left, moved).flatten(1).sum(1, dtype=torch.float64).cpu()
+            total += torch.mul(left, moved).reshape(len(moved), -1).sum(1, dtype=torch.float64).cpu()
         return total
 
     def _unchanging(self, owner: str) -> Scores:
