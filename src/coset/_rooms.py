@@ -19,6 +19,7 @@ ROOMS = (
     "represent",
     "landscape",
     "zoo",
+    "metanet",
     "study",
     "studies",
     "demo",

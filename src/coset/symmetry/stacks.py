@@ -48,8 +48,8 @@ def network_of(stack: Stack, number: int) -> dict[str, Tensor]:
     return {name: tensor[number] for name, tensor in stack.items()}
 
 
-def one_of(elements: Element, number: int) -> Element:
-    """One of stacked elements."""
+def one_of(elements: Element, number: int | slice | Tensor) -> Element:
+    """One of stacked elements; with a slice or a tensor of numbers several of them, stacked."""
     return Element(*({name: tensor[number] for name, tensor in getattr(elements, kind).items()} for kind in _KINDS))
 
 

@@ -1,0 +1,27 @@
+"""Networks that read weights of any discovered model, and respect its group."""
+
+from coset.metanet._graph import GAUGES, NeuralGraph, neural_graph
+from coset.metanet._layout import Block, Layout, NodeSet
+from coset.metanet._messages import GAT, GCN, MessagePassing
+from coset.metanet._pna import PNALayer
+from coset.metanet._reader import PNA, GATReader, GCNReader, Reader, RelationalTransformer
+from coset.metanet._relational import RelationalLayer
+
+__all__ = [
+    "GAT",
+    "GAUGES",
+    "GCN",
+    "PNA",
+    "Block",
+    "GATReader",
+    "GCNReader",
+    "Layout",
+    "MessagePassing",
+    "NeuralGraph",
+    "NodeSet",
+    "PNALayer",
+    "Reader",
+    "RelationalLayer",
+    "RelationalTransformer",
+    "neural_graph",
+]

@@ -1,0 +1,187 @@
+"""From the entries of a graph to features of nodes and edges."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from coset.errors import InputError
+from coset.metanet._graph import NeuralGraph
+from coset.metanet._layout import Block, Layout
+
+
+class Projection(nn.Module):
+    """Entries (…, features) → (…, channels), linear: kernels of all sizes by one matrix, in the middle of the largest.
+
+    Features that are no kernel, such as the positions behind a flatten, have a matrix for each number of them.
+    """
+
+    def __init__(self, layouts: Sequence[Layout], channels: int) -> None:
+        super().__init__()
+        blocks = [block for layout in layouts for block in (*layout.blocks, *layout.written)]
+        kernels = [_two(block.kernel) for block in blocks if block.centred]
+        self.largest = tuple(max((kernel[side] for kernel in kernels), default=1) for side in (0, 1))
+        self.kernel = nn.Parameter(torch.randn(channels, *self.largest) / math.sqrt(math.prod(self.largest)))
+        flat = sorted({block.features for block in blocks if not block.centred} | {2 * b.features for b in blocks})
+        self.flat = nn.ParameterDict({str(n): nn.Parameter(torch.randn(channels, n) / math.sqrt(n)) for n in flat})
+
+    def matrix(self, block: Block, features: int) -> Tensor:
+        """The matrix of a block's entries, (channels, features)."""
+        if block.centred and features == block.features:
+            size = _two(block.kernel)
+            begin = [(most - own) // 2 for most, own in zip(self.largest, size, strict=True)]
+            if min(begin) < 0:
+                raise InputError(f"'{block.name}' has kernels {size}; expected at most {self.largest}, as when made")
+            part = self.kernel[:, begin[0] : begin[0] + size[0], begin[1] : begin[1] + size[1]]
+            return part.reshape(len(part), -1)
+        if str(features) not in self.flat:
+            raise InputError(f"'{block.name}' has {features} positions of a kernel, as no network had that was given")
+        return self.flat[str(features)]
+
+    def forward(self, block: Block, entries: Tensor) -> Tensor:
+        result: Tensor = nn.functional.linear(entries, self.matrix(block, entries.shape[-1]))
+        return result
+
+
+def _two(kernel: tuple[int, ...]) -> tuple[int, int]:
+    """A kernel of at most two axes as one of two."""
+    return (*(1,) * (2 - len(kernel)), *kernel)[0], (*(1,) * (2 - len(kernel)), *kernel)[1]
+
+
+class Names(nn.Module):
+    """A vector for every name, for each of several positions if it has these; 0 for names that are not known."""
+
+    def __init__(self, counts: dict[str, int], channels: int) -> None:
+        super().__init__()
+        self.starts: dict[str, int] = {}
+        total = 0
+        for name, count in counts.items():
+            self.starts[f"{name}:{count}"] = total
+            total += count
+        self.table = nn.Parameter(0.3 * torch.randn(total, channels))
+
+    def forward(self, name: str, count: int = 1) -> Tensor:
+        """(count, channels)."""
+        start = self.starts.get(f"{name}:{count}")
+        return self.table.new_zeros(count, self.table.shape[1]) if start is None else self.table[start : start + count]
+
+
+class Embedding(nn.Module):
+    """Features of nodes (N, nodes, channels) and of edges, block → (N, *slots, channels), before the first layer.
+
+    Entries are divided by the typical size of their parameter on the networks that ``calibrate`` has seen.
+    """
+
+    def __init__(self, layouts: Sequence[Layout], channels: int, probes: int) -> None:
+        super().__init__()
+        self.channels = channels
+        self.project = Projection(layouts, channels)
+        blocks = {block.name: block for layout in layouts for block in layout.blocks}
+        sets = {item.name: item for layout in layouts for item in layout.sets}
+        distinct = {
+            f"{item.name}/{item.count}": item.count for layout in layouts for item in layout.sets if item.distinct
+        }
+        roles = {
+            f"{block.name}@{number}": slot.role_count
+            for block in blocks.values()
+            for number, slot in enumerate(block.slots)
+            if slot.role_count > 1
+        }
+        self.block_names = Names(dict.fromkeys(blocks, 1), channels)
+        self.kinds = Names(dict.fromkeys((_kind(block) for block in blocks.values()), 1), channels)
+        self.roles = Names(roles, channels)
+        self.set_names = Names(dict.fromkeys(sets, 1), channels)
+        self.identities = Names(distinct, channels)
+        self.depth = nn.Parameter(0.3 * torch.randn(2, channels))
+        self.factor = nn.Parameter(0.3 * torch.randn(channels))
+        self.probe = nn.Linear(probes, channels) if probes else None
+        keys = [*blocks, *dict.fromkeys(_kind(block) for block in blocks.values())]
+        self.rows = {name: number for number, name in enumerate(keys)}
+        self.register_buffer("sizes", torch.ones(len(keys)))
+        self.register_buffer("probe_size", torch.ones(()))
+
+    @torch.no_grad()
+    def calibrate(self, graph: NeuralGraph) -> None:
+        """Take the root mean squares of the entries of each parameter, and of its kind, as typical sizes."""
+        by_kind: dict[str, list[Tensor]] = {}
+        for block in graph.layout.blocks:
+            square = graph.entries[block.name].double().square().mean()
+            by_kind.setdefault(_kind(block), []).append(square)
+            if block.name in self.rows:
+                self.sizes[self.rows[block.name]] = _usable(square)
+        for kind, squares in by_kind.items():
+            if kind in self.rows:
+                self.sizes[self.rows[kind]] = _usable(torch.stack(squares).mean())
+        if graph.probes:
+            self.probe_size.copy_(_usable(torch.cat([p.flatten() for p in graph.probes.values()]).square().mean()))
+
+    def scaled(self, block: Block, entries: Tensor) -> Tensor:
+        """Entries over their typical size."""
+        row = self.rows.get(block.name, self.rows.get(_kind(block)))
+        return entries if row is None else entries / self.sizes[row]
+
+    def size(self, block: Block) -> Tensor:
+        """The typical size of a parameter's entries."""
+        row = self.rows.get(block.name, self.rows.get(_kind(block)))
+        found: Tensor = self.sizes.new_ones(()) if row is None else self.sizes[row]
+        return found
+
+    def named(self, layout: Layout, block: Block) -> Tensor:
+        """What a block is: its name, its kind, where it stands; (1…, channels)."""
+        depth = layout.depth[block.source]
+        found = self.block_names(block.name) + self.kinds(_kind(block)) + self.depth[0] * depth + self.depth[1]
+        total: Tensor = found.reshape(*[1] * (1 + len(block.slots)), self.channels)
+        for number, slot in enumerate(block.slots):
+            if slot.role_count > 1:
+                rows = self.roles(f"{block.name}@{number}", slot.role_count)[slot.roles.to(found.device)]
+                total = total + block.along(rows[None], number)
+        return total
+
+    def forward(self, graph: NeuralGraph) -> tuple[Tensor, dict[str, Tensor]]:
+        layout = graph.layout
+        rows = []
+        for item in layout.sets:
+            own = self.set_names(item.name)
+            if item.distinct:
+                own = own + self.identities(f"{item.name}/{item.count}", item.count)
+            rows.append(own.expand(item.count, -1))
+        nodes = torch.cat(rows)[None].expand(len(graph), -1, -1).clone()
+        nodes[:, 0] += graph.factors[:, None] * self.factor
+        for name, values in graph.probes.items():
+            item = layout.by_name.get(name)
+            if self.probe is None:
+                raise InputError("the graph has probes, and the reader was made without; give it probes=")
+            if item is not None:
+                nodes[:, item.start : item.start + item.count] += self.probe(values / self.probe_size)
+        edges: dict[str, Tensor] = {}
+        for block in layout.blocks:
+            x = self.scaled(block, even_part(block, graph.entries[block.name]))
+            features = self.project(block, x) + self.named(layout, block)
+            if block.joins:
+                edges[block.name] = features
+            else:
+                end = block.ends[0]
+                nodes = nodes.index_add(1, end.nodes.to(nodes.device), features)
+        return nodes, edges
+
+
+def even_part(block: Block, entries: Tensor) -> Tensor:
+    """Entries as signs do not change them: absolute values where a sign is carried."""
+    signed = [item for item in block.carried if item.sign]
+    if not signed:
+        return entries
+    masks = [block.along((item.unit >= 0)[None], item.slot)[..., None].to(entries.device) for item in signed]
+    mask = masks[0]
+    for other in masks[1:]:
+        mask = mask | other
+    return torch.where(mask, entries.abs(), entries)
+
+
+def _kind(block: Block) -> str:
+    return f"kind {block.kind} {block.part}"
+
+
+def _usable(square: Tensor) -> Tensor:
+    size = square.sqrt()
+    return torch.where((size > 0) & torch.isfinite(size), size, torch.ones_like(size))

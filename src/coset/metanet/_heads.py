@@ -1,0 +1,137 @@
+"""What a reader says of networks: a vector each, a vector for every unit, a value for every parameter."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from coset.canonical import Canonical, decanonicalize
+from coset.metanet._embedding import Embedding, Projection
+from coset.metanet._gauge import charged
+from coset.metanet._graph import NeuralGraph
+from coset.metanet._layout import Block, Layout
+from coset.metanet._messages import Edges, Perceptron, gathered
+from coset.metanet._odd import Odd, at_entries, sign_families
+
+
+class InvariantHead(nn.Module):
+    """A vector per network: means over every set of nodes and over every parameter, weighed against each other."""
+
+    def __init__(self, layouts: Sequence[Layout], channels: int, outputs: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(channels)
+        self.token = Perceptron(2 * channels, 2 * channels, channels + 1)
+        self.last = Perceptron(channels, 2 * channels, outputs)
+
+    def forward(self, graph: NeuralGraph, embedding: Embedding, nodes: Tensor, edges: Edges, odd: Odd) -> Tensor:
+        rows = []
+        for item in graph.layout.sets:
+            rows.append(_moments(nodes[:, item.start : item.start + item.count]))
+        for block in graph.layout.edges:
+            rows.append(_moments(edges[block.name].flatten(1, -2)))
+        tokens = self.token(torch.stack(rows, 1))
+        weights = tokens[..., -1:].softmax(1)
+        result: Tensor = self.last(self.norm((weights * tokens[..., :-1]).sum(1)))
+        return result
+
+
+def _moments(features: Tensor) -> Tensor:
+    """Mean and root mean square over positions, (N, 2·channels)."""
+    return torch.cat([features.mean(1), (features.square().mean(1) + 1e-6).sqrt()], -1)
+
+
+class UnitHead(nn.Module):
+    """A vector for every unit of every class: class → (N, *shape, outputs)."""
+
+    def __init__(self, layouts: Sequence[Layout], channels: int, outputs: int) -> None:
+        super().__init__()
+        self.last = nn.Sequential(nn.LayerNorm(channels), Perceptron(channels, 2 * channels, outputs))
+
+    def forward(
+        self, graph: NeuralGraph, embedding: Embedding, nodes: Tensor, edges: Edges, odd: Odd
+    ) -> dict[str, Tensor]:
+        sym, found = graph.layout.sym, {}
+        for name in sym.classes:
+            item = graph.layout.by_name.get(name)
+            if item is not None and item.count == math.prod(sym.shape(name)):
+                values = self.last(nodes[:, item.start : item.start + item.count])
+                found[name] = values.reshape(len(graph), *sym.shape(name), -1)
+        return found
+
+
+class EquivariantHead(nn.Module):
+    """A value for every parameter, which moves as the parameters do: name → (N, *shape).
+
+    Values are made in the gauge of the graph and brought back: multiplied by the norms of units to the power of their
+    charges, or by the element of the canonical form. Where signs are carried a value is Σ x·a(e) + ∏ o·b(e), which flips
+    with them. Buffers are parameters here, and whole numbers have no value.
+    """
+
+    def __init__(self, layouts: Sequence[Layout], channels: int, outputs: int) -> None:
+        super().__init__()
+        self.hidden = nn.Sequential(nn.LayerNorm(channels), Perceptron(channels, 2 * channels, channels))
+        self.entry = nn.Sequential(nn.LayerNorm(channels), Perceptron(channels, channels, 1))
+        self.odd = nn.Linear(channels, channels, bias=False)
+        self.values = Projection(layouts, channels)
+
+    def forward(
+        self, graph: NeuralGraph, embedding: Embedding, nodes: Tensor, edges: Edges, odd: Odd
+    ) -> dict[str, Tensor]:
+        layout, found = graph.layout, dict[str, Tensor]()
+        for block in layout.written:
+            features = edges[block.name] if block.joins else gathered(nodes, block, block.ends[0])
+            width = graph.entries[_first_part(layout, block)].shape[-1]
+            values = self._values(block, graph, features, width, odd)
+            found[block.source] = block.tensor(charged(block, values * embedding.size(block), graph.norms))
+        real = {name: _shaped(tensor, layout, name) for name, tensor in found.items()}
+        if graph.form is not None:
+            real = self._brought_back(graph, real)
+        return real | {name: real[other] for name, other in layout.tied.items()}
+
+    def _values(self, block: Block, graph: NeuralGraph, features: Tensor, width: int, odd: Odd) -> Tensor:
+        matrix = self.values.matrix(block, width) / math.sqrt(self.values.kernel.shape[0])
+        known = sign_families(graph.layout.sym) if graph.gauge == "layers" else {}
+        carried = [item for item in block.carried if item.sign and item.family in known]
+        plain = self.hidden(features) @ matrix
+        if not carried:
+            return plain
+        flipping = self.odd(features)
+        mask = torch.zeros((), dtype=torch.bool, device=features.device)
+        for item in carried:
+            flipping = flipping * at_entries(odd, block, item)
+            mask = mask | block.along((item.unit >= 0)[None].to(features.device), item.slot)
+        signed = flipping @ matrix
+        if block.name in graph.entries:
+            signed = signed + self.entry(features) * graph.entries[block.name]
+        return torch.where(mask[..., None], signed, plain)
+
+    def _brought_back(self, graph: NeuralGraph, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The change of the networks when their canonical forms change by these values."""
+        assert graph.form is not None
+        form = graph.form
+        moved = form.params | {name: form.params[name].to(value) + value for name, value in values.items()}
+        after = decanonicalize(form_with(graph, moved))
+        before = decanonicalize(form_with(graph, {name: form.params[name].to(moved[name]) for name in form.params}))
+        return {name: after[name] - before[name] for name in values}
+
+
+def form_with(graph: NeuralGraph, params: dict[str, Tensor]) -> Canonical[Mapping[str, Tensor]]:
+    """The canonical form of a graph with other parameters; further names of tied ones follow."""
+    assert graph.form is not None
+    whole = params | {name: params[other] for name, other in graph.layout.tied.items() if name in params}
+    return replace(graph.form, params=whole)
+
+
+def _first_part(layout: Layout, block: Block) -> str:
+    """The name under which a parameter's entries are read."""
+    return next(other.name for other in layout.blocks if other.source == block.source)
+
+
+def _shaped(tensor: Tensor, layout: Layout, name: str) -> Tensor:
+    return torch.view_as_complex(tensor.contiguous()) if tensor.shape[-1] == 2 else tensor[..., 0]
+
+
+HEADS = {"invariant": InvariantHead, "units": UnitHead, "equivariant": EquivariantHead}
+"""What a reader may say of a network."""

@@ -1,0 +1,476 @@
+"""The network of a symmetry as a graph: sets of nodes, and parameters as blocks of edges between them.
+
+A parameter is taken apart into slots, runs of dimensions that stand for nodes, and features, positions of a kernel. A slot
+carries the units of one class (or of several, one behind the other), or positions that never move, such as the inputs:
+these are nodes of their own. So a weight (out, in) has two slots, a bias one, and a kernel (out, in, 3, 3) two slots and
+nine features. Grouped convolutions, whose units lie in blocks, have one slot of pairs of units. No tensor has an entry for
+two nodes that no weight joins.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from coset.errors import InputError
+from coset.symmetry import Symmetry
+from coset.symmetry.axes import Fixed, Node, factors_of, size_of, units_of
+from coset.symmetry.graph import Graph
+from coset.symmetry.layers import INPUT
+from coset.symmetry.structure import Appearance, Stretch, ancestors
+
+NETWORK = "network"
+"""The node on which stands what no unit carries: single numbers, and the factor of a canonical form."""
+
+
+@dataclass(frozen=True)
+class NodeSet:
+    """``count`` nodes from ``start`` on. ``distinct``: they never exchange, and each is known by its position."""
+
+    name: str
+    count: int
+    start: int
+    distinct: bool
+
+
+@dataclass(frozen=True, eq=False)
+class End:
+    """The nodes at one end of a block's entries, position by position along a slot: ``nodes`` (n,)."""
+
+    slot: int
+    nodes: Tensor
+
+    @cached_property
+    def first(self) -> int | None:
+        """The first node, where they are one after the other."""
+        start = int(self.nodes[0])
+        in_order = torch.equal(self.nodes, torch.arange(start, start + len(self.nodes), device=self.nodes.device))
+        return start if in_order else None
+
+    @cached_property
+    def repeats(self) -> bool:
+        """Whether a node stands at several positions."""
+        return self.first is None and len(self.nodes.unique()) < len(self.nodes)
+
+
+@dataclass(frozen=True, eq=False)
+class Carried:
+    """A charge along a slot: entries carry the family's scale with the power ``scale``, and its sign if ``sign``.
+
+    ``unit`` (n,): the unit of the family's class at each position, −1 where there is none.
+    """
+
+    slot: int
+    owner: str
+    family: str
+    unit: Tensor
+    scale: int = 0
+    sign: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Turning:
+    """What one turn of the units of a class does along a slot: x → ±x + ``shift`` (n,), where ``unit`` is not −1."""
+
+    slot: int
+    owner: str
+    key: str
+    unit: Tensor
+    flip: bool
+    shift: float
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """Positions along which nodes stand. ``roles`` (n,): which of several appearances of a unit a position is."""
+
+    size: int
+    roles: Tensor
+
+    @property
+    def role_count(self) -> int:
+        """How many roles there are."""
+        return int(self.roles.max()) + 1
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A parameter as entries (slots…, features).
+
+    ``fine``: the sizes of its dimensions, ``order``: those of the slots, then those of features. ``kernel``: the sizes
+    of the positions of a kernel, with ``centred`` where these are whole axes behind the first two. ``kind``: what it is
+    called across architectures: kind of the layer, own name. ``source``: the parameter, which ``name`` is but where
+    half-turns shift its entries by ``shifts``: then there is a block of cosines and one of sines, as ``part`` says.
+    """
+
+    name: str
+    source: str
+    kind: str
+    fine: tuple[int, ...]
+    order: tuple[int, ...]
+    slots: tuple[Slot, ...]
+    ends: tuple[End, ...]
+    carried: tuple[Carried, ...]
+    turning: tuple[Turning, ...]
+    kernel: tuple[int, ...]
+    centred: bool
+    shape: tuple[int, ...]
+    part: str = "value"
+    shifts: float = 0.0
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of the slots."""
+        return tuple(slot.size for slot in self.slots)
+
+    @property
+    def features(self) -> int:
+        """The number of features of an entry."""
+        return math.prod(self.kernel)
+
+    @property
+    def joins(self) -> bool:
+        """Whether its entries join nodes: edges, not features of a node."""
+        return len(self.ends) > 1
+
+    def entries(self, tensor: Tensor) -> Tensor:
+        """(N, *shape, parts) → (N, *sizes, features·parts); complex numbers have two parts."""
+        count, parts = len(tensor), tensor.shape[-1]
+        dims = (0, *(1 + dim for dim in self.order), 1 + len(self.fine))
+        whole = tensor.reshape(count, *self.fine, parts).permute(dims)
+        return whole.reshape(count, *self.sizes, self.features * parts)
+
+    def tensor(self, entries: Tensor) -> Tensor:
+        """(N, *sizes, features·parts) → (N, *shape, parts)."""
+        count, parts = len(entries), entries.shape[-1] // self.features
+        whole = entries.reshape(count, *(self.fine[dim] for dim in self.order), parts)
+        back = sorted(range(len(self.order)), key=self.order.__getitem__)
+        dims = (0, *(1 + dim for dim in back), 1 + len(self.fine))
+        return whole.permute(dims).reshape(count, *self.shape, parts)
+
+    def along(self, rows: Tensor, slot: int) -> Tensor:
+        """Rows (N, n, …) of positions of a slot, in a shape that broadcasts with entries (N, *sizes, …)."""
+        before, after = slot, len(self.slots) - slot - 1
+        return rows.reshape(rows.shape[0], *[1] * before, rows.shape[1], *[1] * after, *rows.shape[2:])
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Node sets and blocks of a symmetry.
+
+    ``written``: the parameters themselves, where ``blocks`` has cosines and sines. ``depth``: where in the network a
+    parameter stands, between 0 and 1. ``tied``: further names of parameters.
+    """
+
+    sym: Symmetry
+    sets: tuple[NodeSet, ...]
+    blocks: tuple[Block, ...]
+    written: tuple[Block, ...]
+    depth: dict[str, float]
+    tied: dict[str, str]
+
+    @property
+    def nodes(self) -> int:
+        """The number of all nodes."""
+        return sum(item.count for item in self.sets)
+
+    @cached_property
+    def by_name(self) -> dict[str, NodeSet]:
+        """Node sets by their names."""
+        return {item.name: item for item in self.sets}
+
+    @cached_property
+    def edges(self) -> tuple[Block, ...]:
+        """The blocks that join nodes."""
+        return tuple(block for block in self.blocks if block.joins)
+
+    @cached_property
+    def degrees(self) -> Tensor:
+        """At how many entries of edges each node stands, (nodes,)."""
+        found = torch.zeros(self.nodes, dtype=torch.float64)
+        for block in self.edges:
+            for end in block.ends:
+                each = math.prod(block.sizes) // block.sizes[end.slot]
+                found.index_add_(0, end.nodes, torch.full((len(end.nodes),), float(each), dtype=torch.float64))
+        return found
+
+
+class _Sets:
+    """Node sets as they are asked for."""
+
+    def __init__(self, sym: Symmetry) -> None:
+        self.sym = sym
+        self.found: dict[str, NodeSet] = {}
+        self.named(NETWORK, 1, distinct=True)
+
+    def named(self, name: str, count: int, *, distinct: bool) -> NodeSet:
+        """A set of this name and size; one of another size gets a name of its own."""
+        if name in self.found and self.found[name].count != count:
+            name = f"{name}:{count}"
+        if name not in self.found:
+            start = sum(item.count for item in self.found.values())
+            self.found[name] = NodeSet(name, count, start, distinct)
+        return self.found[name]
+
+    def of_class(self, name: str) -> NodeSet:
+        """All units of a class, block by block."""
+        return self.named(name, math.prod(self.sym.shape(name)), distinct=not self.sym.classes[name].permutes)
+
+
+def make_layout(sym: Symmetry, names: Sequence[str], *, turns: bool = False) -> Layout:
+    """The graph of the parameters of these names, tied ones once.
+
+    ``turns``: half-turns flip entries like signs, and biases that they shift are seen by cosine and sine.
+    """
+    sets, owners = _Sets(sym), _Owners(sym.graph)
+    tied = {name: other for name in names if (other := sym.parameters[name].tied) is not None and other in names}
+    plain = [_block(sym, sets, owners, name) for name in names if name not in tied]
+    written = [_flipping(sym, block) for block in plain] if turns else plain
+    blocks = [part for block in written for part in (_parts(sym, block) if turns else [block])]
+    depth = {block.source: owners.depth(block.source) for block in plain}
+    return Layout(sym, tuple(sets.found.values()), tuple(blocks), tuple(written), depth, tied)
+
+
+def half_turns(sym: Symmetry) -> dict[str, str]:
+    """The turns that only flip and shift, of which cosine and sine show the sign: the family's name → class."""
+    return {f"turn:{key}": turn.owner for key, turn in sym.turns.items() if turn.order == 0 and not turn.taken}
+
+
+def _flipping(sym: Symmetry, block: Block) -> Block:
+    """A block whose half-turns are signs."""
+    known = half_turns(sym)
+    flips = [
+        Carried(item.slot, item.owner, f"turn:{item.key}", item.unit, 0, True)
+        for item in block.turning
+        if item.flip and f"turn:{item.key}" in known
+    ]
+    return replace(block, carried=(*block.carried, *flips)) if flips else block
+
+
+def _parts(sym: Symmetry, block: Block) -> list[Block]:
+    """A block itself or, where half-turns shift all of it, its cosine and its sine with the signs that these carry."""
+    shifted = [item for item in block.turning if item.shift and f"turn:{item.key}" in half_turns(sym)]
+    if not shifted:
+        return [block]
+    scales = tuple(replace(item, sign=False) for item in block.carried if item.scale)
+    own = tuple(replace(item, scale=0) for item in block.carried if item.sign and not item.family.startswith("turn:"))
+    turned = [(item, Carried(item.slot, item.owner, f"turn:{item.key}", item.unit, 0, True)) for item in shifted]
+    cosine = tuple(carried for _, carried in turned)
+    sine = (*own, *(carried for item, carried in turned if not item.flip))
+    period = abs(shifted[0].shift)
+    return [
+        replace(block, name=f"{block.name}#{part}", carried=(*scales, *signs), part=part, shifts=period)
+        for part, signs in (("cos", cosine), ("sin", sine))
+    ]
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A dimension of a parameter that does not move: the ``axis`` it is on, its ``size``, whether it is all of it."""
+
+    axis: int
+    size: int
+    whole: bool
+
+
+def _still_runs(axes: Sequence[Node], sizes: dict[str, int]) -> Iterator[list[_Piece]]:
+    """The runs of neighbouring factors on which no class stands, each by axes."""
+    run: list[_Piece] = []
+    for axis, node in enumerate(axes):
+        for factor in factors_of(node):
+            if any(True for _ in units_of(factor)):
+                if run:
+                    yield run
+                run = []
+                continue
+            size, before = size_of(factor, sizes), run[-1:]
+            joined = bool(before) and before[0].axis == axis
+            whole = isinstance(node, Fixed) or not any(True for _ in units_of(node))
+            run[-1:] = [_Piece(axis, size * before[0].size, whole)] if joined else [*before, _Piece(axis, size, whole)]
+    if run:
+        yield run
+
+
+def _block(sym: Symmetry, sets: _Sets, owners: "_Owners", name: str) -> Block:
+    """A parameter as a block."""
+    parameter = sym.parameters[name]
+    sizes = {key: item.size for key, item in sym.classes.items()}
+    runs = list(_still_runs(parameter.axes, sizes))
+    structure = sym.structures.get(name)
+    dims = structure.sizes if structure is not None else tuple(math.prod(p.size for p in run) for run in runs)
+    moving = {dim for stretch in (structure.stretches if structure else ()) for dim in stretch.dims}
+    fine: list[int] = []
+    place: dict[int, list[int]] = {}
+    still: list[tuple[int, _Piece]] = []
+    waiting = iter(runs)
+    for dim, size in enumerate(dims):
+        pieces = [] if dim in moving else next(waiting)
+        assert dim in moving or math.prod(piece.size for piece in pieces) == size, name
+        place[dim] = list(range(len(fine), len(fine) + max(len(pieces), dim in moving)))
+        still += zip(place[dim], pieces, strict=True) if pieces else []
+        fine += [piece.size for piece in pieces] if pieces else [size]
+    slots: list[tuple[Slot, list[int], list[End], list[Carried], list[Turning]]] = []
+    for stretch in structure.stretches if structure else ():
+        where = [index for dim in stretch.dims for index in place[dim]]
+        slots.append((*_moving_slot(sym, sets, name, stretch, where),))
+    nodes = [(index, p) for index, p in still if p.whole and p.axis < 2 and p.size > 1]
+    for index, piece in nodes:
+        found = sets.named(*owners.positions(sym, name, piece.axis, piece.size), distinct=True)
+        end = End(0, torch.arange(found.start, found.start + piece.size))
+        slots.append((Slot(piece.size, torch.zeros(piece.size, dtype=torch.long)), [index], [end], [], []))
+    slots.sort(key=lambda item: min(item[1]))
+    kernel = [(index, piece) for index, piece in still if index not in dict(nodes)]
+    behind = [piece.size for _, piece in kernel if piece.whole and piece.axis >= 2]
+    ones = all(piece.size == 1 for _, piece in kernel if not (piece.whole and piece.axis >= 2))
+    centred = ones and len(behind) <= 2
+    order = (*(index for item in slots for index in item[1]), *(index for index, _ in kernel))
+    ends, carried, turning = _numbered(slots)
+    if not ends:
+        ends = (End(0, torch.zeros(1, dtype=torch.long)),)
+        slots = [(Slot(1, torch.zeros(1, dtype=torch.long)), [], [], [], [])]
+    return Block(
+        name, name, owners.kind(name), tuple(fine), order, tuple(item[0] for item in slots), ends, carried, turning,
+        tuple(behind) if centred else tuple(piece.size for _, piece in kernel if piece.size > 1), centred,
+        parameter.shape,
+    )  # fmt: skip
+
+
+def _numbered(
+    slots: Sequence[tuple[Slot, list[int], list[End], list[Carried], list[Turning]]],
+) -> tuple[tuple[End, ...], tuple[Carried, ...], tuple[Turning, ...]]:
+    """What stands on the slots, with the numbers that these have in order."""
+    ends, carried, turning = list[End](), list[Carried](), list[Turning]()
+    for number, (_, _, own, charges, turns) in enumerate(slots):
+        ends += [End(number, end.nodes) for end in own]
+        carried += [Carried(number, c.owner, c.family, c.unit, c.scale, c.sign) for c in charges]
+        turning += [Turning(number, t.owner, t.key, t.unit, t.flip, t.shift) for t in turns]
+    return tuple(ends), tuple(carried), tuple(turning)
+
+
+def _moving_slot(
+    sym: Symmetry, sets: _Sets, name: str, stretch: Stretch, where: list[int]
+) -> tuple[Slot, list[int], list[End], list[Carried], list[Turning]]:
+    """A stretch as a slot: the units at its ends, those of classes around them left out; its charges and turns."""
+    items = stretch.appearances
+    present = torch.stack([item.unit >= 0 for item in items])
+    for outer, item in enumerate(items):
+        for inner, other in enumerate(items):
+            if inner != outer and _is_around(sym, item.name, other.name):
+                present[outer] &= other.unit < 0
+    rank = present.long().cumsum(0) - 1
+    ends = []
+    for number in range(max(int(present.sum(0).max()), 1)):
+        nodes = torch.full((stretch.size,), -1)
+        for row, item in enumerate(items):
+            here = present[row] & (rank[row] == number)
+            if bool(here.any()):
+                nodes = torch.where(here, sets.of_class(item.name).start + item.unit, nodes)
+        empty = (nodes < 0).nonzero().flatten()
+        if len(empty) and number == 0:
+            still = sets.named(f"{name}@{where[0]}", len(empty), distinct=True)
+            nodes[empty] = still.start + torch.arange(len(empty))
+        elif len(empty):
+            nodes[empty] = sets.found[NETWORK].start
+        ends.append(End(0, nodes))
+    marks = torch.stack([stretch.base, *present.long()], 1)
+    roles = torch.unique(marks, dim=0, return_inverse=True)[1]
+    carried = [
+        Carried(0, item.name, charge.key(item.name), item.unit, charge.scale, bool(charge.sign))
+        for item in items
+        for charge in item.charges
+    ]
+    return Slot(stretch.size, roles), where, ends, carried, list(_turning(sym, name, stretch))
+
+
+def _turning(sym: Symmetry, name: str, stretch: Stretch) -> Iterator[Turning]:
+    """The turns of the units along a stretch; a turn's places are in the order of appearances on the parameter."""
+    for key, turn in sym.turns.items():
+        every = [
+            (other, item)
+            for other in sym.structures[name].stretches
+            for item in other.appearances
+            if item.name == turn.owner
+        ]
+        for (other, item), place in zip(every, turn.places.get(name, ()), strict=False):
+            if other is stretch and (place.flip or place.shift):
+                yield Turning(0, turn.owner, key, item.unit, place.flip, place.shift)
+
+
+def _is_around(sym: Symmetry, outer: str, inner: str) -> bool:
+    """Whether a class, or what it is followed by, is around another one."""
+    around = ancestors(inner, sym.classes)
+    return outer in around or any(sym.classes[name].follows == outer for name in around)
+
+
+def appearances_of(stretch: Stretch, name: str) -> list[Appearance]:
+    """The appearances of a class along a stretch."""
+    return [item for item in stretch.appearances if item.name == name]
+
+
+class _Owners:
+    """Which layer a parameter belongs to, and what its positions stand for."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.layers = {layer.name: layer for layer in graph.layers}
+        self.owner = {name: layer for layer in graph.layers for name in layer.parameters}
+        self.order = {layer.name: number for number, layer in enumerate(graph.layers)}
+        self.ends = set(graph.ends)
+        self._waiting = {name for end in graph.ends for name in self._sources(end)}
+
+    def _sources(self, name: str) -> list[str]:
+        """The nearest layers with parameters, or the input, from which a layer's output comes."""
+        found: list[str] = []
+        seen: set[str] = set()
+        stack = [name]
+        while stack:
+            here = stack.pop()
+            if here in seen:
+                continue
+            seen.add(here)
+            layer = self.layers.get(here)
+            if layer is None or layer.parameters:
+                found.append(here)
+            else:
+                stack += layer.reads
+        return found
+
+    def kind(self, name: str) -> str:
+        """The kind of the layer, and the parameter's own name."""
+        layer = self.owner.get(name)
+        return f"{layer.kind if layer else ''}.{name.rpartition('.')[2]}"
+
+    def depth(self, name: str) -> float:
+        """Where the parameter's layer stands among all, 0 to 1."""
+        layer = self.owner.get(name)
+        return self.order[layer.name] / max(len(self.order) - 1, 1) if layer else 0.5
+
+    def positions(self, sym: Symmetry, name: str, axis: int, size: int) -> tuple[str, int]:
+        """The name of what never moves on an axis: outputs of a layer, what it reads, the network's input or output."""
+        layer = self.owner.get(name)
+        prefix = layer.name if layer else name.rpartition(".")[0]
+        if len(sym.parameters[name].shape) == 1:
+            # A bias stands where a weight of the same layer has as many positions.
+            for other in layer.parameters if layer else ():
+                shape, axes = sym.parameters[other].shape, sym.parameters[other].axes
+                fits = [at for at in range(min(len(shape), 2)) if isinstance(axes[at], Fixed) and shape[at] == size]
+                if len(shape) > 1 and fits:
+                    axis = fits[0]
+                    break
+        if axis == 0:
+            return ("output" if prefix in self._waiting else f"{prefix}.out"), size
+        sources = {source for read in (layer.reads if layer else ()) for source in self._sources(read)}
+        if sources == {INPUT}:
+            return "input", size
+        return (f"{next(iter(sources))}.out" if len(sources) == 1 else f"{prefix}.in"), size
+
+
+def layout_names(sym: Symmetry, given: Sequence[str]) -> list[str]:
+    """The parameters that are read, in the order of the symmetry; an InputError for what it does not know."""
+    for name in given:
+        if name not in sym.parameters and name not in sym.unsaved:
+            known = ", ".join(list(sym.parameters)[:4])
+            raise InputError(f"'{name}' is not explained by the symmetry, which knows {known}, …")
+    return [name for name in sym.parameters if name in given]

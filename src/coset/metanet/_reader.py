@@ -1,0 +1,184 @@
+"""Readers of networks: graphs in, layers of messages, a head out."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint as checkpointed
+
+from coset._checks import check_choice, check_count, check_seed
+from coset.errors import InputError
+from coset.metanet._embedding import Embedding
+from coset.metanet._graph import GAUGES, NeuralGraph, layout_of, neural_graph
+from coset.metanet._heads import HEADS
+from coset.metanet._layout import Layout
+from coset.metanet._messages import GAT, GCN, MessagePassing
+from coset.metanet._odd import OddLayer, no_odd_features, sign_families
+from coset.metanet._pna import PNALayer
+from coset.metanet._relational import RelationalLayer
+from coset.symmetry import Symmetry
+
+
+class Reader(nn.Module):
+    """A network that reads networks: ``reader(stack)`` for N networks of one architecture, or for one of them.
+
+    ``sym``: the symmetry of the networks, or several. ``head`` "invariant": a vector for each network, (N, ``outputs``);
+    "units": class → (N, *shape, ``outputs``); "equivariant": parameter → (N, *shape). ``gauge``: see ``neural_graph``;
+    "canonical" is exactly invariant under permutations, scales, signs, turns, GL and translations, "layers" under
+    permutations, scales, signs and half-turns, "none" under permutations. ``classifier``: of canonical forms.
+    ``probes``: how many activations each unit is given. ``checkpoint``: compute layers again in the backward pass.
+
+    Weights of networks of several architectures are told by ``reader(stack, sym=…)``. What an architecture calls its
+    layers is learned; one that was not given when the reader was made shares what kinds of layers have in common.
+    """
+
+    def __init__(
+        self,
+        sym: Symmetry | Sequence[Symmetry],
+        outputs: int = 1,
+        *,
+        head: str = "invariant",
+        gauge: str = "canonical",
+        channels: int = 32,
+        layers: int = 4,
+        heads: int = 4,
+        probes: int = 0,
+        classifier: bool | str = False,
+        checkpoint: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.symmetries = (sym,) if isinstance(sym, Symmetry) else tuple(sym)
+        if not self.symmetries or not all(isinstance(item, Symmetry) for item in self.symmetries):
+            raise InputError("sym holds no symmetry, or something else; expected a Symmetry, as discover gives it")
+        check_choice("head", head, HEADS)
+        check_choice("gauge", gauge, GAUGES)
+        for name, value in (("outputs", outputs), ("channels", channels), ("layers", layers), ("heads", heads)):
+            check_count(name, value, 1)
+        check_count("probes", probes, 0)
+        if channels % heads:
+            raise InputError(f"channels is {channels} and heads is {heads}; expected a multiple of heads")
+        self.gauge, self.classifier, self.checkpoint, self.heads = gauge, classifier, checkpoint, heads
+        layouts = [layout_of(item, tuple(item.parameters), gauge == "layers") for item in self.symmetries]
+        self.delta = _log_degree(layouts)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(check_seed(seed))
+            self.embedding = Embedding(layouts, channels, probes)
+            self.layers = nn.ModuleList(self.make_layer(channels) for _ in range(layers))
+            signed = gauge == "layers" and any(sign_families(item) for item in self.symmetries)
+            self.odd = nn.ModuleList(OddLayer(layouts, channels) for _ in range(layers if signed else 0))
+            self.head = HEADS[head](layouts, channels, outputs)
+
+    def make_layer(self, channels: int) -> MessagePassing:
+        """A layer of messages."""
+        raise TypeError(
+            f"{type(self).__name__} has no layers; expected RelationalTransformer, PNA, GCNReader, GATReader"
+        )
+
+    def read(
+        self,
+        params: Mapping[str, Tensor],
+        *,
+        sym: Symmetry | None = None,
+        model: nn.Module | None = None,
+        inputs: Tensor | None = None,
+    ) -> NeuralGraph:
+        """Networks as a graph in the reader's gauge, which it may be given in their place, again and again."""
+        if not isinstance(params, Mapping):
+            raise InputError(
+                f"params is a {type(params).__name__}; expected parameters by name, of one network or many"
+            )
+        if sym is None and len(self.symmetries) > 1:
+            raise InputError(f"the reader knows {len(self.symmetries)} architectures; expected sym= of these networks")
+        own = self.symmetries[0] if sym is None else sym
+        return neural_graph(own, params, gauge=self.gauge, classifier=self.classifier, model=model, inputs=inputs)
+
+    def calibrate(self, params: Mapping[str, Tensor] | NeuralGraph, *, sym: Symmetry | None = None) -> None:
+        """Take the typical sizes of weights from networks, before training."""
+        self.embedding.calibrate(params if isinstance(params, NeuralGraph) else self.read(params, sym=sym))
+
+    def forward(
+        self,
+        params: Mapping[str, Tensor] | NeuralGraph,
+        *,
+        sym: Symmetry | None = None,
+        model: nn.Module | None = None,
+        inputs: Tensor | None = None,
+    ) -> Any:
+        """What the head says; of one network without a leading axis, if it was given without."""
+        if isinstance(params, NeuralGraph):
+            graph = params
+            if graph.gauge != self.gauge:
+                raise InputError(f"the graph has the gauge {graph.gauge!r}; expected {self.gauge!r}, as the reader has")
+        else:
+            graph = self.read(params, sym=sym, model=model, inputs=inputs)
+        result = self.head(graph, self.embedding, *self.features(graph))
+        if not graph.single:
+            return result
+        return {name: t[0] for name, t in result.items()} if isinstance(result, dict) else result[0]
+
+    def features(
+        self, graph: NeuralGraph, layers: int | None = None
+    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """Features of nodes, of edges, and those that signs flip, after so many layers (all of them)."""
+        graph = graph.to(self.embedding.factor)
+        nodes, edges = self.embedding(graph)
+        odd = no_odd_features(graph.layout, len(graph), nodes.shape[-1], nodes) if self.odd else {}
+        for number, layer in enumerate(self.layers[:layers]):
+            step = _Step(graph, self.embedding, layer, self.odd[number] if self.odd else None)
+            if self.checkpoint and torch.is_grad_enabled():
+                nodes, edges, odd = checkpointed(step, nodes, edges, odd, use_reentrant=False)
+            else:
+                nodes, edges, odd = step(nodes, edges, odd)
+        return nodes, edges, odd
+
+
+class _Step:
+    """One layer, with that of signs before it."""
+
+    def __init__(self, graph: NeuralGraph, embedding: Embedding, layer: nn.Module, odd: nn.Module | None) -> None:
+        self.graph, self.embedding, self.layer, self.odd = graph, embedding, layer, odd
+
+    def __call__(self, nodes: Tensor, edges: dict[str, Tensor], odd: dict[str, Tensor]) -> Any:
+        extra: dict[str, Tensor] = {}
+        if self.odd is not None:
+            nodes, extra, odd = self.odd(self.graph, self.embedding, nodes, edges, odd)
+        nodes, edges = self.layer(self.graph.layout, nodes, edges, extra)
+        return nodes, edges, odd
+
+
+class RelationalTransformer(Reader):
+    """The relational transformer on weights (thesis, equations 5.5 and 5.6)."""
+
+    def make_layer(self, channels: int) -> MessagePassing:
+        return RelationalLayer(channels, self.heads)
+
+
+class PNA(Reader):
+    """Principal neighbourhood aggregation on weights (thesis, equations 5.3 and 5.4)."""
+
+    def make_layer(self, channels: int) -> MessagePassing:
+        return PNALayer(channels, self.delta)
+
+
+class GCNReader(Reader):
+    """Averages of neighbours on weights: the smallest instance of the scheme."""
+
+    def make_layer(self, channels: int) -> MessagePassing:
+        return GCN(channels)
+
+
+class GATReader(Reader):
+    """Attention by vectors on weights."""
+
+    def make_layer(self, channels: int) -> MessagePassing:
+        return GAT(channels, self.heads)
+
+
+def _log_degree(layouts: Sequence[Layout]) -> float:
+    """The mean of log(d + 1) over all nodes that have edges."""
+    degrees = torch.cat([layout.degrees for layout in layouts])
+    known = degrees[degrees > 0]
+    return float((known + 1).log().mean()) if len(known) else math.log(2)
