@@ -46,9 +46,10 @@ class Sirens:
 
 @dataclass(frozen=True)
 class Fitted:
-    """Weights (N, …) of networks, the classes (N,) of their images, and how well these are reconstructed."""
+    """Weights (N, …) of networks, their images with the classes, and how well these are reconstructed, in dB."""
 
     stack: Stack
+    images: Tensor
     labels: Tensor
     psnr: Tensor
 
@@ -78,7 +79,7 @@ def _fitted(context: Context, zoo: Sirens, name: str, part: Split) -> Fitted:
             entries.append(_group(context, zoo, base | {"first": start}, part.x[start : start + zoo.group]))
             bar.advance()
     whole = {key: torch.cat([entry[key] for entry in entries]) for key in entries[0]}
-    return Fitted({key: whole[key] for key in zoo.built(0).state_dict()}, part.y, whole["psnr"])
+    return Fitted({key: whole[key] for key in zoo.built(0).state_dict()}, part.x, part.y, whole["psnr"])
 
 
 def _group(context: Context, zoo: Sirens, config: dict[str, object], images: Tensor) -> Mapping[str, Tensor]:
