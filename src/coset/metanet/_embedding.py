@@ -57,13 +57,13 @@ class Names(nn.Module):
         self.starts: dict[str, int] = {}
         total = 0
         for name, count in counts.items():
-            self.starts[f"{name}:{count}"] = total
+            self.starts[f"{name}/{count}"] = total
             total += count
         self.table = nn.Parameter(0.3 * torch.randn(total, channels))
 
     def forward(self, name: str, count: int = 1) -> Tensor:
         """(count, channels)."""
-        start = self.starts.get(f"{name}:{count}")
+        start = self.starts.get(f"{name}/{count}")
         return self.table.new_zeros(count, self.table.shape[1]) if start is None else self.table[start : start + count]
 
 
@@ -79,9 +79,7 @@ class Embedding(nn.Module):
         self.project = Projection(layouts, channels)
         blocks = {block.name: block for layout in layouts for block in layout.blocks}
         sets = {item.name: item for layout in layouts for item in layout.sets}
-        distinct = {
-            f"{item.name}/{item.count}": item.count for layout in layouts for item in layout.sets if item.distinct
-        }
+        distinct = {item.name: item.kinds for layout in layouts for item in layout.sets if item.kinds > 1}
         roles = {
             f"{block.name}@{number}": slot.role_count
             for block in blocks.values()
@@ -143,8 +141,8 @@ class Embedding(nn.Module):
         rows = []
         for item in layout.sets:
             own = self.set_names(item.name)
-            if item.distinct:
-                own = own + self.identities(f"{item.name}/{item.count}", item.count)
+            if item.kinds > 1:
+                own = own + self.identities(item.name, item.kinds)[item.places.to(own.device)]
             rows.append(own.expand(item.count, -1))
         nodes = torch.cat(rows)[None].expand(len(graph), -1, -1).clone()
         nodes[:, 0] += graph.factors[:, None] * self.factor

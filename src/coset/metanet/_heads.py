@@ -14,6 +14,8 @@ from coset.metanet._graph import NeuralGraph
 from coset.metanet._layout import Block, Layout
 from coset.metanet._messages import Edges, Perceptron, gathered
 from coset.metanet._odd import Odd, at_entries, sign_families
+from coset.symmetry.group import full_map
+from coset.symmetry.stacks import one_of
 
 
 class InvariantHead(nn.Module):
@@ -43,7 +45,10 @@ def _moments(features: Tensor) -> Tensor:
 
 
 class UnitHead(nn.Module):
-    """A vector for every unit of every class: class → (N, *shape, outputs)."""
+    """A vector for every unit of every class, which moves as the units do: class → (N, *shape, outputs).
+
+    Units of classes that matrices mix are those of the canonical form.
+    """
 
     def __init__(self, layouts: Sequence[Layout], channels: int, outputs: int) -> None:
         super().__init__()
@@ -57,8 +62,17 @@ class UnitHead(nn.Module):
             item = graph.layout.by_name.get(name)
             if item is not None and item.count == math.prod(sym.shape(name)):
                 values = self.last(nodes[:, item.start : item.start + item.count])
+                if graph.form is not None:
+                    values = values[torch.arange(len(graph))[:, None], _own_order(graph, name)]
                 found[name] = values.reshape(len(graph), *sym.shape(name), -1)
         return found
+
+
+def _own_order(graph: NeuralGraph, name: str) -> Tensor:
+    """Where the units of a class, as they stand in the networks, are in canonical forms: (N, units)."""
+    assert graph.form is not None
+    sym, element = graph.layout.sym, graph.form.element
+    return torch.stack([full_map(sym, one_of(element, number), name) for number in range(len(graph))])
 
 
 class EquivariantHead(nn.Module):

@@ -20,20 +20,24 @@ from coset.symmetry import Symmetry
 from coset.symmetry.axes import Fixed, Node, factors_of, size_of, units_of
 from coset.symmetry.graph import Graph
 from coset.symmetry.layers import INPUT
-from coset.symmetry.structure import Appearance, Stretch, ancestors
+from coset.symmetry.structure import Stretch, ancestors
 
-NETWORK = "network"
-"""The node on which stands what no unit carries: single numbers, and the factor of a canonical form."""
+NETWORK, GIVEN, RESULT = "the network", "the input", "the output"
+"""Nodes on which stands what no unit carries (single numbers, the factor of a canonical form), and what never moves. Names
+with spaces are no names of classes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NodeSet:
-    """``count`` nodes from ``start`` on. ``distinct``: they never exchange, and each is known by its position."""
+    """``count`` nodes from ``start`` on. ``places`` (count,): by what a node that does not exchange with all others is
+    known, its position among those that never move; one of ``kinds`` numbers.
+    """
 
     name: str
     count: int
     start: int
-    distinct: bool
+    places: Tensor
+    kinds: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,20 +208,27 @@ class _Sets:
     def __init__(self, sym: Symmetry) -> None:
         self.sym = sym
         self.found: dict[str, NodeSet] = {}
-        self.named(NETWORK, 1, distinct=True)
+        self.named(NETWORK, 1)
 
-    def named(self, name: str, count: int, *, distinct: bool) -> NodeSet:
-        """A set of this name and size; one of another size gets a name of its own."""
+    def named(self, name: str, count: int, places: Tensor | None = None) -> NodeSet:
+        """A set of this name and size, of nodes that never move or of given ``places``; another size, another name."""
         if name in self.found and self.found[name].count != count:
             name = f"{name}:{count}"
         if name not in self.found:
             start = sum(item.count for item in self.found.values())
-            self.found[name] = NodeSet(name, count, start, distinct)
+            places = torch.arange(count) if places is None else places
+            self.found[name] = NodeSet(name, count, start, places, int(places.max()) + 1)
         return self.found[name]
 
     def of_class(self, name: str) -> NodeSet:
-        """All units of a class, block by block."""
-        return self.named(name, math.prod(self.sym.shape(name)), distinct=not self.sym.classes[name].permutes)
+        """All units of a class, block by block; of those that permute none is known by its place in its block."""
+        classes = self.sym.classes
+        places = torch.zeros(1, dtype=torch.long)
+        for level in (*ancestors(name, classes), name):
+            item = classes[classes[level].follows or level]
+            own = torch.zeros(item.size, dtype=torch.long) if item.permutes else torch.arange(item.size)
+            places = (places[:, None] * (1 if item.permutes else item.size) + own).flatten()
+        return self.named(name, len(places), places)
 
 
 def make_layout(sym: Symmetry, names: Sequence[str], *, turns: bool = False) -> Layout:
@@ -318,7 +329,7 @@ def _block(sym: Symmetry, sets: _Sets, owners: "_Owners", name: str) -> Block:
         slots.append((*_moving_slot(sym, sets, name, stretch, where),))
     nodes = [(index, p) for index, p in still if p.whole and p.axis < 2 and p.size > 1]
     for index, piece in nodes:
-        found = sets.named(*owners.positions(sym, name, piece.axis, piece.size), distinct=True)
+        found = sets.named(*owners.positions(sym, name, piece.axis, piece.size))
         end = End(0, torch.arange(found.start, found.start + piece.size))
         slots.append((Slot(piece.size, torch.zeros(piece.size, dtype=torch.long)), [index], [end], [], []))
     slots.sort(key=lambda item: min(item[1]))
@@ -370,7 +381,7 @@ def _moving_slot(
                 nodes = torch.where(here, sets.of_class(item.name).start + item.unit, nodes)
         empty = (nodes < 0).nonzero().flatten()
         if len(empty) and number == 0:
-            still = sets.named(f"{name}@{where[0]}", len(empty), distinct=True)
+            still = sets.named(f"positions of {name} {where[0]}", len(empty))
             nodes[empty] = still.start + torch.arange(len(empty))
         elif len(empty):
             nodes[empty] = sets.found[NETWORK].start
@@ -403,11 +414,6 @@ def _is_around(sym: Symmetry, outer: str, inner: str) -> bool:
     """Whether a class, or what it is followed by, is around another one."""
     around = ancestors(inner, sym.classes)
     return outer in around or any(sym.classes[name].follows == outer for name in around)
-
-
-def appearances_of(stretch: Stretch, name: str) -> list[Appearance]:
-    """The appearances of a class along a stretch."""
-    return [item for item in stretch.appearances if item.name == name]
 
 
 class _Owners:
@@ -460,11 +466,11 @@ class _Owners:
                     axis = fits[0]
                     break
         if axis == 0:
-            return ("output" if prefix in self._waiting else f"{prefix}.out"), size
+            return (RESULT if prefix in self._waiting else f"outputs of {prefix}"), size
         sources = {source for read in (layer.reads if layer else ()) for source in self._sources(read)}
         if sources == {INPUT}:
-            return "input", size
-        return (f"{next(iter(sources))}.out" if len(sources) == 1 else f"{prefix}.in"), size
+            return GIVEN, size
+        return (f"outputs of {next(iter(sources))}" if len(sources) == 1 else f"inputs of {prefix}"), size
 
 
 def layout_names(sym: Symmetry, given: Sequence[str]) -> list[str]:

@@ -90,7 +90,11 @@ class OddLayer(nn.Module):
         found: Odd = {}
         owners = sign_families(layout.sym)
         for key, features in odd.items():
-            item = layout.by_name[owners[key]]
+            item = layout.by_name.get(owners[key])
+            if item is None:
+                # Blocks of units carry signs, and no weight stands on a block itself.
+                found[key] = _normed(self.keep(features) + flips[key])
+                continue
             own = slice(item.start, item.start + item.count)
             kept = self.keep(features) * torch.sigmoid(self.node_gate(nodes[:, own]))
             found[key] = _normed(kept + flips[key])
@@ -102,9 +106,8 @@ class OddLayer(nn.Module):
 def no_odd_features(layout: Layout, count: int, channels: int, like: Tensor) -> Odd:
     """Odd features before the first layer: 0."""
     return {
-        key: like.new_zeros(count, layout.by_name[owner].count, channels)
+        key: like.new_zeros(count, math.prod(layout.sym.shape(owner)), channels)
         for key, owner in sign_families(layout.sym).items()
-        if owner in layout.by_name
     }
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint as checkpointed
 
 from coset.metanet._layout import Block, End, Layout
 from coset.metanet._messages import (
@@ -85,25 +86,37 @@ class RelationalLayer(MessagePassing):
         hidden: dict[str, Tensor] = {}
         logits: list[tuple[Block, End, Tensor]] = []
         for block in layout.edges:
-            normed[block.name] = self.edge_norm(edges[block.name])
-            *parts, hidden[block.name] = self.of_edges(normed[block.name]).split(self.channels, -1)
-            for number, end in enumerate(block.ends):
-                way = min(number, 1)
-                queries = parts[2 * way] + gathered(seen[3 * way], block, end)
-                keys = parts[2 * way + 1]
-                for other in block.ends:
-                    if other is not end:
-                        keys = keys + gathered(seen[3 * way + 1], block, other)
-                logits.append((block, end, scaled_logits(queries, keys, self.heads)))
+            own = normed[block.name] = self.edge_norm(edges[block.name])
+            hidden[block.name] = F.linear(own, self.of_edges.weight[4 * self.channels :])
+            # Queries and keys of all entries are four times the features of edges: they are made again, not kept.
+            if torch.is_grad_enabled():
+                found = checkpointed(self._logits, block, own, seen, use_reentrant=False, preserve_rng_state=False)
+            else:
+                found = self._logits(block, own, seen)
+            logits += zip([block] * len(block.ends), block.ends, found, strict=True)
         nodes = self.update_nodes(nodes, self._attended(layout, logits, seen, normed))
         first, others = self.ends(self.seen(nodes)).split(self.channels, -1)
-        found = {}
+        updated = {}
         for block in layout.edges:
             inner = hidden[block.name]
             for number, end in enumerate(block.ends):
                 inner = inner + gathered(others if number else first, block, end)
-            found[block.name] = edges[block.name] + self.edge_update(F.gelu(inner))
-        return nodes, found
+            updated[block.name] = edges[block.name] + self.edge_update(F.gelu(inner))
+        return nodes, updated
+
+    def _logits(self, block: Block, normed: Tensor, seen: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """q·k/√d of all entries, for messages to each end: (N, *slots, heads)."""
+        parts = F.linear(normed, self.of_edges.weight[: 4 * self.channels]).split(self.channels, -1)
+        found = []
+        for number, end in enumerate(block.ends):
+            way = min(number, 1)
+            queries = parts[2 * way] + gathered(seen[3 * way], block, end)
+            keys = parts[2 * way + 1]
+            for other in block.ends:
+                if other is not end:
+                    keys = keys + gathered(seen[3 * way + 1], block, other)
+            found.append(scaled_logits(queries, keys, self.heads))
+        return tuple(found)
 
     def _attended(
         self,
