@@ -105,17 +105,14 @@ def made_reader(
     return Standardized(reader, reading(reader, known), graph, config.channels, classes, seed)
 
 
+Known = dict[str, NeuralGraph]
+"""Networks that were read before."""
 Job = tuple[Sirens, str]
 """The networks, and the name of what reads them."""
 
 
 def scores_of(
-    config: Config,
-    context: Context,
-    zoo: Sirens,
-    name: str,
-    parts: tuple[Fitted, Fitted],
-    known: dict[str, NeuralGraph],
+    config: Config, context: Context, job: Job, sym: Symmetry, parts: tuple[Fitted, Fitted], known: Known
 ) -> Mapping[str, Tensor]:
     """What a reader says of the test networks, trained now or found in the store.
 
@@ -152,7 +149,7 @@ COLUMNS = ("networks", "reader", "accuracy", "least", "greatest", "accuracy, mov
 
 
 def row_of(start: str, name: str, found: Mapping[str, Tensor], labels: Tensor) -> list[Scalar]:
-    """Accuracies with intervals, the share of networks with another answer, and the change of scores relative to theirs."""
+    """Accuracies with intervals, the share of networks with another answer, and the relative change of scores."""
     before, after = found["scores"].argmax(1), found["moved"].argmax(1)
     estimates = [share_of(hits) for hits in (before == labels, after == labels, before != after)]
     apart = (found["exact"] - found["exact moved"]).abs().max() / found["exact"].abs().max()
@@ -220,7 +217,7 @@ CLAIMS = [_claim(*one) for one in _CLAIMS]
 @study(
     name="metanet-sirens",
     title="Digits read from the weights of networks of sines",
-    reference="Navon et al. 2023, Zhou et al. 2023, Kofinas et al. 2024, Kalogeropoulos et al. 2024; the thesis, section 5",
+    reference="Navon et al. 2023, Zhou et al. 2023, Kofinas et al. 2024, Kalogeropoulos et al. 2024; the thesis, ch. 5",
     paper="""
     A network 2-32-32-1 of sines is fitted to every image of MNIST, and another network has to tell the digit from its
     weights. With sixty thousand such networks, readers that respect the order of units have an accuracy of 0.785 to
@@ -262,8 +259,8 @@ def run(config: Config, context: Context) -> Findings:
         },
         outcome=f"Accuracy: {told}.\n\n{_TOLD}",
         figure=lambda: _figure(rows, shown),
-        caption="(a) Test images, and what their networks give at the pixels. (b) Accuracy on test networks as they were "
-        "trained and moved by random elements (order, signs, half-turns), with 95% intervals; the line is chance.",
+        caption="(a) Test images, and what their networks give at the pixels. (b) Accuracy on test networks as they "
+        "were trained and moved by random elements (order, signs, half-turns), with 95% intervals; the line is chance.",
     )
 
 
