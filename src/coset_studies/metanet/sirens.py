@@ -56,12 +56,12 @@ class Config:
 
 _ADAM = {"optimizer": "adamw", "weight_decay": 0.05, "schedule": "one-cycle", "clip": 1.0}
 QUICK = Config(
-    Sirens("digits", train=40, test=20, widths=(4, 4), steps=10, pixels=32, group=40),
+    Sirens("digits", train=16, test=8, widths=(3, 3), steps=4, pixels=16, group=16),
     channels=4,
     layers=1,
     heads=2,
-    recipe={**_ADAM, "epochs": 1, "batch_size": 20, "learning_rate": 3e-3},
-    flat_recipe={**_ADAM, "epochs": 1, "batch_size": 20, "learning_rate": 1e-3},
+    recipe={**_ADAM, "epochs": 1, "batch_size": 8, "learning_rate": 3e-3},
+    flat_recipe={**_ADAM, "epochs": 1, "batch_size": 8, "learning_rate": 1e-3},
     own=(FLAT,),
     hidden=(16,),
 )
