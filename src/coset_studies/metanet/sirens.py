@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from coset.metanet import PNA, FlatReader, NeuralGraph, Reader, RelationalTransformer, fit_reader
 from coset.models import example_input
-from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, Table, study
+from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, Table, prose, study
 from coset.symmetry import Symmetry, discover
 from coset.symmetry.stacks import act_stack, random_stack
 from coset.train import Recipe
@@ -253,7 +253,7 @@ def run(config: Config, context: Context) -> Findings:
     return Findings(
         numbers={"train": config.zoo.train, "test": config.zoo.test, "steps": config.zoo.steps},
         tables={
-            "readers": Table(COLUMNS, rows, _TABLE),
+            "readers": Table(COLUMNS, rows, prose(_TABLE)),
             "networks": Table(("networks", "count", "mean PSNR, dB", "least PSNR, dB"), quality, "How well they fit."),
             "published": Table(("reader", "accuracy"), published, _OTHERS),
         },
