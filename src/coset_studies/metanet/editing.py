@@ -283,8 +283,9 @@ with the least and the greatest of five disjoint parts of them; and the mean cro
 """
 _TOLD = """
 {train} networks {layers} with tanh on the data set {data} are there to learn from, {test} of other seeds are predicted.
-tanh has signs and no scales, and SGD moves as the weights do under these. Snapshots are taken after {epochs} epochs of SGD, and each is predicted from the one before. Factors of layers are fitted by least
-squares on the networks to learn from, for every parameter and every snapshot. The reader is told neither: it sees the
+tanh has signs and no scales, and SGD moves as the weights do under these. Snapshots are taken after {epochs} epochs of
+SGD, and each is predicted from the one before. Factors of layers are fitted by least squares on the networks to learn
+from, for every parameter and every snapshot. The reader is told neither the snapshot nor the first weights: it sees the
 weights of one network alone.
 
 Edits of networks moved by random elements of the group (orders and signs of units) differ from the edits moved alike by
