@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from coset.errors import InputError
+from coset.metanet._blocks import Block, Layout
 from coset.metanet._graph import NeuralGraph
-from coset.metanet._layout import Block, Layout
 
 
 class Projection(nn.Module):
@@ -33,11 +33,12 @@ class Projection(nn.Module):
             begin = [(most - own) // 2 for most, own in zip(self.largest, size, strict=True)]
             if min(begin) < 0:
                 raise InputError(f"'{block.name}' has kernels {size}; expected at most {self.largest}, as when made")
-            part = self.kernel[:, begin[0] : begin[0] + size[0], begin[1] : begin[1] + size[1]]
+            part: Tensor = self.kernel[:, begin[0] : begin[0] + size[0], begin[1] : begin[1] + size[1]]
             return part.reshape(len(part), -1)
         if str(features) not in self.flat:
             raise InputError(f"'{block.name}' has {features} positions of a kernel, as no network had that was given")
-        return self.flat[str(features)]
+        found: Tensor = self.flat[str(features)]
+        return found
 
     def forward(self, block: Block, entries: Tensor) -> Tensor:
         result: Tensor = nn.functional.linear(entries, self.matrix(block, entries.shape[-1]))
@@ -72,6 +73,9 @@ class Embedding(nn.Module):
 
     Entries are divided by the typical size of their parameter on the networks that ``calibrate`` has seen.
     """
+
+    sizes: Tensor
+    probe_size: Tensor
 
     def __init__(self, layouts: Sequence[Layout], channels: int, probes: int) -> None:
         super().__init__()
@@ -147,11 +151,11 @@ class Embedding(nn.Module):
         nodes = torch.cat(rows)[None].expand(len(graph), -1, -1).clone()
         nodes[:, 0] += graph.factors[:, None] * self.factor
         for name, values in graph.probes.items():
-            item = layout.by_name.get(name)
+            units = layout.by_name.get(name)
             if self.probe is None:
                 raise InputError("the graph has probes, and the reader was made without; give it probes=")
-            if item is not None:
-                nodes[:, item.start : item.start + item.count] += self.probe(values / self.probe_size)
+            if units is not None:
+                nodes[:, units.start : units.start + units.count] += self.probe(values / self.probe_size)
         edges: dict[str, Tensor] = {}
         for block in layout.blocks:
             x = self.scaled(block, even_part(block, graph.entries[block.name]))
