@@ -7,6 +7,7 @@ import sys
 import typer
 
 from coset.cli.align import align
+from coset.cli.audit import audit
 from coset.cli.barrier import barrier
 from coset.cli.compare import compare
 from coset.cli.data import data_app
@@ -25,7 +26,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (version, demo, discover, align, merge, barrier, compare):
+for command in (version, demo, discover, align, merge, barrier, compare, audit):
     app.command()(command)
 app.add_typer(zoo_app, name="zoo")
 app.add_typer(study_app, name="study")

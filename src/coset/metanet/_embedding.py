@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from coset.errors import InputError
+from coset.metanet._blocks import Block, Layout
 from coset.metanet._graph import NeuralGraph
-from coset.metanet._layout import Block, Layout
 
 
 class Projection(nn.Module):
@@ -33,11 +33,12 @@ class Projection(nn.Module):
             begin = [(most - own) // 2 for most, own in zip(self.largest, size, strict=True)]
             if min(begin) < 0:
                 raise InputError(f"'{block.name}' has kernels {size}; expected at most {self.largest}, as when made")
-            part = self.kernel[:, begin[0] : begin[0] + size[0], begin[1] : begin[1] + size[1]]
+            part: Tensor = self.kernel[:, begin[0] : begin[0] + size[0], begin[1] : begin[1] + size[1]]
             return part.reshape(len(part), -1)
         if str(features) not in self.flat:
             raise InputError(f"'{block.name}' has {features} positions of a kernel, as no network had that was given")
-        return self.flat[str(features)]
+        found: Tensor = self.flat[str(features)]
+        return found
 
     def forward(self, block: Block, entries: Tensor) -> Tensor:
         result: Tensor = nn.functional.linear(entries, self.matrix(block, entries.shape[-1]))
@@ -57,13 +58,13 @@ class Names(nn.Module):
         self.starts: dict[str, int] = {}
         total = 0
         for name, count in counts.items():
-            self.starts[f"{name}:{count}"] = total
+            self.starts[f"{name}/{count}"] = total
             total += count
         self.table = nn.Parameter(0.3 * torch.randn(total, channels))
 
     def forward(self, name: str, count: int = 1) -> Tensor:
         """(count, channels)."""
-        start = self.starts.get(f"{name}:{count}")
+        start = self.starts.get(f"{name}/{count}")
         return self.table.new_zeros(count, self.table.shape[1]) if start is None else self.table[start : start + count]
 
 
@@ -73,15 +74,16 @@ class Embedding(nn.Module):
     Entries are divided by the typical size of their parameter on the networks that ``calibrate`` has seen.
     """
 
+    sizes: Tensor
+    probe_size: Tensor
+
     def __init__(self, layouts: Sequence[Layout], channels: int, probes: int) -> None:
         super().__init__()
         self.channels = channels
         self.project = Projection(layouts, channels)
         blocks = {block.name: block for layout in layouts for block in layout.blocks}
         sets = {item.name: item for layout in layouts for item in layout.sets}
-        distinct = {
-            f"{item.name}/{item.count}": item.count for layout in layouts for item in layout.sets if item.distinct
-        }
+        distinct = {item.name: item.kinds for layout in layouts for item in layout.sets if item.kinds > 1}
         roles = {
             f"{block.name}@{number}": slot.role_count
             for block in blocks.values()
@@ -143,17 +145,17 @@ class Embedding(nn.Module):
         rows = []
         for item in layout.sets:
             own = self.set_names(item.name)
-            if item.distinct:
-                own = own + self.identities(f"{item.name}/{item.count}", item.count)
+            if item.kinds > 1:
+                own = own + self.identities(item.name, item.kinds)[item.places.to(own.device)]
             rows.append(own.expand(item.count, -1))
         nodes = torch.cat(rows)[None].expand(len(graph), -1, -1).clone()
         nodes[:, 0] += graph.factors[:, None] * self.factor
         for name, values in graph.probes.items():
-            item = layout.by_name.get(name)
+            units = layout.by_name.get(name)
             if self.probe is None:
                 raise InputError("the graph has probes, and the reader was made without; give it probes=")
-            if item is not None:
-                nodes[:, item.start : item.start + item.count] += self.probe(values / self.probe_size)
+            if units is not None:
+                nodes[:, units.start : units.start + units.count] += self.probe(values / self.probe_size)
         edges: dict[str, Tensor] = {}
         for block in layout.blocks:
             x = self.scaled(block, even_part(block, graph.entries[block.name]))

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from coset.errors import InputError
 from coset.geometry.scales import counted, with_norms
-from coset.metanet._layout import Block, Layout
-from coset.running import check_layers, recording, with_weights
+from coset.metanet._blocks import Block, Layout
+from coset.running import check_layers, outputs_with, recording, suited
 from coset.symmetry.axes import Node, Product, Units, factors_of, units_of
 
 
@@ -53,7 +53,8 @@ def without_scales(layout: Layout, raw: Mapping[str, Tensor], norms: Mapping[str
     """
     entries = {}
     for block in layout.blocks:
-        shift = layout.sym.parameters[block.source].shift
+        parameter = layout.sym.parameters.get(block.source)
+        shift = parameter.shift if parameter is not None else 0.0
         value = raw[block.name] + shift if shift else raw[block.name]
         value = _divided(block, value, norms)
         if shift:
@@ -94,7 +95,8 @@ def probes_in(
     norms: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
     """Class → (N, units, examples): the mean over positions of every unit, on the first layer whose output has it."""
-    assert model is not None and inputs is not None
+    assert model is not None
+    assert inputs is not None
     sym = layout.sym
     chosen: dict[str, tuple[str, int]] = {}
     for name, activation in sym.graph.activations.items():
@@ -114,7 +116,7 @@ def probes_in(
     for number in range(count):
         own = {name: tensor[number] for name, tensor in stack.items()}
         with recording(model, layers) as outputs:
-            with_weights(model, own, inputs)
+            outputs_with(model, own, suited(inputs, own))
         for name, (layer, axis) in chosen.items():
             output = outputs[layer].movedim(axis, 1)
             rows[name].append(output.reshape(len(inputs), math.prod(sym.shape(name)), -1).mean(-1).T)

@@ -8,12 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from coset.canonical import Canonical, decanonicalize
+from coset.metanet._blocks import Block, Layout
 from coset.metanet._embedding import Embedding, Projection
 from coset.metanet._gauge import charged
 from coset.metanet._graph import NeuralGraph
-from coset.metanet._layout import Block, Layout
 from coset.metanet._messages import Edges, Perceptron, gathered
 from coset.metanet._odd import Odd, at_entries, sign_families
+from coset.symmetry.group import full_map
+from coset.symmetry.stacks import one_of
 
 
 class InvariantHead(nn.Module):
@@ -43,7 +45,10 @@ def _moments(features: Tensor) -> Tensor:
 
 
 class UnitHead(nn.Module):
-    """A vector for every unit of every class: class → (N, *shape, outputs)."""
+    """A vector for every unit of every class, which moves as the units do: class → (N, *shape, outputs).
+
+    Of classes that matrices mix canonical forms have units of their own, which stay where they are.
+    """
 
     def __init__(self, layouts: Sequence[Layout], channels: int, outputs: int) -> None:
         super().__init__()
@@ -57,16 +62,25 @@ class UnitHead(nn.Module):
             item = graph.layout.by_name.get(name)
             if item is not None and item.count == math.prod(sym.shape(name)):
                 values = self.last(nodes[:, item.start : item.start + item.count])
+                if graph.form is not None and name not in graph.form.element.matrices:
+                    values = values[torch.arange(len(graph))[:, None], _own_order(graph, name)]
                 found[name] = values.reshape(len(graph), *sym.shape(name), -1)
         return found
+
+
+def _own_order(graph: NeuralGraph, name: str) -> Tensor:
+    """Where the units of a class, as they stand in the networks, are in canonical forms: (N, units)."""
+    assert graph.form is not None
+    sym, element = graph.layout.sym, graph.form.element
+    return torch.stack([full_map(sym, one_of(element, number), name) for number in range(len(graph))])
 
 
 class EquivariantHead(nn.Module):
     """A value for every parameter, which moves as the parameters do: name → (N, *shape).
 
     Values are made in the gauge of the graph and brought back: multiplied by the norms of units to the power of their
-    charges, or by the element of the canonical form. Where signs are carried a value is Σ x·a(e) + ∏ o·b(e), which flips
-    with them. Buffers are parameters here, and whole numbers have no value.
+    charges, or by the element of the canonical form. A value is x·a(e) + b(e) and, where signs are carried,
+    x·a(e) + ∏ o·b(e), which flips with them. Buffers are parameters here, and whole numbers have no value.
     """
 
     def __init__(self, layouts: Sequence[Layout], channels: int, outputs: int) -> None:
@@ -83,35 +97,38 @@ class EquivariantHead(nn.Module):
         for block in layout.written:
             features = edges[block.name] if block.joins else gathered(nodes, block, block.ends[0])
             width = graph.entries[_first_part(layout, block)].shape[-1]
-            values = self._values(block, graph, features, width, odd)
+            own = graph.entries.get(block.name)
+            own = None if own is None else embedding.scaled(block, own)
+            values = self._values(block, graph, features, width, odd, own)
             found[block.source] = block.tensor(charged(block, values * embedding.size(block), graph.norms))
         real = {name: _shaped(tensor, layout, name) for name, tensor in found.items()}
         if graph.form is not None:
             real = self._brought_back(graph, real)
         return real | {name: real[other] for name, other in layout.tied.items()}
 
-    def _values(self, block: Block, graph: NeuralGraph, features: Tensor, width: int, odd: Odd) -> Tensor:
+    def _values(
+        self, block: Block, graph: NeuralGraph, features: Tensor, width: int, odd: Odd, own: Tensor | None
+    ) -> Tensor:
+        """Values in the gauge of the graph; ``own``: the entries themselves, where the block is read as it is."""
         matrix = self.values.matrix(block, width) / math.sqrt(self.values.kernel.shape[0])
         known = sign_families(graph.layout.sym) if graph.gauge == "layers" else {}
         carried = [item for item in block.carried if item.sign and item.family in known]
-        plain = self.hidden(features) @ matrix
+        changed = 0.0 if own is None else self.entry(features) * own
+        plain: Tensor = self.hidden(features) @ matrix
         if not carried:
-            return plain
+            return plain + changed
         flipping = self.odd(features)
         mask = torch.zeros((), dtype=torch.bool, device=features.device)
         for item in carried:
             flipping = flipping * at_entries(odd, block, item)
             mask = mask | block.along((item.unit >= 0)[None].to(features.device), item.slot)
-        signed = flipping @ matrix
-        if block.name in graph.entries:
-            signed = signed + self.entry(features) * graph.entries[block.name]
-        return torch.where(mask[..., None], signed, plain)
+        return torch.where(mask[..., None], flipping @ matrix, plain) + changed
 
     def _brought_back(self, graph: NeuralGraph, values: dict[str, Tensor]) -> dict[str, Tensor]:
         """The change of the networks when their canonical forms change by these values."""
         assert graph.form is not None
         form = graph.form
-        moved = form.params | {name: form.params[name].to(value) + value for name, value in values.items()}
+        moved = dict(form.params) | {name: form.params[name].to(value) + value for name, value in values.items()}
         after = decanonicalize(form_with(graph, moved))
         before = decanonicalize(form_with(graph, {name: form.params[name].to(moved[name]) for name in form.params}))
         return {name: after[name] - before[name] for name in values}

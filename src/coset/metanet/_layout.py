@@ -1,201 +1,24 @@
-"""The network of a symmetry as a graph: sets of nodes, and parameters as blocks of edges between them.
-
-A parameter is taken apart into slots, runs of dimensions that stand for nodes, and features, positions of a kernel. A slot
-carries the units of one class (or of several, one behind the other), or positions that never move, such as the inputs:
-these are nodes of their own. So a weight (out, in) has two slots, a bias one, and a kernel (out, in, 3, 3) two slots and
-nine features. Grouped convolutions, whose units lie in blocks, have one slot of pairs of units. No tensor has an entry for
-two nodes that no weight joins.
-"""
+"""From a symmetry to its graph: which nodes stand at the ends of every parameter."""
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from coset.errors import InputError
+from coset.metanet._blocks import Block, Carried, End, Layout, NodeSet, Slot, Turning
 from coset.symmetry import Symmetry
 from coset.symmetry.axes import Fixed, Node, factors_of, size_of, units_of
 from coset.symmetry.graph import Graph
 from coset.symmetry.layers import INPUT
-from coset.symmetry.structure import Appearance, Stretch, ancestors
+from coset.symmetry.structure import Stretch, ancestors
 
-NETWORK = "network"
-"""The node on which stands what no unit carries: single numbers, and the factor of a canonical form."""
-
-
-@dataclass(frozen=True)
-class NodeSet:
-    """``count`` nodes from ``start`` on. ``distinct``: they never exchange, and each is known by its position."""
-
-    name: str
-    count: int
-    start: int
-    distinct: bool
-
-
-@dataclass(frozen=True, eq=False)
-class End:
-    """The nodes at one end of a block's entries, position by position along a slot: ``nodes`` (n,)."""
-
-    slot: int
-    nodes: Tensor
-
-    @cached_property
-    def first(self) -> int | None:
-        """The first node, where they are one after the other."""
-        start = int(self.nodes[0])
-        in_order = torch.equal(self.nodes, torch.arange(start, start + len(self.nodes), device=self.nodes.device))
-        return start if in_order else None
-
-    @cached_property
-    def repeats(self) -> bool:
-        """Whether a node stands at several positions."""
-        return self.first is None and len(self.nodes.unique()) < len(self.nodes)
-
-
-@dataclass(frozen=True, eq=False)
-class Carried:
-    """A charge along a slot: entries carry the family's scale with the power ``scale``, and its sign if ``sign``.
-
-    ``unit`` (n,): the unit of the family's class at each position, −1 where there is none.
-    """
-
-    slot: int
-    owner: str
-    family: str
-    unit: Tensor
-    scale: int = 0
-    sign: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class Turning:
-    """What one turn of the units of a class does along a slot: x → ±x + ``shift`` (n,), where ``unit`` is not −1."""
-
-    slot: int
-    owner: str
-    key: str
-    unit: Tensor
-    flip: bool
-    shift: float
-
-
-@dataclass(frozen=True, eq=False)
-class Slot:
-    """Positions along which nodes stand. ``roles`` (n,): which of several appearances of a unit a position is."""
-
-    size: int
-    roles: Tensor
-
-    @property
-    def role_count(self) -> int:
-        """How many roles there are."""
-        return int(self.roles.max()) + 1
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """A parameter as entries (slots…, features).
-
-    ``fine``: the sizes of its dimensions, ``order``: those of the slots, then those of features. ``kernel``: the sizes
-    of the positions of a kernel, with ``centred`` where these are whole axes behind the first two. ``kind``: what it is
-    called across architectures: kind of the layer, own name. ``source``: the parameter, which ``name`` is but where
-    half-turns shift its entries by ``shifts``: then there is a block of cosines and one of sines, as ``part`` says.
-    """
-
-    name: str
-    source: str
-    kind: str
-    fine: tuple[int, ...]
-    order: tuple[int, ...]
-    slots: tuple[Slot, ...]
-    ends: tuple[End, ...]
-    carried: tuple[Carried, ...]
-    turning: tuple[Turning, ...]
-    kernel: tuple[int, ...]
-    centred: bool
-    shape: tuple[int, ...]
-    part: str = "value"
-    shifts: float = 0.0
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The sizes of the slots."""
-        return tuple(slot.size for slot in self.slots)
-
-    @property
-    def features(self) -> int:
-        """The number of features of an entry."""
-        return math.prod(self.kernel)
-
-    @property
-    def joins(self) -> bool:
-        """Whether its entries join nodes: edges, not features of a node."""
-        return len(self.ends) > 1
-
-    def entries(self, tensor: Tensor) -> Tensor:
-        """(N, *shape, parts) → (N, *sizes, features·parts); complex numbers have two parts."""
-        count, parts = len(tensor), tensor.shape[-1]
-        dims = (0, *(1 + dim for dim in self.order), 1 + len(self.fine))
-        whole = tensor.reshape(count, *self.fine, parts).permute(dims)
-        return whole.reshape(count, *self.sizes, self.features * parts)
-
-    def tensor(self, entries: Tensor) -> Tensor:
-        """(N, *sizes, features·parts) → (N, *shape, parts)."""
-        count, parts = len(entries), entries.shape[-1] // self.features
-        whole = entries.reshape(count, *(self.fine[dim] for dim in self.order), parts)
-        back = sorted(range(len(self.order)), key=self.order.__getitem__)
-        dims = (0, *(1 + dim for dim in back), 1 + len(self.fine))
-        return whole.permute(dims).reshape(count, *self.shape, parts)
-
-    def along(self, rows: Tensor, slot: int) -> Tensor:
-        """Rows (N, n, …) of positions of a slot, in a shape that broadcasts with entries (N, *sizes, …)."""
-        before, after = slot, len(self.slots) - slot - 1
-        return rows.reshape(rows.shape[0], *[1] * before, rows.shape[1], *[1] * after, *rows.shape[2:])
-
-
-@dataclass(frozen=True, eq=False)
-class Layout:
-    """Node sets and blocks of a symmetry.
-
-    ``written``: the parameters themselves, where ``blocks`` has cosines and sines. ``depth``: where in the network a
-    parameter stands, between 0 and 1. ``tied``: further names of parameters.
-    """
-
-    sym: Symmetry
-    sets: tuple[NodeSet, ...]
-    blocks: tuple[Block, ...]
-    written: tuple[Block, ...]
-    depth: dict[str, float]
-    tied: dict[str, str]
-
-    @property
-    def nodes(self) -> int:
-        """The number of all nodes."""
-        return sum(item.count for item in self.sets)
-
-    @cached_property
-    def by_name(self) -> dict[str, NodeSet]:
-        """Node sets by their names."""
-        return {item.name: item for item in self.sets}
-
-    @cached_property
-    def edges(self) -> tuple[Block, ...]:
-        """The blocks that join nodes."""
-        return tuple(block for block in self.blocks if block.joins)
-
-    @cached_property
-    def degrees(self) -> Tensor:
-        """At how many entries of edges each node stands, (nodes,)."""
-        found = torch.zeros(self.nodes, dtype=torch.float64)
-        for block in self.edges:
-            for end in block.ends:
-                each = math.prod(block.sizes) // block.sizes[end.slot]
-                found.index_add_(0, end.nodes, torch.full((len(end.nodes),), float(each), dtype=torch.float64))
-        return found
+NETWORK, GIVEN, RESULT = "the network", "the input", "the output"
+"""Nodes on which stands what no unit carries (single numbers, the factor of a canonical form), and what never moves.
+Names with spaces are no names of classes.
+"""
 
 
 class _Sets:
@@ -204,34 +27,59 @@ class _Sets:
     def __init__(self, sym: Symmetry) -> None:
         self.sym = sym
         self.found: dict[str, NodeSet] = {}
-        self.named(NETWORK, 1, distinct=True)
+        self.named(NETWORK, 1)
 
-    def named(self, name: str, count: int, *, distinct: bool) -> NodeSet:
-        """A set of this name and size; one of another size gets a name of its own."""
+    def named(self, name: str, count: int, places: Tensor | None = None) -> NodeSet:
+        """A set of this name and size, of nodes that never move or of given ``places``; another size, another name."""
         if name in self.found and self.found[name].count != count:
             name = f"{name}:{count}"
         if name not in self.found:
             start = sum(item.count for item in self.found.values())
-            self.found[name] = NodeSet(name, count, start, distinct)
+            places = torch.arange(count) if places is None else places
+            self.found[name] = NodeSet(name, count, start, places, int(places.max()) + 1)
         return self.found[name]
 
     def of_class(self, name: str) -> NodeSet:
-        """All units of a class, block by block."""
-        return self.named(name, math.prod(self.sym.shape(name)), distinct=not self.sym.classes[name].permutes)
+        """All units of a class, block by block; of those that permute none is known by its place in its block."""
+        classes = self.sym.classes
+        places = torch.zeros(1, dtype=torch.long)
+        for level in (*ancestors(name, classes), name):
+            item = classes[classes[level].follows or level]
+            own = torch.zeros(item.size, dtype=torch.long) if item.permutes else torch.arange(item.size)
+            places = (places[:, None] * (1 if item.permutes else item.size) + own).flatten()
+        return self.named(name, len(places), places)
 
 
-def make_layout(sym: Symmetry, names: Sequence[str], *, turns: bool = False) -> Layout:
+EVERYWHERE, MOST_NODES = "every pair", 256
+"""The block that joins all nodes with all, without weights, and up to how many nodes there may be one."""
+
+
+def make_layout(sym: Symmetry, names: Sequence[str], *, turns: bool = False, everywhere: bool = False) -> Layout:
     """The graph of the parameters of these names, tied ones once.
 
     ``turns``: half-turns flip entries like signs, and biases that they shift are seen by cosine and sine.
+    ``everywhere``: besides, every two nodes are neighbours.
     """
     sets, owners = _Sets(sym), _Owners(sym.graph)
     tied = {name: other for name in names if (other := sym.parameters[name].tied) is not None and other in names}
     plain = [_block(sym, sets, owners, name) for name in names if name not in tied]
     written = [_flipping(sym, block) for block in plain] if turns else plain
     blocks = [part for block in written for part in (_parts(sym, block) if turns else [block])]
-    depth = {block.source: owners.depth(block.source) for block in plain}
+    depth = {block.source: owners.depth(block.source) for block in plain} | {EVERYWHERE: 0.5}
+    if everywhere:
+        blocks.append(_every_pair(sum(item.count for item in sets.found.values())))
     return Layout(sym, tuple(sets.found.values()), tuple(blocks), tuple(written), depth, tied)
+
+
+def _every_pair(nodes: int) -> Block:
+    """A block that joins all nodes with all."""
+    if nodes > MOST_NODES:
+        raise InputError(f"the networks have {nodes} nodes; every two are made neighbours of at most {MOST_NODES}")
+    slot = Slot(nodes, torch.zeros(nodes, dtype=torch.long))
+    ends = tuple(End(number, torch.arange(nodes)) for number in (0, 1))
+    return Block(
+        EVERYWHERE, EVERYWHERE, EVERYWHERE, (nodes, nodes), (0, 1), (slot, slot), ends, (), (), (), True, (nodes, nodes)
+    )
 
 
 def half_turns(sym: Symmetry) -> dict[str, str]:
@@ -318,7 +166,7 @@ def _block(sym: Symmetry, sets: _Sets, owners: "_Owners", name: str) -> Block:
         slots.append((*_moving_slot(sym, sets, name, stretch, where),))
     nodes = [(index, p) for index, p in still if p.whole and p.axis < 2 and p.size > 1]
     for index, piece in nodes:
-        found = sets.named(*owners.positions(sym, name, piece.axis, piece.size), distinct=True)
+        found = sets.named(*owners.positions(sym, name, piece.axis, piece.size))
         end = End(0, torch.arange(found.start, found.start + piece.size))
         slots.append((Slot(piece.size, torch.zeros(piece.size, dtype=torch.long)), [index], [end], [], []))
     slots.sort(key=lambda item: min(item[1]))
@@ -370,7 +218,7 @@ def _moving_slot(
                 nodes = torch.where(here, sets.of_class(item.name).start + item.unit, nodes)
         empty = (nodes < 0).nonzero().flatten()
         if len(empty) and number == 0:
-            still = sets.named(f"{name}@{where[0]}", len(empty), distinct=True)
+            still = sets.named(f"positions of {name} {where[0]}", len(empty))
             nodes[empty] = still.start + torch.arange(len(empty))
         elif len(empty):
             nodes[empty] = sets.found[NETWORK].start
@@ -403,11 +251,6 @@ def _is_around(sym: Symmetry, outer: str, inner: str) -> bool:
     """Whether a class, or what it is followed by, is around another one."""
     around = ancestors(inner, sym.classes)
     return outer in around or any(sym.classes[name].follows == outer for name in around)
-
-
-def appearances_of(stretch: Stretch, name: str) -> list[Appearance]:
-    """The appearances of a class along a stretch."""
-    return [item for item in stretch.appearances if item.name == name]
 
 
 class _Owners:
@@ -460,11 +303,11 @@ class _Owners:
                     axis = fits[0]
                     break
         if axis == 0:
-            return ("output" if prefix in self._waiting else f"{prefix}.out"), size
+            return (RESULT if prefix in self._waiting else f"outputs of {prefix}"), size
         sources = {source for read in (layer.reads if layer else ()) for source in self._sources(read)}
         if sources == {INPUT}:
-            return "input", size
-        return (f"{next(iter(sources))}.out" if len(sources) == 1 else f"{prefix}.in"), size
+            return GIVEN, size
+        return (f"outputs of {next(iter(sources))}" if len(sources) == 1 else f"inputs of {prefix}"), size
 
 
 def layout_names(sym: Symmetry, given: Sequence[str]) -> list[str]:

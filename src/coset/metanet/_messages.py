@@ -3,8 +3,9 @@
     n_i ← φ_N(n_i, ⊕_{j ∈ N_i} φ_M(e_ij, n_i, n_j))        (5.1)
     e_ij ← φ_E(e_ij, e_ji, n_i, n_j)                        (5.2), whose second e_ij is e_ji
 
-Edges are one tensor for each parameter, (N, *slots, channels). The features of a weight stand for both of its directions,
-e_ij and e_ji at once: messages run from every end to every other one, with maps of their own along and against.
+Edges are one tensor for each parameter, (N, *slots, channels). The features of a weight stand for both of its
+directions, e_ij and e_ji at once: messages run from every end to every other one, with maps of their own along and
+against.
 """
 
 import math
@@ -15,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coset.metanet._layout import Block, End, Layout
+from coset.metanet._blocks import Block, End, Layout
 
 Edges = dict[str, Tensor]
 """Block → features of its entries, (N, *slots, channels)."""
@@ -167,7 +168,9 @@ class GCN(MessagePassing):
 
 
 class GAT(MessagePassing):
-    """Attention by a vector on both nodes and the edge (Veličković et al. 2018): a_ij = LeakyReLU(α·[W n_i, W n_j, U e])."""
+    """Attention by a vector on both nodes and the edge (Veličković et al. 2018): a_ij = LeakyReLU(α·[W n_i, W n_j, U
+    e]).
+    """
 
     def __init__(self, channels: int, heads: int) -> None:
         super().__init__()
@@ -181,7 +184,7 @@ class GAT(MessagePassing):
         own, other, by_edge = self.scores[3 * way], self.scores[3 * way + 1], self.scores[3 * way + 2]
         logits = F.leaky_relu(own(target) + other(source) + by_edge(edge), 0.2)
         values = self.values[way](source) + self.edges[way](edge)
-        return logits, values.unflatten(-1, (self.heads, -1))
+        return logits, by_heads(values, self.heads)
 
     def combine(
         self, layout: Layout, messages: list[tuple[Block, End, tuple[Tensor, Tensor]]], nodes: Tensor
@@ -202,5 +205,10 @@ class Perceptron(nn.Sequential):
 
 def scaled_logits(queries: Tensor, keys: Tensor, heads: int) -> Tensor:
     """q·k/√d by heads: (N, *slots, heads)."""
-    product = (queries * keys).unflatten(-1, (heads, -1))
+    product = by_heads(queries * keys, heads)
     return product.sum(-1) / math.sqrt(product.shape[-1])
+
+
+def by_heads(features: Tensor, heads: int) -> Tensor:
+    """(…, channels) → (…, heads, channels/heads)."""
+    return features.reshape(*features.shape[:-1], heads, -1)

@@ -1,8 +1,8 @@
 """Layers that respect signs: features of units that flip with them, beside those that do not.
 
 An entry that carries the signs s_1 … s_k is odd in each. Every unit with a sign has features o that flip with it; of an
-entry x, x·∏ o over all of its signs does not change, and x·∏ o over all but one flips with that one alone. So what does not
-change goes to edges and nodes, and what flips goes on to the odd features of units:
+entry x, x·∏ o over all of its signs does not change, and x·∏ o over all but one flips with that one alone. So what does
+not change goes to edges and nodes, and what flips goes on to the odd features of units:
 
     o_f ← W o_f ⊙ g(n) + Σ_{entries that carry f} x · ∏_{f′ ≠ f} o_f′ ⊙ g(e)
 """
@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from coset.metanet._blocks import Block, Carried, Layout
 from coset.metanet._embedding import Embedding, Projection
 from coset.metanet._graph import NeuralGraph
-from coset.metanet._layout import Block, Carried, Layout, half_turns
+from coset.metanet._layout import half_turns
 from coset.metanet._messages import Edges, gathered, over_others
 from coset.symmetry import Symmetry
 
@@ -36,7 +37,9 @@ def signed_blocks(layout: Layout) -> list[tuple[Block, list[Carried]]]:
 
 
 def at_entries(odd: Odd, block: Block, item: Carried) -> Tensor:
-    """Odd features of the units whose sign is carried, in a shape that broadcasts with entries; 1 where there is none."""
+    """Odd features of the units whose sign is carried, in a shape that broadcasts with entries; 1 where there is
+    none.
+    """
     features = odd[item.family]
     here = (item.unit >= 0).to(features.device)
     rows = features[:, item.unit.clamp_min(0).to(features.device)]
@@ -90,21 +93,24 @@ class OddLayer(nn.Module):
         found: Odd = {}
         owners = sign_families(layout.sym)
         for key, features in odd.items():
-            item = layout.by_name[owners[key]]
-            own = slice(item.start, item.start + item.count)
+            units = layout.by_name.get(owners[key])
+            if units is None:
+                # Blocks of units carry signs, and no weight stands on a block itself.
+                found[key] = _normed(self.keep(features) + flips[key])
+                continue
+            own = torch.arange(units.start, units.start + units.count, device=nodes.device)
             kept = self.keep(features) * torch.sigmoid(self.node_gate(nodes[:, own]))
             found[key] = _normed(kept + flips[key])
             change = self.from_units(self.left(found[key]) * self.right(found[key]))
-            nodes = nodes.index_add(1, torch.arange(item.start, item.start + item.count, device=nodes.device), change)
+            nodes = nodes.index_add(1, own, change)
         return nodes, extra, found
 
 
 def no_odd_features(layout: Layout, count: int, channels: int, like: Tensor) -> Odd:
     """Odd features before the first layer: 0."""
     return {
-        key: like.new_zeros(count, layout.by_name[owner].count, channels)
+        key: like.new_zeros(count, math.prod(layout.sym.shape(owner)), channels)
         for key, owner in sign_families(layout.sym).items()
-        if owner in layout.by_name
     }
 
 

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coset.metanet._layout import Block, End, Layout
+from coset.metanet._blocks import Block, End, Layout
 from coset.metanet._messages import AGAINST, ALONG, MessagePassing, Perceptron, added, over_others, raised
 
 _TINY = 1e-5
@@ -38,7 +38,8 @@ class PNALayer(MessagePassing):
 
     def message(self, edge: Tensor, target: Tensor, source: Tensor, way: int) -> Tensor:
         gain, offset = self.film[way](self.edge_norm(edge)).chunk(2, -1)
-        return (1 + gain) * (self.targets[way](target) + self.sources[way](source)) + offset
+        result: Tensor = (1 + gain) * (self.targets[way](target) + self.sources[way](source)) + offset
+        return result
 
     def combine(self, layout: Layout, messages: list[tuple[Block, End, Tensor]], nodes: Tensor) -> Tensor:
         width = messages[0][2].shape[-1]

@@ -10,10 +10,10 @@ from torch.utils.checkpoint import checkpoint as checkpointed
 
 from coset._checks import check_choice, check_count, check_seed
 from coset.errors import InputError
+from coset.metanet._blocks import Layout
 from coset.metanet._embedding import Embedding
 from coset.metanet._graph import GAUGES, NeuralGraph, layout_of, neural_graph
 from coset.metanet._heads import HEADS
-from coset.metanet._layout import Layout
 from coset.metanet._messages import GAT, GCN, MessagePassing
 from coset.metanet._odd import OddLayer, no_odd_features, sign_families
 from coset.metanet._pna import PNALayer
@@ -24,11 +24,12 @@ from coset.symmetry import Symmetry
 class Reader(nn.Module):
     """A network that reads networks: ``reader(stack)`` for N networks of one architecture, or for one of them.
 
-    ``sym``: the symmetry of the networks, or several. ``head`` "invariant": a vector for each network, (N, ``outputs``);
-    "units": class → (N, *shape, ``outputs``); "equivariant": parameter → (N, *shape). ``gauge``: see ``neural_graph``;
-    "canonical" is exactly invariant under permutations, scales, signs, turns, GL and translations, "layers" under
-    permutations, scales, signs and half-turns, "none" under permutations. ``classifier``: of canonical forms.
-    ``probes``: how many activations each unit is given. ``checkpoint``: compute layers again in the backward pass.
+    ``sym``: the symmetry of the networks, or several. ``head`` "invariant": a vector for each network, (N,
+    ``outputs``); "units": class → (N, *shape, ``outputs``); "equivariant": parameter → (N, *shape). ``gauge``: see
+    ``neural_graph``; "canonical" is exactly invariant under permutations, scales, signs, turns, GL and translations,
+    "layers" under permutations, scales, signs and half-turns, "none" under permutations. ``classifier``: of canonical
+    forms. ``probes``: how many activations each unit is given. ``everywhere``: messages run between every two nodes,
+    too, in networks of at most 256. ``checkpoint``: compute layers again in the backward pass.
 
     Weights of networks of several architectures are told by ``reader(stack, sym=…)``. What an architecture calls its
     layers is learned; one that was not given when the reader was made shares what kinds of layers have in common.
@@ -45,6 +46,7 @@ class Reader(nn.Module):
         layers: int = 4,
         heads: int = 4,
         probes: int = 0,
+        everywhere: bool = False,
         classifier: bool | str = False,
         checkpoint: bool = False,
         seed: int = 0,
@@ -61,7 +63,8 @@ class Reader(nn.Module):
         if channels % heads:
             raise InputError(f"channels is {channels} and heads is {heads}; expected a multiple of heads")
         self.gauge, self.classifier, self.checkpoint, self.heads = gauge, classifier, checkpoint, heads
-        layouts = [layout_of(item, tuple(item.parameters), gauge == "layers") for item in self.symmetries]
+        self.everywhere = everywhere
+        layouts = [layout_of(item, tuple(item.parameters), gauge == "layers", everywhere) for item in self.symmetries]
         self.delta = _log_degree(layouts)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(check_seed(seed))
@@ -93,7 +96,15 @@ class Reader(nn.Module):
         if sym is None and len(self.symmetries) > 1:
             raise InputError(f"the reader knows {len(self.symmetries)} architectures; expected sym= of these networks")
         own = self.symmetries[0] if sym is None else sym
-        return neural_graph(own, params, gauge=self.gauge, classifier=self.classifier, model=model, inputs=inputs)
+        return neural_graph(
+            own,
+            params,
+            gauge=self.gauge,
+            classifier=self.classifier,
+            everywhere=self.everywhere,
+            model=model,
+            inputs=inputs,
+        )
 
     def calibrate(self, params: Mapping[str, Tensor] | NeuralGraph, *, sym: Symmetry | None = None) -> None:
         """Take the typical sizes of weights from networks, before training."""

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint as checkpointed
 
-from coset.metanet._layout import Block, End, Layout
+from coset.metanet._blocks import Block, End, Layout
 from coset.metanet._messages import (
     AGAINST,
     ALONG,
@@ -15,6 +16,7 @@ from coset.metanet._messages import (
     Perceptron,
     added,
     attended,
+    by_heads,
     gathered,
     greatest_logits,
     over_others,
@@ -27,9 +29,9 @@ class RelationalLayer(MessagePassing):
 
         q_ij = n_i W_N^Q + e_ij W_E^Q,  k_ij = n_j W_N^K + e_ij W_E^K,  v_ij = n_j W_N^V + e_ij W_E^V
 
-    Equation (5.5) prints n_i for keys and values, which come from the neighbour n_j. Softmax is over all neighbours of a
-    node, through whatever parameter they are joined. Values of entries are never made where a parameter is a matrix of
-    nodes: Σ_j α_ij (n_j W_N + e_ij W_E) = (Σ_j α_ij n_j) W_N + (Σ_j α_ij e_ij) W_E.
+    Equation (5.5) prints n_i for keys and values, which come from the neighbour n_j. Softmax is over all neighbours of
+    a node, through whatever parameter they are joined. Values of entries are never made where a parameter is a matrix
+    of nodes: Σ_j α_ij (n_j W_N + e_ij W_E) = (Σ_j α_ij n_j) W_N + (Σ_j α_ij e_ij) W_E.
     """
 
     def __init__(self, channels: int, heads: int) -> None:
@@ -50,13 +52,13 @@ class RelationalLayer(MessagePassing):
 
     def message(self, edge: Tensor, target: Tensor, source: Tensor, way: int) -> tuple[Tensor, Tensor]:
         """Logits and values of single entries, as the equations have them."""
-        wq, wk, wv = self.of_nodes.weight.split(self.channels)[3 * way : 3 * way + 3]
-        eq, ek = self.of_edges.weight.split(self.channels)[2 * way : 2 * way + 2]
+        wq, wk, wv = self.of_nodes.weight.chunk(6)[3 * way : 3 * way + 3]
+        eq, ek = self.of_edges.weight.chunk(5)[2 * way : 2 * way + 2]
         edge = self.edge_norm(edge)
         queries = F.linear(target, wq) + F.linear(edge, eq)
         keys = F.linear(source, wk) + F.linear(edge, ek)
         values = F.linear(source, wv) + self.edge_values[way](edge)
-        return scaled_logits(queries, keys, self.heads), values.unflatten(-1, (self.heads, -1))
+        return scaled_logits(queries, keys, self.heads), by_heads(values, self.heads)
 
     def combine(
         self, layout: Layout, messages: list[tuple[Block, End, tuple[Tensor, Tensor]]], nodes: Tensor
@@ -70,7 +72,7 @@ class RelationalLayer(MessagePassing):
 
     def update_edges(self, edge: Tensor, first: Tensor, others: Tensor) -> Tensor:
         own = F.linear(self.edge_norm(edge), self.of_edges.weight[4 * self.channels :])
-        to_first, to_others = self.ends.weight.split(self.channels)
+        to_first, to_others = self.ends.weight.chunk(2)
         inner = own + F.linear(first, to_first) + F.linear(others, to_others)
         result: Tensor = edge + self.edge_update(F.gelu(inner))
         return result
@@ -80,30 +82,42 @@ class RelationalLayer(MessagePassing):
         edges = {name: edge + extra[name] if name in extra else edge for name, edge in edges.items()}
         if not layout.edges:
             return nodes, edges
-        seen = self.of_nodes(self.seen(nodes)).split(self.channels, -1)
+        seen: tuple[Tensor, ...] = self.of_nodes(self.seen(nodes)).chunk(6, -1)
         normed: dict[str, Tensor] = {}
         hidden: dict[str, Tensor] = {}
         logits: list[tuple[Block, End, Tensor]] = []
         for block in layout.edges:
-            normed[block.name] = self.edge_norm(edges[block.name])
-            *parts, hidden[block.name] = self.of_edges(normed[block.name]).split(self.channels, -1)
-            for number, end in enumerate(block.ends):
-                way = min(number, 1)
-                queries = parts[2 * way] + gathered(seen[3 * way], block, end)
-                keys = parts[2 * way + 1]
-                for other in block.ends:
-                    if other is not end:
-                        keys = keys + gathered(seen[3 * way + 1], block, other)
-                logits.append((block, end, scaled_logits(queries, keys, self.heads)))
+            own = normed[block.name] = self.edge_norm(edges[block.name])
+            hidden[block.name] = F.linear(own, self.of_edges.weight[4 * self.channels :])
+            # Queries and keys of all entries are four times the features of edges: they are made again, not kept.
+            if torch.is_grad_enabled():
+                found = checkpointed(self._logits, block, own, seen, use_reentrant=False, preserve_rng_state=False)
+            else:
+                found = self._logits(block, own, seen)
+            logits += zip([block] * len(block.ends), block.ends, found, strict=True)
         nodes = self.update_nodes(nodes, self._attended(layout, logits, seen, normed))
-        first, others = self.ends(self.seen(nodes)).split(self.channels, -1)
-        found = {}
+        first, others = self.ends(self.seen(nodes)).chunk(2, -1)
+        updated = {}
         for block in layout.edges:
             inner = hidden[block.name]
             for number, end in enumerate(block.ends):
                 inner = inner + gathered(others if number else first, block, end)
-            found[block.name] = edges[block.name] + self.edge_update(F.gelu(inner))
-        return nodes, found
+            updated[block.name] = edges[block.name] + self.edge_update(F.gelu(inner))
+        return nodes, updated
+
+    def _logits(self, block: Block, normed: Tensor, seen: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """q·k/√d of all entries, for messages to each end: (N, *slots, heads)."""
+        parts = F.linear(normed, self.of_edges.weight[: 4 * self.channels]).chunk(4, -1)
+        found = []
+        for number, end in enumerate(block.ends):
+            way = min(number, 1)
+            queries = parts[2 * way] + gathered(seen[3 * way], block, end)
+            keys = parts[2 * way + 1]
+            for other in block.ends:
+                if other is not end:
+                    keys = keys + gathered(seen[3 * way + 1], block, other)
+            found.append(scaled_logits(queries, keys, self.heads))
+        return tuple(found)
 
     def _attended(
         self,
@@ -131,7 +145,8 @@ class RelationalLayer(MessagePassing):
                     by_nodes = added(by_nodes, end, rows)
         total = by_nodes
         for way, module in enumerate(self.edge_values):
-            matrix = module.weight.unflatten(0, (heads, -1))
+            weights: Tensor = module.get_parameter("weight")
+            matrix = weights.reshape(heads, -1, self.channels)
             total = total + torch.einsum("bnhc,hdc->bnhd", by_edges[way], matrix).flatten(-2)
         share = weight.clamp_min(torch.finfo(weight.dtype).tiny).repeat_interleave(self.channels // heads, -1)
         return total / share
@@ -144,18 +159,20 @@ def _weighted(w: Tensor, values: Tensor, block: Block, end: End) -> Tensor:
     front = 1 + end.slot
     w = w.movedim(front, 1).flatten(2, -2)
     values = values.movedim(front, 1).flatten(2, -2)
-    return w.transpose(-1, -2) @ values
+    result: Tensor = w.transpose(-1, -2) @ values
+    return result
 
 
 def _weighted_nodes(w: Tensor, rows: Tensor, block: Block, end: End, other: End) -> Tensor:
     """Σ over all other slots of w times the values of nodes at another end, head by head: (N, n, channels)."""
     heads = w.shape[-1]
-    values = rows.unflatten(-1, (heads, -1))
+    values = by_heads(rows, heads)
+    product: Tensor
     if len(block.slots) == 2 and end.slot != other.slot:
         # Values along the one slot, weights along both.
         flat = values.reshape(len(w), -1, *values.shape[-2:]).transpose(1, 2)
-        table = w.permute(0, 3, 1 + end.slot, 1 + other.slot) @ flat
-        return table.transpose(1, 2).flatten(-2)
+        product = w.permute(0, 3, 1 + end.slot, 1 + other.slot) @ flat
+        return product.transpose(1, 2).flatten(-2)
     product = w[..., None] * values
     dims = over_others(w, block, end.slot)
     return (product.sum(dims) if dims else product).flatten(-2)

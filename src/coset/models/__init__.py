@@ -6,7 +6,7 @@ from coset.models._description import Description, LayerDescription, describe
 from coset.models._mlp import MLP, ResidualMLP
 from coset.models._normalization import ChannelLayerNorm, FilterResponseNorm, ThresholdedLinear
 from coset.models._plain_cnn import MyrtleCNN, Tiny10
-from coset.models._registry import MODELS, BuiltIn, build, example_input
+from coset.models._registry import MODELS, BuiltIn, build, example_input, load_callable
 from coset.models._resnet import BasicBlock, ResNet, ResNet18, ResNet20
 from coset.models._transformer import Transformer, generate
 from coset.models._vision_transformer import VisionTransformer
@@ -38,5 +38,6 @@ __all__ = [
     "describe",
     "example_input",
     "generate",
+    "load_callable",
     "make_activation",
 ]

@@ -83,7 +83,7 @@ SMALL = Config(
     },
     tested=150,
     seeds=3,
-    fitting=Fitting(channels=16, layers=3, epochs=40, flat_epochs=25, warmup=2, hidden=(128, 32)),
+    fitting=Fitting(channels=16, layers=3, epochs=30, flat_epochs=25, warmup=2, hidden=(128, 32)),
 )
 PAPER = Config(
     zoos={
@@ -175,7 +175,7 @@ def _correlations(results: Mapping[str, Mapping[str, Read]], draws: int) -> Tabl
                 singles = zip(plain, behind, strict=True)
                 taus = [[rank_correlation(p, own.truth, draws=1).value for p in pair] for pair in singles]
                 change = max(abs(one - other) for one, other in taus)
-                row = [data, name, method, len(own.truth), before.value, before.low, before.high]
+                row: list[Scalar] = [data, name, method, len(own.truth), before.value, before.low, before.high]
                 rows.append([*row, after.value, after.low, after.high, change])
     columns = ("data", "networks tested", "method", "number", "τ", "low", "high", "τ moved", "low moved", "high moved")
     caption = """
