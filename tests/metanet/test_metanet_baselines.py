@@ -117,12 +117,15 @@ def test_a_flat_reader_of_canonical_weights_is_invariant_and_one_of_weights_is_n
 def test_a_flat_reader_scales_what_it_reads():
     sym, stack = networks_of(mlp(), 30)
     reader = FlatReader(sym).double()
-    reader.calibrate(sym, stack)
-    scaled = (reader.read(stack) - reader.mean) / reader.size
-    torch.testing.assert_close(scaled.mean(0), torch.zeros_like(scaled[0]))
-    torch.testing.assert_close(scaled.std(0, correction=0), torch.ones_like(scaled[0]))
+    reader.calibrate(stack)
+    flat = reader.read(stack)
+    low, middle, high = np.quantile(flat.numpy(), [0.25, 0.5, 0.75], axis=0)
+    assert reader.middle.tolist() == pytest.approx(middle)
+    assert reader.size.tolist() == pytest.approx(high - low)
+    expected = reader.layers(torch.asinh((flat - reader.middle) / reader.size))
+    torch.testing.assert_close(reader(stack), expected)
     constant = {name: tensor[:1].expand(30, *tensor.shape[1:]) for name, tensor in stack.items()}
-    reader.calibrate(sym, {**stack, "0.bias": constant["0.bias"]})
+    reader.calibrate({**stack, "0.bias": constant["0.bias"]})
     assert reader(stack).isfinite().all()
     assert torch.equal(FlatReader(sym, seed=4).layers[0].weight, FlatReader(sym, seed=4).layers[0].weight)
     other, weights = networks_of(mlp(6), 3)

@@ -44,7 +44,7 @@ class Paths(nn.Module):
     def sizes(self, stack):
         return torch.einsum("noh,nhi->n", stack["2.weight"].abs(), stack["0.weight"].abs()).log()
 
-    def calibrate(self, sym, stack):
+    def calibrate(self, stack, *, sym):
         self.mean.copy_(self.sizes(stack).mean())
 
     def forward(self, stack, *, sym):
@@ -87,8 +87,8 @@ def test_what_a_reader_has_read_once_gives_the_same_as_reading_in_every_step():
             super().__init__()
             self.inner = reader
 
-        def calibrate(self, sym, stack):
-            self.inner.calibrate(sym, stack)
+        def calibrate(self, stack, *, sym):
+            self.inner.calibrate(stack, sym=sym)
 
         def forward(self, stack, *, sym):
             assert isinstance(stack, dict)

@@ -33,12 +33,7 @@ def weight_statistics(sym: Symmetry, stack: Mapping[str, Tensor]) -> dict[str, T
     """
     found = {}
     for name, entries in _entries(sym, stack).items():
-        shares = torch.tensor(QUANTILES, dtype=torch.float64, device=entries.device)
-        ranked = entries.sort(1).values
-        # Interpolated by hand: torch.quantile refuses large inputs.
-        place = shares * (ranked.shape[1] - 1)
-        below, above = ranked[:, place.floor().long()], ranked[:, place.ceil().long()]
-        quantiles = below + (above - below) * (place - place.floor())
+        quantiles = _quantiles(entries, QUANTILES)
         mean, deviation = entries.mean(1), entries.std(1, correction=0)
         sizes = entries.abs().mean(1), entries.square().mean(1).sqrt()
         found[name] = torch.cat([torch.stack([mean, deviation], 1), quantiles, torch.stack(sizes, 1)], 1)
@@ -107,14 +102,15 @@ def fit_statistics(
 
 
 class FlatReader(nn.Module):
-    """A multilayer perceptron on all weights of a network as one vector, each divided by its typical size.
+    """A multilayer perceptron on all weights of a network as one vector, each brought to a range near ±1.
 
-    θ → W₂ relu(W₁ (θ − m)/s + b₁) + b₂, with as many hidden layers as ``hidden`` has widths. With ``canonical``, θ is
+    θ → W₂ relu(W₁ x + b₁) + b₂ of x = asinh((θ − m)/s), where m are the medians of calibration and s its interquartile
+    ranges, and as many hidden layers as ``hidden`` has widths. With ``canonical``, θ is
     the canonical form (``coset.canonicalize``) first, so that the result is invariant under the group; else it is not.
     It reads one architecture only.
     """
 
-    mean: Tensor
+    middle: Tensor
     size: Tensor
 
     def __init__(
@@ -139,7 +135,7 @@ class FlatReader(nn.Module):
             for before, after in pairwise(widths):
                 parts += [nn.Linear(before, after), nn.ReLU(), nn.Dropout(dropout)]
             self.layers = nn.Sequential(*parts, nn.Linear(widths[-1], outputs))
-        self.register_buffer("mean", torch.zeros(entries))
+        self.register_buffer("middle", torch.zeros(entries))
         self.register_buffer("size", torch.ones(entries))
 
     def read(self, stack: Mapping[str, Tensor], *, sym: Symmetry | None = None) -> Tensor:
@@ -150,16 +146,22 @@ class FlatReader(nn.Module):
         if self.canonical:
             stack = canonicalize(own, stack).params
         flat = torch.cat(list(_entries(own, stack).values()), 1)
-        if flat.shape[1] != len(self.mean):
-            raise InputError(f"the networks have complex weights, {flat.shape[1]} numbers; expected {len(self.mean)}")
-        return flat.to(self.mean)
+        if flat.shape[1] != len(self.middle):
+            raise InputError(f"the networks have complex weights, {flat.shape[1]} numbers; expected {len(self.middle)}")
+        return flat.to(self.middle)
 
-    def calibrate(self, sym: Symmetry, stack: Mapping[str, Tensor]) -> None:
-        """Take mean and standard deviation of every entry from networks, before training."""
+    def calibrate(self, stack: Mapping[str, Tensor], *, sym: Symmetry | None = None) -> None:
+        """Take median and interquartile range of every entry from networks, before training.
+
+        Dead units leave entries of canonical forms that are larger than others by orders of magnitude: a mean and a
+        deviation would be those of these entries.
+        """
         flat = self.read(stack, sym=sym)
-        self.mean.copy_(flat.mean(0))
-        # An entry that is the same in all networks tells nothing, and stays near 0.
-        self.size.copy_(flat.std(0, correction=0).clamp_min(1e-3 * float(flat.std(correction=0)) + 1e-12))
+        low, middle, high = _quantiles(flat.T, (0.25, 0.5, 0.75)).unbind(1)
+        self.middle.copy_(middle)
+        # An entry that is the same in most networks tells little, and stays as it is.
+        ranges = high - low
+        self.size.copy_(torch.where(ranges > 0, ranges, torch.ones_like(ranges)))
 
     def forward(self, stack: Mapping[str, Tensor] | Tensor, *, sym: Symmetry | None = None) -> Tensor:
         """(N, outputs) of a stack, or of the vectors that ``read`` has made of it; of one network (outputs,)."""
@@ -170,7 +172,7 @@ class FlatReader(nn.Module):
             return result
         else:
             flat = self.read(stack, sym=sym)
-        outputs: Tensor = self.layers((flat - self.mean) / self.size)
+        outputs: Tensor = self.layers(((flat - self.middle) / self.size).asinh())
         return outputs
 
 
@@ -191,6 +193,14 @@ def _entries(sym: Symmetry, stack: Mapping[str, Tensor]) -> dict[str, Tensor]:
         real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
         found[name] = real.double().reshape(len(real), -1)
     return found
+
+
+def _quantiles(rows: Tensor, shares: Sequence[float]) -> Tensor:
+    """Quantiles of every row, (rows, shares); interpolated by hand, since torch.quantile refuses large inputs."""
+    ranked = rows.sort(1).values
+    place = torch.tensor(shares, dtype=rows.dtype, device=rows.device) * (rows.shape[1] - 1)
+    below, above = ranked[:, place.floor().long()], ranked[:, place.ceil().long()]
+    return below + (above - below) * (place - place.floor())
 
 
 def _columns(found: Mapping[str, Tensor], parameters: Sequence[str]) -> NDArray[np.float64]:

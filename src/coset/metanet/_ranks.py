@@ -85,4 +85,4 @@ def _signs(values: Tensor) -> Tensor:
 
 def _quadratic(matrix: Tensor, weights: Tensor) -> Tensor:
     """wᵀMw of every row of weights."""
-    return torch.cat([((part @ matrix) * part).sum(1) for part in weights.split(_AT_ONCE)])
+    return torch.cat([((part @ matrix) * part).sum(1) for part in torch.split(weights, _AT_ONCE)])

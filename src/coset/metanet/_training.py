@@ -77,7 +77,7 @@ def fit_reader(
     share of every group, drawn by ``seed``, or groups of their own; the recipe's ``keep="best"`` and ``patience``, see
     ``coset.train.fit``, look at them. ``checkpoint``, ``callback`` and ``show`` are those of ``fit``, too.
 
-    A reader is called as ``reader(stack, sym=sym)``. If it has ``calibrate(sym, stack)``, this is called with the
+    A reader is called as ``reader(stack, sym=sym)``. If it has ``calibrate(stack, sym=sym)``, this is called with the
     training networks first. If it has ``read(stack, sym=sym)``, the networks are read once, and it is called with some
     of what that gives. ``augment``: in every step each network is moved by a random element of its group.
     """
@@ -91,7 +91,7 @@ def fit_reader(
     own = copy.deepcopy(reader)
     if hasattr(own, "calibrate"):
         for group in trained:
-            cast(Any, own).calibrate(group.sym, group.stack)
+            cast(Any, own).calibrate(group.stack, sym=group.sym)
     like = next(own.parameters(), None)
     if like is None:
         raise InputError("reader has no parameters; expected a network that can be trained")
