@@ -73,7 +73,7 @@ def test_scores_stay_under_orders_signs_and_half_turns(networks, kind, gauge):
     sym, stack = networks
     reader = kind(sym, 1, gauge=gauge, channels=4, layers=2, heads=2)
     model = Standardized(reader, reading(reader, {}), reader.read(stack), 4, 3, seed=0).double()
-    model.calibrate(sym, stack)
+    model.calibrate(stack, sym=sym)
     model(stack, sym=sym)  # statistics of the features
     model.eval()
     moved = act_stack(sym, random_stack(sym, 6, torch.Generator().manual_seed(3)), stack)
@@ -150,7 +150,7 @@ def test_defects_tell_equivariant_edits_from_others():
     sym = coset.discover(model, torch.randn(2, 3, dtype=torch.float64))
     stack = pairs_of(model).before
     edits = Edits(RelationalTransformer(sym, head="equivariant", gauge="layers", channels=4, heads=2, layers=2))
-    edits.calibrate(sym, stack)
+    edits.calibrate(stack, sym=sym)
     edits.double()
     assert editing.defects_of(edits, sym, stack, torch.Generator().manual_seed(1)).max() < 1e-10
 

@@ -54,7 +54,7 @@ class Standardized(nn.Module):
                 nn.Dropout(0.2), nn.Linear(width, 128), nn.GELU(), nn.Dropout(0.2), nn.Linear(128, outputs)
             )
 
-    def calibrate(self, sym: Symmetry, stack: Mapping[str, Tensor]) -> None:
+    def calibrate(self, stack: Mapping[str, Tensor], *, sym: Symmetry) -> None:
         """Take the typical sizes of weights from networks."""
         self.reader.calibrate(self.reader.read({name: t[:CALIBRATED] for name, t in stack.items()}, sym=sym))
 

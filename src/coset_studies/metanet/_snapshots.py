@@ -149,7 +149,7 @@ class Edits(nn.Module):
         super().__init__()
         self.reader = reader
 
-    def calibrate(self, sym: Symmetry, stack: Mapping[str, Tensor]) -> None:
+    def calibrate(self, stack: Mapping[str, Tensor], *, sym: Symmetry) -> None:
         """Take the typical sizes of weights from networks."""
         self.reader.calibrate(self.reader.read(stack, sym=sym))
 

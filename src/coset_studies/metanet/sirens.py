@@ -296,7 +296,8 @@ def _figure(rows: list[list[Scalar]], shown: Mapping[str, tuple[Tensor, Tensor]]
     figure = new_figure(7.0, 3.4)
     left, panel = figure.subplots(1, 2, width_ratios=(2, 3))
     lines = [next(iter(shown.values()))[0], *(found for _, found in shown.values())]
-    left.imshow(torch.cat([torch.cat(list(line), 1) for line in lines]).clamp(0, 1), cmap="gray", vmin=0, vmax=1)
+    pictures = torch.cat([torch.cat(list(line), 1) for line in lines]).clamp(0, 1).numpy()
+    left.imshow(pictures, cmap="gray", vmin=0, vmax=1)
     side = lines[0].shape[1]
     left.set_yticks([side * (i + 0.5) for i in range(len(lines))], ["images", *shown])
     left.set_xticks([])
