@@ -32,10 +32,11 @@ class Siren(nn.Module):
         hidden = check_counts("widths", widths)
         sizes = (check_count("in_features", in_features), *hidden, check_count("out_features", out_features))
         self.omega = float(omega)
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
-        for number, (layer, size) in enumerate(zip(self.layers, sizes[:-1], strict=True)):
+        layers = [nn.Linear(a, b) for a, b in pairwise(sizes)]
+        for number, (layer, size) in enumerate(zip(layers, sizes[:-1], strict=True)):
             bound = math.sqrt(6 / size) / self.omega if number else 1 / size
             nn.init.uniform_(layer.weight, -bound, bound)
+        self.layers = nn.ModuleList(layers)
         self.input_shape: tuple[int, ...] = (in_features,)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -106,14 +106,16 @@ def fit_sirens(
     grid, values = coordinates(images), images.flatten(1)[..., None]
 
     def outputs(x: Tensor) -> Tensor:
-        return vmap(lambda params: functional_call(model, params, (x,)))(stack)
+        found: Tensor = vmap(lambda params: functional_call(model, params, (x,)))(stack)
+        return found
 
     optimizer = torch.optim.Adam(stack.values(), lr=zoo.rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, zoo.steps)
     for _ in range(zoo.steps):
         chosen = torch.randperm(len(grid), generator=generator)[: zoo.pixels]
         optimizer.zero_grad()
-        (outputs(grid[chosen]) - values[:, chosen]).square().mean((1, 2)).sum().backward()
+        loss = (outputs(grid[chosen]) - values[:, chosen]).square().mean((1, 2)).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         schedule.step()
     with torch.no_grad():

@@ -132,7 +132,7 @@ def flat(stack: Mapping[str, Tensor]) -> Tensor:
 
 def unflat(rows: Tensor, like: Mapping[str, Tensor]) -> Stack:
     """Rows (N, P) as parameters again."""
-    parts = rows.split([tensor[0].numel() for tensor in like.values()], 1)
+    parts = torch.split(rows, [tensor[0].numel() for tensor in like.values()], 1)
     return {name: part.reshape(-1, *like[name].shape[1:]) for part, name in zip(parts, like, strict=True)}
 
 

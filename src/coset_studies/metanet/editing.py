@@ -122,7 +122,8 @@ def defects_of(reader: nn.Module, sym: Symmetry, stack: Stack, generator: torch.
     with torch.no_grad():
         edits = unflat(reader(wide, sym=sym), wide)
         moved = reader(act_stack(sym, elements, wide), sym=sym)
-    return (moved - flat(act_stack(sym, elements, edits))).norm(dim=1) / flat(edits).norm(dim=1)
+    apart: Tensor = torch.linalg.vector_norm(moved - flat(act_stack(sym, elements, edits)), dim=1)
+    return apart / torch.linalg.vector_norm(flat(edits), dim=1)
 
 
 def over_owners(values: Tensor, pairs: Pairs) -> Tensor:
@@ -242,12 +243,12 @@ def run(config: Config, context: Context) -> Findings:
     ]
     pairs = ((READER, SHRUNK), (READER, EXTRAPOLATED), (BOTH, EXTRAPOLATED))
     ratios: list[list[Scalar]] = [[one, two, *ratio(left[one], left[two])] for one, two in pairs]
+    sizes = [config.zoo.options["in_features"], *config.zoo.options["widths"], config.zoo.options["out_features"]]
     numbers = {
         "train": config.zoo.train,
         "test": config.zoo.test,
         "epochs": ", ".join(map(str, config.zoo.epochs)),
-        "layers": "-".join(str(layer.weight.shape[1]) for layer in model.layers)
-        + f"-{model.layers[-1].weight.shape[0]}",
+        "layers": "-".join(map(str, sizes)),
         "data": config.zoo.data,
     }
     return Findings(
@@ -264,7 +265,7 @@ def run(config: Config, context: Context) -> Findings:
         + _TOLD,
         figure=lambda: _figure(test, moves, losses),
         caption="(a) What is left of the squared distance to the next snapshot, for each snapshot from which it is "
-        "predicted; means over held-out networks. (b) Their mean loss on test data after the edit.",
+        "predicted; means over held-out networks, colours as in (b). (b) Their mean loss on test data after the edit.",
     )
 
 
@@ -307,7 +308,7 @@ def _figure(test: Pairs, moves: Mapping[str, Stack], losses: Mapping[str, Tensor
         for step in steps:
             mean = float(values[test.step == step].mean())
             x = step + 0.8 * (at - (len(shown) - 1) / 2) / len(shown)
-            left.bar(x, mean, 0.72 / len(shown), color=colours[name], label=name if step == 0 else None)
+            left.bar(x, mean, 0.72 / len(shown), color=colours[name])
     left.set_xticks(list(steps), [f"snapshot {step + 1}" for step in steps])
     left.set_ylabel("left over")
     left.grid(axis="x", visible=False)
@@ -319,5 +320,4 @@ def _figure(test: Pairs, moves: Mapping[str, Stack], losses: Mapping[str, Tensor
     right.set_xlabel("test loss after the edit, nats")
     right.grid(axis="y", visible=False)
     label_panel(right, "b", "the edited networks")
-    figure.legend(loc="outside lower center", ncols=3)
     return figure

@@ -99,7 +99,12 @@ def made_reader(
     if name == FLAT:
         return FlatReader(sym, classes, hidden=config.hidden, dropout=0.3, seed=seed)
     kind, gauge = name.split(", ")
-    options = {"gauge": gauge, "channels": config.channels, "layers": config.layers, "heads": config.heads}
+    options: dict[str, Any] = {
+        "gauge": gauge,
+        "channels": config.channels,
+        "layers": config.layers,
+        "heads": config.heads,
+    }
     reader = ARCHITECTURES[kind](sym, classes, **options, seed=seed)
     graph = reader.read({key: tensor[:1] for key, tensor in networks.stack.items()})
     return Standardized(reader, reading(reader, known), graph, config.channels, classes, seed)
@@ -284,7 +289,9 @@ perceptron: networks with one start differ by a hundredth of their features.
 
 def _examples(zoo: Sirens, test: Fitted) -> tuple[Tensor, Tensor]:
     """The first test image of each class, and what their networks give."""
-    first = torch.stack([(test.labels == label).nonzero()[0, 0] for label in test.labels.unique()[:_SHOWN]])
+    first = torch.stack(
+        [(test.labels == label).nonzero()[0, 0] for label in sorted(set(test.labels.tolist()))[:_SHOWN]]
+    )
     images = test.images[first]
     return images[:, 0], reconstructions(zoo, {key: tensor[first] for key, tensor in test.stack.items()}, images)
 
