@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from coset.models import CCT, MLP, MyrtleCNN, ResidualMLP, ResNet20
 from coset.symmetry import Symmetry, Variance, activation_names, discover
+from coset.symmetry.discovery.declared import matched_graph
 from declared import declared
 
 Case = tuple[Callable[[], nn.Module], Callable[[nn.Module], Symmetry], tuple[int, ...]]
@@ -275,3 +276,10 @@ def discovered(name: str) -> Symmetry:
     model, _, shape = made(name)
     generator = torch.Generator().manual_seed(1)
     return discover(model, torch.randn(3, *shape, generator=generator, dtype=torch.float64))
+
+
+@lru_cache
+def made_with_graph(name: str) -> tuple[nn.Module, Symmetry, tuple[int, ...]]:
+    """As ``made``, the symmetry with its graph, for which it is matched to what is discovered once in a process."""
+    model, sym, shape = made(name)
+    return model, sym.annotated(graph=matched_graph(sym, discovered(name))), shape

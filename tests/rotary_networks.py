@@ -77,3 +77,38 @@ class RotaryModel(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))
+
+
+class Latent(nn.Module):
+    """Attention as DeepSeek's: keys and values from a normed latent, rotary parts apart, one key part for all heads.
+
+    ``moved``: pairs stand side by side in the weights and are brought to halves before they rotate.
+    """
+
+    def __init__(self, moved, d=8, heads=2, still=3, rotary=4, value=3, rank=5, words=12):
+        super().__init__()
+        self.heads, self.sizes, self.moved = heads, (still, rotary, value, rank), moved
+        self.words, self.norm, self.latent = nn.Embedding(words, d), *(nn.RMSNorm(n, eps=1e-2) for n in (d, rank))
+        self.q, self.down = nn.Linear(d, heads * (still + rotary), bias=False), nn.Linear(d, rank + rotary, bias=False)
+        self.up, self.o = nn.Linear(rank, heads * (still + value), bias=False), nn.Linear(heads * value, d, bias=False)
+        self.last, self.head = nn.RMSNorm(d, eps=1e-2), nn.Linear(d, words, bias=False)
+
+    def positioned(self, y: Tensor) -> Tensor:
+        if self.moved:
+            y = y.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+        times = torch.arange(y.shape[-2], dtype=y.dtype)
+        angles = times[:, None] * 0.3 ** torch.arange(y.shape[-1] // 2, dtype=y.dtype)
+        return in_halves(y, angles.cos(), angles.sin())
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        still, rotary, value, rank = self.sizes
+        x = self.words(tokens)
+        y = self.norm(x)
+        q, turned = self.q(y).unflatten(-1, (self.heads, -1)).transpose(1, 2).split([still, rotary], -1)
+        latent, key = self.down(y).split([rank, rotary], -1)
+        both = self.up(self.latent(latent)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        k, v = both.split([still, value], -1)
+        key = self.positioned(key[:, None]).expand(-1, self.heads, -1, -1)
+        q, k = torch.cat([q, self.positioned(turned)], -1), torch.cat([k, key], -1)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.head(self.last(x + self.o(mixed.transpose(1, 2).flatten(-2))))

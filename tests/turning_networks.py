@@ -70,6 +70,19 @@ class Recurrent(nn.Module):
         return self.last(h)
 
 
+class Residual(nn.Module):
+    """x + f(norm(x)) in front of another norm: the stream has a sign of its own, which biases of units share."""
+
+    def __init__(self, function=torch.sin):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)
+        self.up, self.down, self.function = nn.Linear(4, 5), nn.Linear(5, 4), function
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.last(F.layer_norm(x + self.down(self.function(self.up(self.norm(x)))), (4,)))
+
+
 class Shifted(nn.Module):
     """(tanh + 1)/2 written out: the constant takes the sign away, and reflections give it back."""
 
@@ -118,6 +131,7 @@ TURNING = {
     "sin twice": (Twice, (6, 3), [HALF]),
     "sin, recurrent": (Recurrent, (6, 3), [HALF]),
     "sin behind norms": (lambda: normed(Sin()), (6, 3), [HALF]),
+    "sin in a residual block": (Residual, (6, 3), [HALF]),
     "no sign behind sin": (Positive, (6, 3), [FULL]),
     "sigmoid": (lambda: mlp(nn.Sigmoid()), (6, 3), [MIRROR, MIRROR]),
     "hardsigmoid": (lambda: mlp(nn.Hardsigmoid()), (6, 3), [MIRROR, MIRROR]),

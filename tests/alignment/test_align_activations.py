@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from architectures import CASES, evaluate, made, randomized
+from architectures import CASES, evaluate, made, made_with_graph, randomized
 from coset.alignment.matching.activations import STATISTICS, match_activations
 from coset.alignment.matching.feature_assignment import assign, objective
 from coset.alignment.matching.feature_hidden_signs import settle_signs, solve
@@ -28,8 +28,8 @@ from declared import declared
 PLANTED = [name for name in CASES if name != "rotary"]
 
 
-def setting(name, seed=1, inputs=64):
-    model, sym, shape = made(name)
+def setting(name, seed=1, inputs=64, make=made_with_graph):
+    model, sym, shape = make(name)
     generator = torch.Generator().manual_seed(seed)
     params = randomized(model, generator)
     x = torch.randn(inputs, *shape, generator=generator, dtype=torch.float64)
@@ -62,7 +62,8 @@ def test_planted_permutations_signs_and_scales(name):
 
 @pytest.mark.parametrize("name", ["flatten", "concatenation", "grouped-query attention", "cct", "mlp, layer norm"])
 def test_covariance_recovers_what_does_not_scale(name):
-    model, sym, params, x, generator = setting(name)
+    """Of symmetries that were declared by hand, and get their graph while they are matched."""
+    model, sym, params, x, generator = setting(name, make=made)
     part = sym.restrict(scales=False)
     planted = part.act(part.random(generator), params)
     result = match_activations(sym, params, planted, model=model, data=x, statistic="covariance")

@@ -83,3 +83,12 @@ def test_likeness_of_features_turns_with_them():
         plain, turned = (alike(pair_moments_of(*pair), statistic) for pair in ((x, y), (u @ x, v @ y)))
         assert torch.allclose(turned, u @ plain @ v.T)
     assert float(alike(pair_moments_of(x, 3 * x), "correlation").trace()) == pytest.approx(5)
+
+
+def test_features_that_do_not_span_a_stream_keep_the_function():
+    """Two tokens at three places each, for a stream of eight units."""
+    model, sym, params, x = setting("rms norm")
+    other = sym.act(sym.random(torch.Generator().manual_seed(5)), params)
+    found = align(sym, params, other, "activations", model=model, data=torch.tensor([[1, 2, 1, 2, 1, 2]]))
+    before = outputs(model, params, x)
+    assert torch.allclose(outputs(model, found.params, x), before, rtol=1e-9, atol=1e-9 * float(before.abs().max()))

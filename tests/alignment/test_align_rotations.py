@@ -7,6 +7,7 @@ from torch import nn
 from coset.alignment import align, merge
 from coset.alignment.matching.rotations import NoGauge, Rotations, matching_gauge
 from coset.distribution import MeanField
+from coset.errors import InputError
 from coset.symmetry import discover
 from coset.symmetry.action import Acted
 from mixing_networks import NETWORKS, LanguageModel, outputs, setting, tokens
@@ -192,7 +193,66 @@ def test_a_network_made_parameter_by_parameter_is_the_one_made_at_once():
             torch.testing.assert_close(lazy[key], whole[key], rtol=1e-12, atol=1e-12)
 
 
-def test_restarts_leave_matrices_out_and_a_note_says_so():
+def unrelated(params):
+    generator = torch.Generator().manual_seed(9)
+    return {name: torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype) for name, tensor in params.items()}
+
+
+@pytest.mark.parametrize("name", ["low-rank adapter", "layer norm", "rotary halves"])
+def test_matching_begins_at_a_start(name):
+    """At a planted element there is nothing left to do; at what was found, nothing is lost."""
+    model, sym, params, x = setting(name)
+    planted = sym.random(torch.Generator().manual_seed(5))
+    there = align(sym, params, sym.act(planted, params), start=sym.inverse(planted))
+    for key in params:
+        assert torch.allclose(there.params[key], params[key], atol=1e-9), key
+    assert there.history[-1] <= there.history[0] * (1 + 1e-9)
+    other = unrelated(params)
+    found = align(sym, params, other)
+    again = align(sym, params, other, start=found.element)
+    assert again.objective >= found.objective * (1 - 1e-9)
+    assert torch.allclose(outputs(model, again.params, x), outputs(model, other, x))
+
+
+def test_restarts_over_the_whole_group_end_higher_or_where_they_were():
+    model, sym, params, x = setting("low-rank adapter")
+    other = unrelated(params)
+    once, often = (align(sym, params, other, restarts=count) for count in (0, 3))
+    assert often.objective > once.objective
+    assert often.element.matrices.keys() == sym.continuous.keys()
+    assert torch.allclose(outputs(model, often.params, x), outputs(model, other, x))
+    seen = []
+    stopped = align(sym, params, other, restarts=3, callback=lambda step: seen.append(step.what) or len(seen) == 2)
+    assert stopped.stopped
+    assert len(seen) == 2
+
+
+def test_buffers_leave_matrices_out_and_a_note_says_so():
     _, sym, params, _ = setting("low-rank adapter")
-    found = align(sym, params, params, restarts=1)
-    assert found.notes == ("with restarts matrices are left out: permutations and signs alone were matched",)
+    found = align(sym, params, params, buffers=True)
+    assert found.notes == ("with buffers matrices are left out: permutations and signs alone were matched",)
+
+
+@pytest.mark.parametrize("name", ["low-rank adapter", "rms norm", "rotary halves"])
+def test_planted_elements_are_found_with_even_weights(name):
+    _, sym, params, _ = setting(name)
+    other = sym.act(sym.random(torch.Generator().manual_seed(5)), params)
+    found = align(sym, params, other, gauge="normalized", weighting="even")
+    gauge = matching_gauge(sym, params, scales=True)
+    wanted, reached = (sym.act(gauge, weights) for weights in (params, found.params))
+    for key in wanted:
+        assert torch.allclose(reached[key], wanted[key], atol=1e-5 * float(wanted[key].abs().max())), key
+
+
+def test_even_weights_count_entries_whatever_their_size():
+    """Of equal networks: all entries that are matched, those that stand on the stream alone 30 times."""
+    _, sym, params, _ = setting("rms norm")
+    large = params | {"blocks.0.up.weight": 100 * params["blocks.0.up.weight"]}
+    alone = 12 * 8 + 6 * 8 + 12 * 8 + 8 + 8  # words, places, read-out, two biases
+    others = 4 * 64 + 8 + 2 * 48 + 6  # biases of keys and values are 0 without translations
+    for network in (params, large):
+        assert align(sym, network, network, weighting="even").objective == pytest.approx(30 * alone + others)
+    plain = align(sym.monomial, params, params, weighting="even")
+    assert plain.notes == ("parameters were not weighted: that is done over the whole group alone",)
+    with pytest.raises(InputError, match="weighting is 'odd'"):
+        align(sym, params, params, weighting="odd")

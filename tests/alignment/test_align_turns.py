@@ -58,3 +58,11 @@ def test_without_the_whole_group_turns_stay():
     assert distance(found.params, params) > 1e-2
     spread = {key: torch.full_like(value, 0.1) for key, value in params.items()}
     assert not coset.align(sym, MeanField(params, spread), MeanField(moved, spread)).element.turns
+
+
+@pytest.mark.parametrize("name", ["siren", "sigmoid", "sin in a residual block"])
+def test_matching_begins_at_a_start(name):
+    _, sym, params, _ = setting(name)
+    planted = sym.random(torch.Generator().manual_seed(1), turns=3)
+    found = coset.align(sym, params, sym.act(planted, params), start=sym.inverse(planted))
+    assert distance(found.params, params) < 1e-10

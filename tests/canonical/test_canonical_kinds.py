@@ -431,3 +431,15 @@ def test_a_last_bias_that_is_tied_is_not_scaled():
     sym = coset.discover(model, torch.randn(2, 3, dtype=torch.float64))
     with pytest.raises(coset.InputError, match="is tied to"):
         canonicalize(sym, model.state_dict(), classifier="last")
+
+
+def test_matrices_of_a_fused_weight_are_balanced_in_single_precision():
+    """Queries and values stand in one parameter, in other entries: nothing has to settle between them."""
+    _, sym, params, _ = setting("discovered: encoder layer, post-norm")
+    exact = canonicalize(sym, params)
+    single = {name: t.float() if t.is_floating_point() else t for name, t in params.items()}
+    form = canonicalize(sym, single)
+    assert form.notes == exact.notes == ()
+    for name, tensor in form.params.items():
+        assert tensor.dtype == single[name].dtype
+        torch.testing.assert_close(tensor.double(), exact.params[name].double(), rtol=1e-4, atol=1e-4)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from coset.errors import InputError
 from coset.models import MLP, ResNet20
 from coset.symmetry import Symmetry, discover
-from coset.symmetry.discovery import influence, verification
+from coset.symmetry.discovery import evaluation, influence
 from coset.symmetry.discovery.evaluation import evaluate
 from coset.symmetry.discovery.exporting import export
 from coset.symmetry.discovery.general_position import general_position
@@ -118,7 +118,7 @@ def test_one_copy_in_double_precision_at_a_time(monkeypatch):
     program, params = _exported(model, x)
     total = sum(tensor.numel() for tensor in params.values())
     alive = []
-    original = verification.run
+    original = evaluation.run
 
     def double():
         return [item for item in gc.get_objects() if type(item) is Tensor and item.dtype == torch.float64]
@@ -132,7 +132,7 @@ def test_one_copy_in_double_precision_at_a_time(monkeypatch):
         alive.append(sum({item.untyped_storage().data_ptr(): item.numel() for item in tensors}.values()))
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(verification, "run", watched)
+    monkeypatch.setattr(evaluation, "run", watched)
     monkeypatch.setattr(influence, "run", watched)
     verify(sym, program, params, [x])
     assert len(alive) >= 7

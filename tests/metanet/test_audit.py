@@ -146,6 +146,15 @@ def test_a_reader_that_rounding_moves_anywhere_tells_nothing():
     assert not found.invariant()
 
 
+def test_what_weights_hardly_move_rounds_all_the_same():
+    def offset(params):  # one after the other, so that rounding depends on the order
+        return float((1e6 / 3 * (1 + 1e-12 * params["0.weight"].square().sum(1))).cumsum(0)[-1])
+
+    found = audit(offset, setting()[1], stack(3), kinds=["permutations"], draws=8, budget=16)
+    assert float(found["permutations"].changes.max()) > 1e-11  # it does round
+    assert found.invariant()
+
+
 def test_small_changes_are_told_from_rounding():
     found = audit(lambda params: loss(params) + 1e-9 * first_weight(params), setting()[1], stack(4), **QUICK)
     assert verdicts(found) == dict.fromkeys(found.kinds, "changes")

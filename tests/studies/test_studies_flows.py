@@ -25,18 +25,38 @@ def found():
 
 def test_networks_of_one_orbit_have_no_variance_modulo_it():
     sym, stack = found(), copies(6)
-    assert variance.share_of_variance(sym, stack) < 1e-28
+    assert variance.variance(sym, stack)[0] < 1e-28
     moved = act_stack(sym, random_stack(sym, 6, torch.Generator().manual_seed(0)), stack)
     frames = variance.frames(sym, moved, 6)
-    shares = {name: variance.share_of_variance(sym, frame) for name, frame in frames.items()}
-    assert shares[variance.RAW] > 0.3
-    assert shares[variance.SCALED] < 1e-20
-    assert 1e-3 < shares[variance.PERMUTED] <= shares[variance.RAW] + 1e-12
+    left = {name: variance.left_of_variance(sym, moved, frame) for name, frame in frames.items()}
+    assert left[variance.RAW] == 1
+    assert left[variance.SCALED] < 1e-20
+    assert 1e-3 < left[variance.PERMUTED] <= 1 + 1e-12
 
 
-def test_share_of_variance_of_opposite_networks_is_one():
+def test_removed_scales_are_put_back_the_same_in_all_networks():
+    """So nothing changes where they do not vary, and each unit has the geometric mean of its own where they do."""
+    sym, stack = found(), copies(2)
+    permuted = sym.restrict(scales=False)
+    moved = act_stack(permuted, random_stack(permuted, 2, torch.Generator().manual_seed(3)), stack)
+    frame = variance.frames(sym, moved, 2)[variance.SCALED]
+    for name, tensor in frame.items():
+        torch.testing.assert_close(tensor, moved[name][0].expand_as(tensor))
+    scales = torch.tensor([0.5, 1.0, 2.0, 3.0], dtype=torch.float64)
+    (key,) = sym.scaling
+    both = [MODEL.state_dict(), sym.act(sym.element(scales={key: scales}), MODEL.state_dict())]
+    frame = variance.frames(sym, {name: torch.stack([one[name] for one in both]) for name in both[0]}, 2)
+    halfway = sym.act(sym.element(scales={key: scales.sqrt()}), MODEL.state_dict())
+    for name, tensor in frame[variance.SCALED].items():
+        torch.testing.assert_close(tensor, halfway[name].expand_as(tensor))
+
+
+def test_variance_of_opposite_networks():
     stack = {name: torch.stack([tensor, -tensor]) for name, tensor in MODEL.state_dict().items()}
-    assert variance.share_of_variance(found(), stack) == 1.0
+    squares = sum(float(tensor.square().sum()) for tensor in MODEL.state_dict().values())
+    apart, total = variance.variance(found(), stack)
+    assert abs(total - squares) < 1e-12
+    assert abs(apart - 2 * squares) < 1e-12
 
 
 def test_nearest_neighbours():

@@ -2,15 +2,17 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from coset.errors import InputError
+from coset.models import build
 from coset.symmetry import Symmetry, discover
 from coset.symmetry.mixing import random_matrices
 from coset.symmetry.pairs import best_rotations, rotations
 from jacobian_null_space import null_dimension
 from mixing_networks import outputs, setting, tokens
-from rotary_networks import RotaryModel, as_complex, in_halves, skewed
+from rotary_networks import Latent, RotaryBlock, RotaryModel, as_complex, in_halves, side_by_side, skewed
 
 
 @pytest.mark.parametrize(
@@ -76,10 +78,96 @@ def test_pairs_behind_a_function_do_not_turn():
     assert "rotary" not in {item.kind for item in sym.continuous.values()}
 
 
-def test_angles_are_told_by_verification_alone():
-    torch.manual_seed(0)
-    sym = discover(RotaryModel().double(), tokens(torch.Generator().manual_seed(1)), verify=False)
+def test_angles_are_found_without_verification_too():
+    """Whether maps are rotations is told by values, which are tried in any case; without values a note says so."""
+    x = tokens(torch.Generator().manual_seed(1))
+    for rotate, kinds in ((in_halves, {"general", "orthogonal", "rotary"}), (skewed, {"general", "orthogonal"})):
+        torch.manual_seed(0)
+        sym = discover(RotaryModel(rotate).double(), x, verify=False)
+        assert {item.kind for item in sym.continuous.values()} == kinds
+        assert sym.notes == ()
+    with torch.device("meta"):
+        options = {"vocabulary": 12, "context": 6, "dim": 8, "depth": 1, "heads": 2, "bias": False}
+        model = build("transformer", norm="rms", positions="rotary", **options).eval()
+    sym = discover(model, x.to("meta"), verify=False)
     assert {item.kind for item in sym.continuous.values()} == {"general", "orthogonal"}
+    (note,) = sym.notes
+    assert note.endswith("may turn: that is told by values, which were not read")
+
+
+class EqualFrequencies(RotaryBlock):
+    """All pairs of a head rotate by the same angles."""
+
+    def positioned(self, y):
+        angles = torch.arange(y.shape[-2], dtype=y.dtype)[:, None] * torch.tensor([0.7, 0.7], dtype=y.dtype)
+        return self.rotate(y, angles.cos(), angles.sin())
+
+
+@pytest.mark.parametrize("rotate", [in_halves, side_by_side, as_complex])
+def test_pairs_that_rotate_alike_are_told_with_what_is_missed(rotate):
+    """GL(2, ℂ) for two of them has 8 dimensions, of which 4 are found, in each of two heads."""
+    torch.manual_seed(0)
+    model = RotaryModel(rotate)
+    model.blocks[0] = EqualFrequencies(rotate)
+    sym = discover(model.double(), tokens(torch.Generator().manual_seed(1)))
+    assert sym.continuous_dimension == 98
+    assert sym.notes == (
+        "pairs of 'blocks.0.q.inside' rotate alike (0, 1): complex matrices that mix them are not looked for, 8 more "
+        "dimensions",
+    )
+    if rotate is in_halves:
+        assert null_dimension(model, torch.randint(12, (12, 6), generator=torch.Generator().manual_seed(0))) == 98 + 8
+
+
+def test_pairs_that_permute_are_told_with_what_is_missed():
+    """Heads of a single pair: one angle each."""
+    torch.manual_seed(0)
+    model = RotaryModel(heads=4).double()
+    sym = discover(model, tokens(torch.Generator().manual_seed(1)))
+    assert sym.continuous_dimension == 78
+    assert sym.notes == (
+        "pairs of 'blocks.0.q.blocks' may turn, but permute, too, and are not turned: at least 4 dimensions",
+    )
+    assert null_dimension(model, torch.randint(12, (12, 6), generator=torch.Generator().manual_seed(0))) == 78 + 4
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_rotary_parts_apart_from_the_others(moved):
+    """The stream and two gains; a latent and its gain; GL(3) of keys and of values, twice; two pairs for all heads."""
+    torch.manual_seed(0)
+    model = Latent(moved).double()
+    x = tokens(torch.Generator().manual_seed(1))
+    sym = discover(model, x)
+    assert sym.continuous_dimension == (28 + 8 + 8) + (10 + 5) + 4 * 9 + 2 * 2
+    (pairs,) = (name for name, item in sym.continuous.items() if item.kind == "rotary")
+    assert sym.shape(pairs) == (2,)
+    params = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    moved_by_all = sym.act(sym.random(torch.Generator().manual_seed(0)), params)
+    torch.testing.assert_close(outputs(model, moved_by_all, x), outputs(model, params, x))
+
+
+class Normalized(nn.Module):
+    """Norms of queries and keys that have no gain."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: F.rms_norm(x, (4,), eps=1e-2), lambda x: F.normalize(x, dim=-1)], ids=["rms", "l2"]
+)
+def test_pairs_turn_behind_norms_without_gains(function):
+    """One angle for every pair of a key head, and no scale."""
+    torch.manual_seed(0)
+    model = RotaryModel()
+    model.blocks[0].q_norm, model.blocks[0].k_norm = Normalized(function), Normalized(function)
+    sym = discover(model.double(), tokens(torch.Generator().manual_seed(1)))
+    assert sym.continuous_dimension == 98 - 4
+    assert sorted(item.kind for item in sym.continuous.values()) == ["general", "orthogonal", "rotary"]
 
 
 def test_the_best_angle_is_the_best_of_many():

@@ -1,5 +1,6 @@
 """Random structures: any axes that are accepted carry a group action, entry by entry the one that is declared."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from coset.distribution import MeanField
 from coset.errors import InputError
 from coset.symmetry import Family, Parameter, Symmetry
 from coset.symmetry.axes import Charge, Concat, Fixed, Interleaved, Product, Units, size_of, units_of
-from coset.symmetry.structure import UnitClass
+from coset.symmetry.structure import UnitClass, build_structure, check_standing
 
 NAMES = ("k0", "k1", "k2", "k3")
 
@@ -109,3 +110,29 @@ def test_subgroups_act_as_their_elements_in_the_group(sym, seed):
         g = part.random(generator)
         inside, outside = part.act(g, params), sym.act(sym.element(g.permutations, g.scales, g.signs), params)
         assert all(torch.equal(inside[name], outside[name]) for name in params)
+
+
+H, D, F = Units("h"), Units("d"), Units("f")
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        (D,), (H, D), (Product((H, D)),), (Product((H, D)), Fixed(3)), (Product((H, D)), D), (H, H, D), (Fixed(2), D),
+        (Product((H, D)), H), (Concat((Product((H, D)), D)),), (Concat((Product((H, D)), Fixed(2))),),
+        (Interleaved((Product((H, D)), Product((H, D)))),), (H, Concat((D, D))), (Concat((H, Fixed(1))), D),
+        (Product((H, F)),), (F,), (H, F, D), (Product((D, H)), Product((H, D))),
+    ],
+)  # fmt: skip
+def test_units_stand_where_a_structure_can_be_built(axes):
+    """Building it is the oracle of what is told without."""
+    classes = {"h": UnitClass("h", 2), "d": UnitClass("d", 3, "h"), "f": UnitClass("f", 2, "h", True, "h")}
+
+    def refused(task):
+        try:
+            task(axes, classes, "w")
+        except InputError as error:
+            return str(error)
+        return None
+
+    assert refused(check_standing) == refused(build_structure)

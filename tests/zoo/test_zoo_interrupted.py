@@ -1,6 +1,7 @@
 """A zoo whose training is killed, or done by two processes, has the same bytes."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -153,3 +154,16 @@ def test_a_zoo_of_another_specification_is_refused(trained, tmp_path):
     with pytest.raises(InputError, match=r"is not empty and has no zoo\.json"):
         train_zoo(small(), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("file", ["00000.safetensors", "00000-3.safetensors"])
+@pytest.mark.parametrize("harm", ["missing", "damaged"])
+def test_groups_of_which_a_file_is_lost_are_trained_again_to_the_same_bytes(trained, tmp_path, harm, file):
+    folder = shutil.copytree(trained, tmp_path / "copied")
+    path = folder / "shards" / file
+    content = path.read_bytes()
+    path.unlink() if harm == "missing" else path.write_bytes(content[:-4] + bytes(4))
+    zoo = train_zoo(small(snapshots={"steps": [0, 3]}), folder)
+    assert not zoo.problems
+    assert files(folder / "shards") == files(trained / "shards")
+    assert (folder / "zoo.json").read_bytes() == (trained / "zoo.json").read_bytes()

@@ -250,3 +250,19 @@ def test_foreign_names_and_members_that_are_not_finite(tmp_path):
     with pytest.raises(InputError, match=r"b\.safetensors"):
         import_zoo(tmp_path / "files", tmp_path / "other", model="mlp", options=OPTIONS)
     assert not (tmp_path / "other").exists()
+
+
+def test_methods_that_need_data_get_those_of_the_zoo(trained, tmp_path):
+    zoo = open_zoo(trained)
+    aligned = align_zoo(zoo, tmp_path / "aligned", method="activations")
+    train = load_data(ZooSpec.from_dict(zoo.content["spec"]).data[0], torch.float64).train
+    alone = align(zoo.symmetry(), zoo[0], zoo[3], method="activations", model=zoo.model(), data=train.x)
+    assert all(torch.equal(aligned[3][name], tensor) for name, tensor in alone.params.items())
+
+
+def test_nothing_is_exported_of_a_zoo_that_cannot_be_used(copied, tmp_path):
+    for path in (copied / "shards").iterdir():
+        path.unlink()
+    with pytest.raises(InputError, match=r"no network of .* can be used: shard .* is missing"):
+        export_zoo(open_zoo(copied), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -95,6 +95,16 @@ def test_a_shared_order_does_not_depend_on_the_group(tmp_path):
     assert (together[5]["layers.0.weight"] - own[5]["layers.0.weight"]).abs().max() > 1e-6
 
 
+def test_images_in_a_shared_order_are_those_of_a_network_alone(tmp_path):
+    given = {**CASES["images"], "order": "shared"}
+    given["recipe"] = {**given["recipe"], "epochs": 2}
+    together = train_zoo(given, tmp_path / "together")
+    alone = train_zoo({**given, "group": 1}, tmp_path / "alone")
+    for index in together.indices:
+        for name, tensor in together[index].items():
+            torch.testing.assert_close(tensor, alone[index][name], rtol=0.0, atol=1e-10)
+
+
 class Dropping(nn.Sequential):
     """Draws, so that a network in a batch would not be the network alone."""
 

@@ -1,5 +1,6 @@
 """The continuous part of a canonical form: scales, GL(n) by the balanced gauge, gains folded, half-turns."""
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -10,9 +11,15 @@ from coset.alignment.matching.rotations import NoGauge
 from coset.canonical._stacked import wide
 from coset.geometry.scales import counted, incoming_norms, removed_norms, with_norms
 from coset.symmetry import Element, Symmetry
+from coset.symmetry.mixing import units_of_parameter
 
 _TURNS, _SETTLED = 2000, 1e-12
 """Classes that meet are balanced in so many turns at most, until matrices are rotations up to this."""
+
+_PATIENCE, _NEAR = 10, 1e-6
+"""Where weights are far from the same size, rounding leaves more: then until so many turns have brought no progress,
+and matrices are rotations up to this.
+"""
 
 _EQUAL = 1e-9
 """Singular values whose difference is such a part of the largest are equal."""
@@ -63,23 +70,42 @@ def _balanced_jointly(sym: Symmetry, params: Mapping[str, Tensor]) -> Element:
 
     Over GL(n) the norm is convex along geodesics, so that its minimum is one orbit of rotations (Kempf and Ness).
     """
-    general = [name for name, mixing in sym.continuous.items() if mixing.kind == "general"]
-    places = {name: set(sym.continuous[name].places) for name in general}
-    met = [name for name in general if any(places[name] & places[other] for other in general if other != name)]
+    met = _meeting(sym)
     g = rotations.balanced_gauge(sym, params)
+    least, since = math.inf, 0
     for _ in range(_TURNS if met else 0):
         change = 0.0
         for name in met:
             matrix = rotations.balanced(sym, name, sym.act(g, params))
-            # A rotation balances nothing: classes of one fused weight, which share no entry, are done at once.
             change = max(change, float((matrix @ matrix.mT - torch.eye(matrix.shape[-1])).abs().max()))
             g = sym.compose(sym.element(matrices={name: matrix}), g)
-        if change <= _SETTLED:
+        least, since = (change, 0) if change < least else (least, since + 1)
+        if change <= _SETTLED or (since >= _PATIENCE and least <= _NEAR):
             # Rotations leave what is balanced: now every class is ordered by its singular values.
             return sym.compose(rotations.balanced_gauge(sym, sym.act(g, params)), g)
     if met:
         raise NoGauge(f"what GL(n) mixes in {', '.join(met)} is not balanced after {_TURNS} turns")
     return g
+
+
+def _meeting(sym: Symmetry) -> list[str]:
+    """The classes under GL(n) of which matrices act on the same entries; on other parts of a fused weight none do."""
+    entries: dict[str, dict[str, Tensor]] = {}
+    for name, mixing in sym.continuous.items():
+        if mixing.kind == "general":
+            for parameter in mixing.places:
+                shape = sym.parameters[parameter].shape
+                numbers = torch.arange(math.prod(shape)).reshape(shape)
+                units = [rows.flatten() for _, rows in units_of_parameter(sym, name, parameter, numbers)]
+                entries.setdefault(parameter, {})[name] = torch.cat(units)
+    found = {
+        name
+        for own in entries.values()
+        for name, here in own.items()
+        for other, there in own.items()
+        if name != other and bool(torch.isin(here, there).any())
+    }
+    return [name for name in sym.continuous if name in found]
 
 
 def half_read(sym: Symmetry, params: Mapping[str, Tensor]) -> list[str]:

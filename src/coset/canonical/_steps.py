@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from coset._checks import keyword_options
+from coset._values import ties
 from coset.alignment import align, align_stack
 from coset.alignment.matching.rotations import NoGauge
 from coset.alignment.matching.turns import half_turn_gauge, reflections_as_signs
@@ -119,16 +120,19 @@ class Form:
     def _point(
         self, params: Params, target: Params | None, *, ordered: bool = True, translated: bool = True
     ) -> Canonical[Params]:
-        params = dict(params)
+        params, rounding = dict(params), _rounding(params)
         _finite(as_stack(params))
         notes: list[str] = []
-        used, g, current, free = self._gauged(params, notes, bool(self.sym.translations) and translated)
+        # In float64: every step acts on what the one before has left, and matrices settle far below single precision.
+        exact = _typed(params, {name: _double(tensor) for name, tensor in params.items()})
+        used, g, current, free = self._gauged(exact, notes, bool(self.sym.translations) and translated, rounding)
         if ordered:
             # Also in front of an alignment, which then begins with one network for the whole orbit.
-            step = self._ordered(used, current)
+            step = self._ordered(used, current, rounding)
             g, current = used.compose(step, g), used.act(step, current)
         last, factors = self._scaled(as_stack(current))
         current = one_network(multiplied(last, factors, as_stack(current)))
+        current = _typed(current, {name: tensor.dtype for name, tensor in params.items()})
         if target is not None:
             found = align(used, _saved(used, target), _saved(used, current), self.method, **self.options)
             g, current = used.compose(found.element, g), current | dict(found.aligned)
@@ -142,7 +146,7 @@ class Form:
         return Canonical(self.sym, current, undo, factors[0], last, offsets, self.bias, free, tuple(notes))
 
     def _gauged(
-        self, params: dict[str, Tensor], notes: list[str], translated: bool
+        self, params: dict[str, Tensor], notes: list[str], translated: bool, rounding: float
     ) -> tuple[Symmetry, Element, dict[str, Tensor], tuple[str, ...]]:
         """The symmetry that was used, g, the network without translations, scales and signs, and what is left free.
 
@@ -167,7 +171,7 @@ class Form:
                 used, g, current = sym.monomial, sym.monomial.identity(), params
                 continue
             g, current = used.compose(step, g), used.act(step, current)
-            step, unsettled = self._settled(used, current)
+            step, unsettled = self._settled(used, current, rounding)
             g, current = used.compose(step, g), used.act(step, current)
             free = tuple(f"signs of {key}" for key in unsettled)
             if not translated or _same(before, current):
@@ -190,23 +194,23 @@ class Form:
         current = _alone(sym, params)
         return sym.element(scales={key: d[0] for key, d in unit_scales(sym, current, self.bias).items()})
 
-    def _settled(self, sym: Symmetry, params: Params) -> tuple[Element, list[str]]:
+    def _settled(self, sym: Symmetry, params: Params, rounding: float) -> tuple[Element, list[str]]:
         """Signs and turns of a network without scales, and the families whose signs no rule settles."""
         g = half_turn_gauge(sym, params) if sym.turns else sym.identity()
         here = centred(sym, sym.act(g, params)) if sym.turns else params
         flips, keys = reflections_as_signs(sym) if sym.turns else (sym, {})
-        signs, unsettled = canonical_signs(flips, _alone(sym, here), _rounding(params))
+        signs, unsettled = canonical_signs(flips, _alone(sym, here), rounding)
         turns = {key: (signs[family][0] < 0).long() for key, family in keys.items()}
         own = {key: values[0] for key, values in signs.items() if key in sym.families}
         # Signs act before turns: a half-turn of a flipped unit goes the other way, and biases stay within bounds.
         step = sym.compose(sym.element(turns=turns), sym.element(signs=own)) if turns else sym.element(signs=own)
         return sym.compose(step, g), unsettled
 
-    def _ordered(self, sym: Symmetry, params: Params) -> Element:
+    def _ordered(self, sym: Symmetry, params: Params, rounding: float) -> Element:
         """The order of units, of a network without scales and signs; balancing has ordered what mixes freely."""
         here = centred(sym, params) if sym.turns else params
         leave = tuple(name for name, mixing in sym.continuous.items() if mixing.kind == "general")
-        order = canonical_order(sym, _alone(sym, here), leave, _rounding(params))
+        order = canonical_order(sym, _alone(sym, here), leave, rounding)
         return sym.element({name: p[0] for name, p in order.items()})
 
     def _monomial(self, current: dict[str, Tensor], rounding: float) -> tuple[Element, tuple[str, ...]]:
@@ -225,6 +229,21 @@ class Form:
             return (), torch.ones(_count(stack), dtype=torch.float64)
         names = last_layer(self.sym, self.classifier, stack)
         return names, logit_factors(names, stack)
+
+
+def _double(tensor: Tensor) -> torch.dtype:
+    """The type in which a parameter is worked on; whole numbers keep theirs."""
+    if tensor.is_complex():
+        return torch.complex128
+    return torch.float64 if tensor.is_floating_point() else tensor.dtype
+
+
+def _typed(params: Params, types: Mapping[str, torch.dtype]) -> dict[str, Tensor]:
+    """A network in other types; names that share a tensor go on sharing one."""
+    found: dict[str, Tensor] = {}
+    for name, first in ties(params).items():
+        found[name] = found[first] if first != name else params[name].to(types[name])
+    return found
 
 
 def _alone(sym: Symmetry, params: Params) -> dict[str, Tensor]:

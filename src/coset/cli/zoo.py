@@ -1,6 +1,7 @@
 """``coset zoo``: train, info, evaluate, align, canonicalize, export, import."""
 
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -90,6 +91,13 @@ def zoo_canonicalize(
     out: Out,
     reference: Reference = None,
     symmetry: given.SymmetryFile = None,
+    bias: Annotated[
+        str, typer.Option(metavar="WHERE", help="Biases: outside of the norm of a unit, or inside.")
+    ] = "outside",
+    classifier: Annotated[
+        bool,
+        typer.Option("--classifier", help="Bring the last layer to norm √C: labels stay, probabilities not."),
+    ] = False,
     as_json: given.Json = False,
 ) -> None:
     """Bring all networks to their canonical form; with --reference units are ordered as those of its form."""
@@ -97,7 +105,8 @@ def zoo_canonicalize(
     from coset.zoo import canonicalize_zoo, open_zoo
 
     known = None if symmetry is None else Symmetry.load(symmetry)
-    _tell(canonicalize_zoo(open_zoo(folder), out, reference=reference, symmetry=known), as_json)
+    options: dict[str, Any] = {"bias": bias, "classifier": classifier}
+    _tell(canonicalize_zoo(open_zoo(folder), out, reference=reference, symmetry=known, **options), as_json)
 
 
 @zoo_app.command("export")
@@ -159,7 +168,7 @@ def _tell(zoo: "Zoo", as_json: bool) -> None:
     table = []
     for name in columns:
         values = sorted(row[name] for row in rows if row.get(name) is not None and not row["problem"])
-        table.append([name, *(f"{value:.6g}" for value in (values[0], values[len(values) // 2], values[-1]))])
+        table.append([name, *(f"{value:.6g}" for value in (values[0], median(values), values[-1]))])
     if table:
         show_table(["", "least", "median", "most"], table, right=[1, 2, 3])
     for note in zoo.content["made"].get("notes", ()):
@@ -172,4 +181,4 @@ def _tell(zoo: "Zoo", as_json: bool) -> None:
 
 def _numbers(rows: list[dict[str, Any]], name: str) -> bool:
     found = [row[name] for row in rows if row.get(name) is not None and not row["problem"]]
-    return name != "index" and bool(found) and all(isinstance(v, int | float) for v in found)
+    return name not in ("index", "architecture") and bool(found) and all(isinstance(v, int | float) for v in found)

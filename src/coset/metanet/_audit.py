@@ -61,7 +61,7 @@ def audit(
 
     A kind is "invariant" if no change is more than that which rounding makes. Rounding is measured: the reader is read
     again after every weight was multiplied by 1 ± λ√n·u, n the number of weights and u the unit roundoff of their type:
-    the size of errors in sums of n terms (Higham & Mary 2019, λ = 5).
+    the size of errors in sums of n terms (Higham & Mary 2019, λ = 5). To that, λ√n·u times the reading is added.
 
     ``kind_of_output="parameters"``: the reader gives edits v of the weights, and should be equivariant:
     r(g·θ) = g·(θ + v) − g·θ. The change is the relative difference of both sides, times ‖v‖.
@@ -121,8 +121,14 @@ class _Session:
         perturbed = torch.stack(
             [distances(readings(self._perturbed(stack, generator)), self.base) for _ in range(PERTURBED)]
         )
-        self.rounding = perturbed.amax(0)
-        self._check_repeats(perturbed.amin(0))
+        own = self._own_rounding(self.base)
+        self.rounding = perturbed.amax(0) + own
+        self._check_repeats(perturbed.amin(0) + own)
+
+    def _own_rounding(self, rows: Tensor) -> Tensor:
+        """Of what is read itself, (N,): a reader that weights hardly move rounds all the same. Labels are exact."""
+        sizes: Tensor = torch.linalg.vector_norm(rows.double(), dim=1)
+        return 0 * sizes if self.labels else self.perturbation * sizes
 
     def _check_repeats(self, least: Tensor) -> None:
         """Refuse readers that draw random numbers: read again, they differ nearly as much as by rounding, or more.
@@ -152,8 +158,8 @@ class _Session:
             expected = self._expected(moves, places, self.stack, self.base)
             changes.append(expected.factor * distances(read, expected.rows))
             if draw < PERTURBED:
-                again = self.readings(self._perturbed(moved, generator))
-                rounding = torch.maximum(rounding, expected.factor * distances(again, read) + expected.rounding)
+                again = distances(self.readings(self._perturbed(moved, generator)), read)
+                rounding = torch.maximum(rounding, self._noise(again, read, expected))
             starts += [Found(float(changes[-1][number]), number, place) for number, place in enumerate(places)]
             starts = sorted(starts, key=lambda found: -found.change)[:STARTS]
         whole = torch.stack(changes, 1)
@@ -196,8 +202,12 @@ class _Session:
         read = self.readings(moved)
         expected = self._expected(moves, [found.place], one, self.base[[found.network]])
         again = [distances(self.readings(self._perturbed(moved, generator)), read) for _ in range(PERTURBED)]
-        noise = float(expected.factor * torch.stack(again).amax(0) + expected.rounding)
+        noise = float(self._noise(torch.stack(again).amax(0), read, expected))
         return Worst(found.change, found.network, found.place, noise, used)
+
+    def _noise(self, moved: Tensor, read: Tensor, expected: _Expected) -> Tensor:
+        """All that rounding does to a comparison, (N,): ``moved`` by perturbed weights, and what was read itself."""
+        return expected.factor * (moved + self._own_rounding(read)) + expected.rounding
 
     def _change(self, moves: Moves, number: int, place: Place) -> float:
         one = self.stack.rows([number])

@@ -59,15 +59,22 @@ def _substituted(row: Row[K], solved: dict[K, Row[K]], field: Reduce) -> Row[K]:
     for variable, coefficient in row.items():
         if not coefficient:
             continue
-        expression: Row[K] = _expression(variable, solved, field) if variable in solved else {variable: 1}
-        _add(result, coefficient, expression, field)
+        if variable in solved:
+            _add(result, coefficient, _expression(variable, solved, field), field)
+        elif total := field(result.get(variable, 0) + coefficient):
+            result[variable] = total
+        else:
+            result.pop(variable, None)
     return result
 
 
 def _add(row: Row[K], coefficient: Number, other: Row[K], field: Reduce) -> None:
     """row ← row + coefficient·other, without zeros."""
+    exact = field is rational  # it changes no number, and calling it for each takes as long as adding them
     for k, c in other.items():
-        total = field(row.get(k, 0) + coefficient * c)
+        total = row.get(k, 0) + coefficient * c
+        if not exact:
+            total = field(total)
         if total:
             row[k] = total
         else:
@@ -76,11 +83,13 @@ def _add(row: Row[K], coefficient: Number, other: Row[K], field: Reduce) -> None
 
 def _expression(variable: K, solved: dict[K, Row[K]], field: Reduce) -> Row[K]:
     """What a solved variable is in terms of free ones; the chain behind it is walked without recursion."""
+    if solved.keys().isdisjoint(solved[variable]):
+        return solved[variable]
     chain = [variable]
     while chain:
         top = chain[-1]
         pending = [v for v in solved[top] if v in solved]
-        deeper = [v for v in pending if any(w in solved for w in solved[v])]
+        deeper = [v for v in pending if not solved.keys().isdisjoint(solved[v])]
         if deeper:
             chain.append(deeper[0])
             continue

@@ -7,7 +7,19 @@ import torch
 from torch import Tensor
 
 from coset.errors import InputError
-from coset.symmetry.axes import Charge, Fixed, Interleaved, Node, Product, Units, factors_of, size_of, units_of
+from coset.symmetry.axes import (
+    Charge,
+    Concat,
+    Fixed,
+    Interleaved,
+    Node,
+    Product,
+    Units,
+    factors_of,
+    parts_of,
+    size_of,
+    units_of,
+)
 
 
 @dataclass(frozen=True)
@@ -264,6 +276,21 @@ def build_structure(axes: Sequence[Node], classes: Mapping[str, UnitClass], wher
         base, leaves = _multiply([_enumerate(node, sizes, axis) for axis, node in nodes])
         stretches.append(Stretch(where_to, len(base), False, base, _resolve(leaves, classes, where)))
     return Structure(dims, tuple(stretches))
+
+
+def check_standing(axes: Sequence[Node], classes: Mapping[str, UnitClass], where: str) -> None:
+    """Raise if units do not stand beside what they lie in."""
+    named = {unit.name for node in axes for unit in units_of(node)}
+    if any(classes[name].follows is not None for name in named) or any(map(_in_parts, axes)):
+        build_structure(axes, classes, where)
+    else:
+        # Without segments and followers units stand beside a class everywhere or nowhere.
+        _linked([(axis, factor) for axis, node in enumerate(axes) for factor in factors_of(node)], classes, where)
+
+
+def _in_parts(node: Node) -> bool:
+    """Whether a concatenation is in it."""
+    return isinstance(node, Concat) or any(map(_in_parts, parts_of(node)))
 
 
 def _merged(sizes: Sequence[int], owner: Mapping[int, int]) -> tuple[tuple[int, ...], list[int]]:

@@ -111,11 +111,12 @@ def carried_turns(sym: "Symmetry", g: "Element", key: str, k: Tensor, source: Te
 
 
 def _first_shift(sym: "Symmetry", turn: Turn) -> tuple[str, ...]:
-    """The families whose signs the entries carry that a turn shifts."""
+    """The families whose signs the entries carry that a turn shifts: their own, and signs that all of them share."""
     for parameter, places in turn.places.items():
         for item, place in zip(_standing(sym, parameter, turn.owner), places, strict=True):
             if place.shift:
-                return item[1].signs
+                shared = (other for _, other in appearances(sym, parameter) if math.prod(sym.shape(other.name)) == 1)
+                return (*item[1].signs, *(key for other in shared if other.name != turn.owner for key in other.signs))
     return ()
 
 

@@ -64,7 +64,11 @@ class Plans:
         if mixes:
             inputs = torch.stack([mix_inputs(own, mix) for own, mix in zip(inputs, mixes, strict=True)])
             weights = torch.tensor([mix.weight for mix in mixes], dtype=inputs.dtype, device=inputs.device)
-        if self.shared:
+        if self.shared and inputs.ndim == 5:
+            # Grouped convolutions read the images of every network beside its filters: a copy for each is faster.
+            inputs, targets = (part.expand(len(self.runs), *part.shape[1:]) for part in (inputs, targets))
+            weights = None if weights is None else weights.expand(len(self.runs))
+        elif self.shared:
             return Batch(inputs[0], targets[0], True, None if weights is None else weights[0])
         return Batch(images_inside(inputs), targets, False, weights)
 

@@ -80,12 +80,19 @@ def _fresh(spec: ZooSpec) -> Content:
             "options": spec.to_dict()["options"],
             "dtype": spec.dtype,
             "input": list(data[0].train.x.shape[1:]),
+            **_tokens(data),
         },
         "data": [one.describe() for one in data],
         "architectures": kinds,
         "members": [member.describe() for member in everyone],
         "groups": [{"members": list(group), "file": None} for group in grouped(everyone, sizes)],
     }
+
+
+def _tokens(data: list[Data]) -> dict[str, int]:
+    """How many tokens there are, if inputs are whole numbers."""
+    x = [part.x for one in data for part in one.parts.values()]
+    return {} if x[0].is_floating_point() else {"tokens": 1 + max(int(inputs.max()) for inputs in x)}
 
 
 def _path(spec: ZooSpec, models: list[nn.Module], data: Data, recipe: Recipe, name: str) -> str:

@@ -174,6 +174,8 @@ def export_zoo(zoo: Zoo, out: str | Path) -> list[Path]:
             for name, tensor in zoo.stack().items():
                 file[name] = tensor.numpy()
     elif not target.suffix:
+        if not zoo.indices:
+            raise InputError(f"no network of {zoo.folder} can be used: {next(iter(zoo.problems.values()))}")
         with new_folder(target) as folder:
             for index in zoo.indices:
                 write_checkpoint(folder / f"{index:06d}.safetensors", zoo[index])

@@ -1,5 +1,6 @@
 """All networks of a zoo in one frame: aligned to one of them, or in canonical form."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,16 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coset._checks import keyword_options
-from coset.alignment import align, align_stack
+from coset._checks import check_choice, keyword_options
+from coset.alignment import METHODS, align, align_stack
 from coset.alignment.inputs import check_network
 from coset.canonical import canonicalize
 from coset.errors import InputError
 from coset.symmetry import Symmetry
 from coset.symmetry.stacks import network_of
+from coset.zoo._data import load_data
 from coset.zoo._index import Content
+from coset.zoo._spec import as_data
 from coset.zoo._write import Moved, changed_zoo
 from coset.zoo._zoo import Zoo
+
+EXAMPLES = 1000
+"""So many examples methods see that need some."""
 
 
 def align_zoo(
@@ -32,9 +38,12 @@ def align_zoo(
     """A zoo in a new folder: every network of ``zoo`` aligned to one of them, by default the first that can be used.
 
     ``method`` and ``options`` are those of ``align``; networks are aligned together by ``align_stack`` where it has the
-    options. Snapshots are networks, too: each is aligned to the last weights of the reference, by an element of its
-    own. Where architectures differ, each has its own reference, the first of it that can be used.
+    options. Methods that need a model and data get, unless they are given, those of the zoo: the first 1,000 examples
+    that the reference was trained on. Snapshots are networks, too: each is aligned to the last weights of the
+    reference, by an element of its own. Where architectures differ, each has its own reference, the first of it that
+    can be used.
     """
+    check_choice("method", method, METHODS)
     frames = _frames(zoo, symmetry, reference, needed=True)
 
     def change(architecture: int, stack: dict[str, Tensor]) -> Moved:
@@ -44,14 +53,28 @@ def align_zoo(
             found = align_stack(frame.sym, frame.target, stack, show=False, **options)
             return Moved(dict(found.aligned), notes=found.notes)
         count = len(next(iter(stack.values())))
+        needed = _needed(zoo, frame, method, options)
         ones = [
-            align(frame.sym, frame.target, network_of(stack, number), method=method, show=False, **options)
+            align(frame.sym, frame.target, network_of(stack, number), method=method, show=False, **needed)
             for number in range(count)
         ]
         moved = {name: torch.stack([one.params[name] for one in ones]) for name in stack}
         return Moved(moved, notes=tuple(dict.fromkeys(note for one in ones for note in one.notes)))
 
     return changed_zoo(zoo, directory, change, _made("align", frames, zoo, method), show)
+
+
+def _needed(zoo: Zoo, frame: "_Frame", method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a method, with the model and the data of the zoo where it needs some that are not given."""
+    known, found = keyword_options(METHODS[method]), dict(options)
+    if "model" in known and "model" not in options:
+        found["model"] = zoo.model(frame.number)
+    if "data" in known and "data" not in options and (spec := zoo.content.get("spec")) is not None:
+        number = zoo.content["members"][frame.number]["data"]
+        dtype = getattr(torch, zoo.content["model"]["dtype"])
+        train = load_data(as_data(spec["data"][number]), dtype).train
+        found["data"] = (train.x[:EXAMPLES], train.y[:EXAMPLES])
+    return found
 
 
 def canonicalize_zoo(

@@ -95,7 +95,8 @@ class ZooSpec:
     ``Range`` like those; matrices and filters start as that many times what the model draws. ``snapshots``: after these
     steps or epochs ("steps" or "epochs") the weights are kept, too; 0 is before the first. ``group``: so many networks
     are trained side by side, None: as many as fit the caches. ``order``: every network reads the examples in an order
-    of its "own", as ``coset.train.fit`` with its seed does, or all in a "shared" one, by ``seed``, which is faster.
+    of its "own", as ``coset.train.fit`` with its seed does, or all in a "shared" one, by ``seed``, which is
+    faster but for convolutions.
     """
 
     model: str

@@ -17,7 +17,7 @@ from coset.zoo._group import steps_per_epoch
 from coset.zoo._index import Content, read_index
 from coset.zoo._members import ONE_BY_ONE, STACKED, members
 from coset.zoo._spec import ZooSpec, as_spec
-from coset.zoo._work import work
+from coset.zoo._work import mend, work
 from coset.zoo._zoo import Zoo, open_zoo
 
 CHECKPOINT_SECONDS = 5.0
@@ -45,8 +45,9 @@ def train_zoo(
     side, and one per core for what does not. The weights do not depend on it.
 
     The same call goes on where an earlier one was stopped, in whatever way: finished groups stay, and the current one
-    continues from its checkpoint, which is written every ``checkpoint_seconds``. The result has the same bits as that
-    of a run that was never interrupted. Other processes may work on the same folder: each group is trained by one.
+    continues from its checkpoint, which is written every ``checkpoint_seconds``. Groups of which a file is missing or
+    damaged are trained again. The result has the same bits as that of a run that was never interrupted. Other processes
+    may work on the same folder: each group is trained by one.
     """
     wanted, folder = as_spec(spec), Path(directory)
     check_positive("checkpoint_seconds", checkpoint_seconds, zero=True)
@@ -54,6 +55,9 @@ def train_zoo(
         check_count("workers", workers)
     with output_folder(folder):
         content = prepared(wanted, folder)
+    if broken := mend(folder):
+        _log.warning("files of %d groups of %s are missing or damaged: they are trained again", len(broken), folder)
+        content = read_index(folder)
     left = len([group for group in content["groups"] if group["file"] is None])
     alone = all(one["path"] == STACKED for one in content["architectures"])
     count = min(workers or (1 if alone else _cores()), left)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ from coset._show.progress import SILENT, Ticker
 from coset.errors import InputError
 from coset.zoo._data import Data, load_data
 from coset.zoo._group import Task, train_stack
-from coset.zoo._index import KEY, SHARD, change_index, entry, read_index, shard_path, sweep, write_shard
+from coset.zoo._index import KEY, SHARD, Content, change_index, entry, read_index, shard_path, sweep, write_shard
 from coset.zoo._members import STACKED, architectures, described, members, new_model
 from coset.zoo._one_by_one import train_one_by_one
 from coset.zoo._spec import ZooSpec
+from coset.zoo._zoo import open_zoo
 
 
 def work(folder: Path, checkpoint_seconds: float, *, bar: Ticker = SILENT, parent: int | None = None) -> None:
@@ -32,6 +33,26 @@ def work(folder: Path, checkpoint_seconds: float, *, bar: Ticker = SILENT, paren
                 # Until its holder has done it, or is gone.
                 with locked(zoo.lock(busy[0]), f"group {busy[0]} of {folder}"):
                     pass
+
+
+def mend(folder: Path) -> list[int]:
+    """Forget the groups of which a file is missing or damaged, so that they are trained again; which these were."""
+    forgotten = []
+    for group in open_zoo(folder).broken_groups():
+        lock = folder / "locks" / f"{group:05d}.lock"
+        lock.parent.mkdir(exist_ok=True)
+        with locked_if_free(lock) as free:
+            # Another process may have mended it since.
+            if free and group in open_zoo(folder).broken_groups():
+                for path in (folder / "shards").glob(f"{group:05d}[.-]*safetensors"):
+                    path.unlink()
+                change_index(folder, partial(_forget, group))
+                forgotten.append(group)
+    return forgotten
+
+
+def _forget(group: int, content: Content) -> None:
+    content["groups"][group] = {"members": content["groups"][group]["members"], "file": None}
 
 
 class Workshop:

@@ -1,6 +1,6 @@
 """``open_zoo``: many trained networks in a folder, read when they are asked for and checked when they are read."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from coset._checks import check_count
 from coset.errors import InputError
 from coset.models import build, example_input
 from coset.symmetry import Symmetry, discover
@@ -65,6 +66,14 @@ class Zoo:
         """The numbers of all networks that can be used."""
         return tuple(index for index in range(len(self)) if index not in self.problems)
 
+    @cached_property
+    def by_architecture(self) -> dict[int, tuple[int, ...]]:
+        """The usable networks of every architecture that has some, by its number."""
+        found: dict[int, list[int]] = {}
+        for index in self.indices:
+            found.setdefault(self.architecture(index), []).append(index)
+        return {number: tuple(found[number]) for number in sorted(found)}
+
     @property
     def snapshots(self) -> tuple[int, ...]:
         """The steps after which weights of all networks were kept."""
@@ -109,6 +118,17 @@ class Zoo:
             found |= {members[row] for row in rows if members[row] not in wrong}
         return [index for index in chosen if index in found]
 
+    def broken_groups(self) -> list[int]:
+        """The groups that were written and of which a file is missing or not as it was written."""
+        found = []
+        for number, entry in enumerate(self.content["groups"]):
+            rows = list(range(len(entry["members"])))
+            steps = [None, *map(int, entry.get("snapshots", {}))] if entry["file"] is not None else []
+            problems = (problem for step in steps for problem in self._read(number, rows, step)[1].values())
+            if any(problem != NOT_FINITE for problem in problems):
+                found.append(number)
+        return found
+
     def where(self, **wanted: Any) -> tuple[int, ...]:
         """The usable networks whose row of the table has these values, as in ``where(seed=3)``."""
         rows = self.rows()
@@ -149,11 +169,24 @@ class Zoo:
         return build(about["name"], seed=0, **options).to(getattr(torch, about["dtype"])).eval()
 
     def symmetry(self, index: int | None = None) -> Symmetry:
-        """The symmetry of the model, discovered on inputs as its data have them."""
-        model = self.model(index)
-        shape = self.content["model"].get("input")
+        """The symmetry of the model, discovered once on inputs as its data have them; of an architecture it is one."""
+        number = self.require_one_architecture(range(len(self)) if index is None else [index])
+        if number not in self._symmetries:
+            first = next(i for i, about in enumerate(self.content["members"]) if about.get("architecture", 0) == number)
+            self._symmetries[number] = self._discovered(self.model(first))
+        return self._symmetries[number]
+
+    @cached_property
+    def _symmetries(self) -> dict[int, Symmetry]:
+        return {}
+
+    def _discovered(self, model: nn.Module) -> Symmetry:
+        about = self.content["model"]
+        shape, tokens = about.get("input"), about.get("tokens")
+        generator = torch.Generator("cpu").manual_seed(0)
+        if shape is not None and tokens is not None:
+            return discover(model, torch.randint(tokens, (2, *shape), generator=generator, device="cpu"))
         if shape is not None and getattr(model, "vocabulary", None) is None:
-            generator = torch.Generator("cpu").manual_seed(0)
             like = next(model.parameters())
             return discover(model, torch.randn(2, *shape, generator=generator, device="cpu").to(like))
         return discover(model, example_input(model))
@@ -166,6 +199,7 @@ class Zoo:
             group, place = self._places[index]
             entry = self.content["groups"][group]
             row: dict[str, Any] = {"index": index, **{n: v for n, v in about.items() if n in ("seed", "source")}}
+            row["architecture"] = self.architecture(index)
             if spec is not None:
                 row["data"] = spec["data"][about["data"]]["name"]
             row |= {**about.get("options", {}), **about.get("settings", {})}
@@ -188,8 +222,19 @@ class Zoo:
             return self.rows()
 
     def dataset(self, indices: Iterable[int] | None = None, *, step: int | None = None) -> "ZooDataset":
-        """Networks as a torch dataset: weights and row of each; all that can be used, or these."""
-        return ZooDataset(self, tuple(self.indices if indices is None else indices), step)
+        """Networks as a torch dataset: weights and row of each; all that can be used, or these.
+
+        One that cannot be used, or of which the weights after the step cannot, is an error here.
+        """
+        chosen = tuple(self.indices if indices is None else indices)
+        for index in chosen:
+            self._place(index)
+            if index in self.problems:
+                raise InputError(f"network {index} of {self.folder}: {self.problems[index]}")
+        if step is not None and len(usable := self.readable(chosen, step=step)) < len(chosen):
+            lost = next(index for index in chosen if index not in usable)
+            raise InputError(f"network {lost} of {self.folder} has no weights after step {step} that can be used")
+        return ZooDataset(self, chosen, step)
 
     @cached_property
     def _places(self) -> dict[int, tuple[int, int]]:
@@ -240,19 +285,53 @@ class Zoo:
 
 
 class ZooDataset(Dataset[tuple[dict[str, Tensor], dict[str, Any]]]):
-    """Networks of a zoo one by one: weights, and the row of the table without what is missing."""
+    """Networks of a zoo one by one: weights, and the row of the table, of it what all of them have.
+
+    A ``DataLoader`` puts networks of one architecture together as a stack; where there are several, ``batches`` says
+    which: ``DataLoader(dataset, batch_sampler=list(dataset.batches(16)))``.
+    """
 
     def __init__(self, zoo: Zoo, indices: tuple[int, ...], step: int | None) -> None:
         self.zoo, self.indices, self.step = zoo, indices, step
-        self._rows = zoo.rows()
+        rows = zoo.rows()
+        self._rows = {index: {n: v for n, v in rows[index].items() if v is not None} for index in indices}
+        kept = set.intersection(*map(set, self._rows.values())) if indices else set()
+        self._rows = {index: {n: v for n, v in row.items() if n in kept} for index, row in self._rows.items()}
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __getitem__(self, number: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        index = self.indices[number]
-        weights = {name: tensor[0] for name, tensor in self.zoo.stack([index], step=self.step).items()}
-        return weights, {name: value for name, value in self._rows[index].items() if value is not None}
+        return self.__getitems__([number])[0]
+
+    def __getitems__(self, numbers: list[int]) -> list[tuple[dict[str, Tensor], dict[str, Any]]]:
+        """Several networks, each file of them opened once: what a ``DataLoader`` asks for."""
+        chosen = [self.indices[number] for number in numbers]
+        found: dict[int, dict[str, Tensor]] = {}
+        for number in dict.fromkeys(self.zoo.architecture(index) for index in chosen):
+            own = list(dict.fromkeys(index for index in chosen if self.zoo.architecture(index) == number))
+            stack = self.zoo.stack(own, step=self.step)
+            found |= {index: {name: tensor[i] for name, tensor in stack.items()} for i, index in enumerate(own)}
+        return [(found[index], self._rows[index]) for index in chosen]
+
+    def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[list[int]]:
+        """Numbers in this dataset, up to ``size`` at a time, of one architecture each; with a generator in random
+        order.
+        """
+        check_count("size", size)
+        kinds: dict[int, list[int]] = {}
+        for number, index in enumerate(self.indices):
+            kinds.setdefault(self.zoo.architecture(index), []).append(number)
+        found: list[list[int]] = []
+        for own in kinds.values():
+            shuffled = own if generator is None else [own[i] for i in _order(len(own), generator)]
+            found.extend(shuffled[start : start + size] for start in range(0, len(shuffled), size))
+        yield from found if generator is None else (found[i] for i in _order(len(found), generator))
+
+
+def _order(count: int, generator: torch.Generator) -> list[int]:
+    order: list[int] = torch.randperm(count, generator=generator, device=generator.device).tolist()
+    return order
 
 
 def _listed(value: Any) -> Any:

@@ -30,11 +30,20 @@ class Networks:
     count: int
     snapshots: tuple[int, ...] = ()
 
+    def seeds(self, context: Context) -> tuple[int, ...]:
+        """Those of all networks; other ones for another seed of the study."""
+        return tuple(range(context.seed * 100_000, context.seed * 100_000 + self.count))
+
     def trained(self, context: Context) -> TrainedZoo:
         """Trained now or found in the store."""
-        seeds = tuple(range(context.seed * 100_000, context.seed * 100_000 + self.count))
-        spec = ZooSpec(self.model, self.recipe, (DataSpec(**self.data),), seeds, self.options, snapshots=self.snapshots)
+        data, seeds = (DataSpec(**self.data),), self.seeds(context)
+        spec = ZooSpec(self.model, self.recipe, data, seeds, self.options, snapshots=self.snapshots)
         return trained_zoo(context, spec)
+
+    def untrained(self, context: Context, count: int) -> dict[str, Tensor]:
+        """The first networks as they are before training."""
+        models = [build(self.model, seed=seed, **self.options) for seed in self.seeds(context)[:count]]
+        return joined([{name: t.detach()[None] for name, t in model.state_dict().items()} for model in models])
 
     def built(self) -> tuple[nn.Module, Symmetry]:
         """The module in evaluation mode, and its symmetry."""

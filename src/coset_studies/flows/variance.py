@@ -5,22 +5,33 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from coset.alignment import align_stack
-from coset.canonical import canonicalize
+from coset.canonical import Canonical, canonicalize
 from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, Table, study
 from coset.symmetry import Symmetry
-from coset_studies.flows._zoos import Networks, Stack, chosen, counted, disjoint_parts, in_turn, over_parts
+from coset.symmetry.stacks import act_stack, stacked_elements
+from coset_studies.flows._zoos import (
+    Networks,
+    Stack,
+    chosen,
+    counted,
+    disjoint_parts,
+    estimate_in,
+    in_turn,
+    over_parts,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RAW, PERMUTED, SCALED, FLIPPED, WHOLE = (
-    "as trained",
+    "nothing, as trained",
     "permutations",
-    "and scales",
-    "and signs",
-    "and matrices, translations",
+    "permutations, scales",
+    "permutations, scales, signs",
+    "the whole group",
 )
 FRAMES = (RAW, PERMUTED, SCALED, FLIPPED, WHOLE)
 PARTS = 5
@@ -32,10 +43,13 @@ _ADAM = {"optimizer": "adam", "learning_rate": 1e-3, "batch_size": 100}
 
 @dataclass(frozen=True)
 class Config:
-    """Zoos by the name of their architecture; the first ``mixed`` networks are compared over matrices."""
+    """Zoos by the name of their architecture; the first ``mixed`` networks are compared over matrices, and the first
+    ``untrained`` as they were before training.
+    """
 
     zoos: Mapping[str, Networks]
     mixed: int
+    untrained: int
 
 
 def _mlp(activation: str, count: int) -> Networks:
@@ -74,7 +88,8 @@ QUICK = Config(
             3,
         ),
     },
-    mixed=2,
+    mixed=3,
+    untrained=3,
 )
 SMALL = Config(
     {
@@ -84,9 +99,10 @@ SMALL = Config(
         "transformer": _SMALL_TRANSFORMER,
     },
     mixed=10,
+    untrained=100,
 )
 
-FULL = Config({name: replace(zoo, count=1000) for name, zoo in SMALL.zoos.items()}, mixed=100)
+FULL = Config({name: replace(zoo, count=1000) for name, zoo in SMALL.zoos.items()}, mixed=100, untrained=100)
 
 
 def frames(sym: Symmetry, stack: Stack, mixed: int) -> dict[str, Stack]:
@@ -99,71 +115,110 @@ def frames(sym: Symmetry, stack: Stack, mixed: int) -> dict[str, Stack]:
     }
     if sym.scaling:
         scaled = sym.restrict(signs=False, continuous=False)
-        found[SCALED] = canonicalize(scaled, stack, first).params
+        found[SCALED] = with_common_scales(scaled, canonicalize(scaled, stack, first))
     if sym.flipping:
-        found[FLIPPED] = canonicalize(sym.monomial, stack, first).params
+        found[FLIPPED] = with_common_scales(sym.monomial, canonicalize(sym.monomial, stack, first))
     if sym.continuous or sym.translations:
-        found[WHOLE] = canonicalize(sym, chosen(stack, slice(0, mixed)), first).params
+        found[WHOLE] = with_common_scales(sym, canonicalize(sym, chosen(stack, slice(0, mixed)), first))
     return found
 
 
-def share_of_variance(sym: Symmetry, stack: Stack) -> float:
-    """Σᵢ‖θᵢ − θ̄‖²/Σᵢ‖θᵢ‖² over trained parameters: 0 where all networks are one, near 1 where they have no mean."""
+def with_common_scales(sym: Symmetry, form: Canonical[Stack]) -> dict[str, Tensor]:
+    """Canonical networks with the same scale for a unit in all of them: the geometric mean of those it had.
+
+    So the scales that were removed do not vary, and variances are in the units of the networks as trained. Scales of
+    classes that matrices mix stay as balancing leaves them.
+    """
+    owners = {key: sym.families[key].owner for key in form.element.scales}
+    scales = {
+        key: tensor.log().mean(0).exp()
+        for key, tensor in form.element.scales.items()
+        if owners[key] not in sym.continuous
+    }
+    count = counted(form.params)
+    return act_stack(sym, stacked_elements([sym.element(scales=scales)] * count), form.params)
+
+
+def variance(sym: Symmetry, stack: Stack) -> tuple[float, float]:
+    """Σᵢ‖θᵢ − θ̄‖²/(N − 1), and the mean of ‖θᵢ‖², over trained parameters."""
     apart = total = 0.0
+    count = counted(stack)
     for name, tensor in stack.items():
         known = sym.parameters.get(name)
         if (known is not None and (known.buffer or known.tied is not None)) or not tensor.is_floating_point():
             continue
         wide = tensor.double()
-        apart += float((wide - wide.mean(0)).square().sum())
-        total += float(wide.square().sum())
-    return apart / total
+        apart += float((wide - wide.mean(0)).square().sum()) / (count - 1)
+        total += float(wide.square().sum()) / count
+    return apart, total
+
+
+def left_of_variance(sym: Symmetry, raw: Stack, moved: Stack) -> float:
+    """The variance of networks that were moved along their orbits, over that of the same as they were."""
+    return variance(sym, moved)[0] / variance(sym, raw)[0]
+
+
+def others(stack: Stack, count: int | None = None) -> dict[str, Tensor]:
+    """All networks but the first, or some of them: how far they are from what they were brought to is not counted."""
+    return chosen(stack, slice(1, count))
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A zoo in a frame: what is left of its variance, on the whole and on parts, and before training; and the variance
+    over the mean of ‖θ‖².
+    """
+
+    left: float
+    parts: list[float]
+    untrained: float
+    of_squares: float
 
 
 @dataclass(frozen=True)
 class Shares:
-    """The share of variance of a zoo in every frame, on the whole of it and on parts."""
+    """A zoo in every frame."""
 
     networks: int
     accuracy: float | None
-    whole: Mapping[str, float]
-    parts: Mapping[str, list[float]]
+    frames: Mapping[str, Frame]
 
 
-def shares_of(context: Context, zoo: Networks, mixed: int) -> Shares:
-    """Train a zoo and measure it in every frame."""
+def shares_of(context: Context, zoo: Networks, config: Config) -> Shares:
+    """Train a zoo and measure it in every frame, and what it was before training."""
     trained = zoo.trained(context)
     _, sym = zoo.built()
-    found = frames(sym, trained.last, mixed)
-    parts = {}
-    for name, stack in found.items():
-        count = counted(stack)
-        # Parts hold fewer networks, whose own mean is nearer to them: n/(n − 1) makes up for it.
-        fair = (count - 1) / count
-        parts[name] = [
-            fair * share_of_variance(sym, chosen(stack, one)) * len(one) / (len(one) - 1)
-            for one in disjoint_parts(count, PARTS)
+    begun = zoo.untrained(context, min(config.untrained, zoo.count))
+    fresh = {
+        name: left_of_variance(sym, others(begun, counted(stack)), others(stack))
+        for name, stack in frames(sym, begun, config.mixed).items()
+    }
+    found = {}
+    for name, whole in frames(sym, trained.last, config.mixed).items():
+        raw, stack = others(trained.last, counted(whole)), others(whole)
+        apart, total = variance(sym, stack)
+        parts = [
+            left_of_variance(sym, chosen(raw, one), chosen(stack, one)) for one in disjoint_parts(counted(stack), PARTS)
         ]
+        found[name] = Frame(left_of_variance(sym, raw, stack), parts, fresh[name], apart / total)
     scores = [row["test_accuracy"] for row in trained.rows if "test_accuracy" in row]
     accuracy = sum(scores) / len(scores) if scores else None
-    whole = {name: share_of_variance(sym, stack) for name, stack in found.items()}
-    return Shares(counted(trained.last), accuracy, whole, parts)
+    return Shares(counted(trained.last), accuracy, found)
 
 
 def _claim(setting: str, frame: str, threshold: float, reason: str, paper: str) -> Claim:
     def estimate(results: Results) -> Estimate | None:
-        table = results.tables["shares"]
-        rows = [row for row in table.rows if row[0] == setting and row[2] in (RAW, frame)]
-        known = {str(row[2]): [float(str(cell)) for cell in row[3:6]] for row in rows}
-        if frame not in known:
+        where: dict[str, Scalar] = {"architecture": setting, "modulo": frame}
+        left = estimate_in(results, "variance", ("variance left", "least part", "greatest part"), **where)
+        chance = estimate_in(results, "variance", ("before training",) * 3, **where)
+        if left is None or chance is None:
             return None
-        value, low, high = (here / known[RAW][0] for here in known[frame])
-        return Estimate(value, low, high)
+        return Estimate(left.value / chance.value, left.low / chance.value, left.high / chance.value)
 
     return Claim(
         paper=paper,
         source="thesis on flows over weights, section 4",
-        statistic=f"{setting}: share of variance after {frame}, over that of the networks as trained",
+        statistic=f"{setting}: variance left modulo {frame}, over what is left of it before training",
         direction="below",
         threshold=threshold,
         reason=reason,
@@ -174,7 +229,10 @@ def _claim(setting: str, frame: str, threshold: float, reason: str, paper: str) 
 
 
 _NEARER = "Networks that are aligned are nearer to each other, which makes flows over weights easier to learn."
-_MORE = "A twentieth of the variance is more than chance; the same for all architectures, set before the run."
+_MORE = (
+    "What brings networks nearer that have nothing in common is chance; a twentieth less than that is more than parts "
+    "of a zoo differ by."
+)
 CLAIMS = [
     _claim(setting, frame, 0.95, _MORE, _NEARER)
     for setting, frame in (
@@ -201,59 +259,78 @@ CLAIMS = [
 def run(config: Config, context: Context) -> Findings:
     """Every zoo in every frame."""
     found: dict[str, Shares] = in_turn(
-        context, "zoos", list(config.zoos), lambda name: shares_of(context, config.zoos[name], config.mixed)
+        context, "zoos", list(config.zoos), lambda name: shares_of(context, config.zoos[name], config)
     )
     rows: list[list[Scalar]] = []
     for setting, shares in found.items():
-        for frame, value in shares.whole.items():
-            interval = over_parts(value, shares.parts[frame])
-            rows.append([setting, shares.networks, frame, value, interval.low, interval.high])
-    columns = ("architecture", "networks", "modulo", "share of variance", "least part", "greatest part")
-    caption = "Σ‖θ − mean‖²/Σ‖θ‖² over the networks of a zoo, each brought to the first by a part of the group."
+        for frame, one in shares.frames.items():
+            interval = over_parts(one.left, one.parts)
+            numbers = [one.left, interval.low, interval.high, one.untrained, one.of_squares]
+            rows.append([setting, shares.networks, frame, *numbers])
+    columns = ("architecture", "networks", "modulo", "variance left", "least part", "greatest part")
     scores: list[list[Scalar]] = [[name, one.networks, one.accuracy] for name, one in found.items()]
-    told = [
-        f"{name}: " + ", ".join(f"{frame} {value:.3f}" for frame, value in one.whole.items()) + "."
-        for name, one in found.items()
-    ]
     return Findings(
         numbers={},
         tables={
-            "shares": Table(columns, rows, caption),
+            "variance": Table((*columns, "before training", "over mean ‖θ‖²"), rows, _CAPTION),
             "networks": Table(("architecture", "networks", "mean test accuracy"), scores, "The zoos."),
         },
-        outcome="\n\n".join([*told, _TOLD]),
+        outcome="\n\n".join([*(_told(name, one) for name, one in found.items()), _TOLD]),
         figure=lambda: _bars(found),
-        caption="Share of variance that is left, modulo more and more of the group.",
+        caption="What is left of the variance between networks, each brought to the first by more and more of the "
+        "group; thin lines: five parts of the zoo; thick ones: networks before training, which only chance brings "
+        "nearer.",
     )
 
 
+_CAPTION = (
+    "Σ‖θ − mean‖² over all networks of a zoo but the first, each brought to the first by a part of the group, over the "
+    "same of the networks as they are; before training, the same of the first networks as they were initialised."
+)
+
 _TOLD = """
-Every network is brought to the first of its zoo on weights; so the shares are bounds from above of what the best frame
-would leave. From "and scales" on, the incoming weights of every unit have norm one, in all networks: shares are of the
-variance in that gauge. A share of 1 − 1/N is that of N networks that have nothing in common. Gains of batch norms are
-near 1 in all networks, and much of Σ‖θ‖² of a CNN as it is trained; in the gauge without scales they are not, and the
-share rises.
+Every network is brought to the first of its zoo, on weights, and the variance is that of all others. An alignment
+brings networks nearer that have nothing in common, too, and the more the larger the group is: how much, networks before
+training tell. Only what trained networks have less than these is due to what they learned alike.
+
+Permutations and signs are isometries, scales are not. So where scales are removed, every unit gets the same scale in
+all networks, the geometric mean of those that it had: variances stay in the units of trained weights, and are smaller
+only if scales did vary. For the whole group queries and keys are balanced besides, and gains are folded into their
+readers.
 """
+
+
+def _told(name: str, shares: Shares) -> str:
+    """What is left in every frame, in words."""
+    left = [
+        f"modulo {frame} {one.left:.2f} (before training {one.untrained:.2f})"
+        for frame, one in shares.frames.items()
+        if frame != RAW
+    ]
+    return f"{name}: of the variance is left {', '.join(left)}."
 
 
 def _bars(found: Mapping[str, Shares]) -> "Figure":
     """A group of bars for each architecture."""
     from coset.figures import GREY, PALETTE, new_figure
 
-    figure = new_figure(6.4, 2.8)
+    figure = new_figure(6.4, 2.9)
     panel = figure.subplots()
     colours = dict(zip(FRAMES, (GREY, *PALETTE), strict=False))
     for at, shares in enumerate(found.values()):
-        width = 0.8 / len(shares.whole)
-        for number, (frame, value) in enumerate(shares.whole.items()):
-            interval = over_parts(value, shares.parts[frame])
-            x = at + width * (number - (len(shares.whole) - 1) / 2)
-            panel.bar(x, value, 0.9 * width, color=colours[frame])
-            panel.plot([x, x], [interval.low, interval.high], color="black", linewidth=0.8)
+        width = 0.8 / len(shares.frames)
+        for number, (frame, one) in enumerate(shares.frames.items()):
+            interval = over_parts(one.left, one.parts)
+            x = at + width * (number - (len(shares.frames) - 1) / 2)
+            panel.bar(x, one.left, 0.9 * width, color=colours[frame])
+            if frame != RAW:
+                panel.plot([x, x], [interval.low, interval.high], color="black", linewidth=0.8)
+                panel.plot([x - 0.4 * width, x + 0.4 * width], [one.untrained] * 2, color="black", linewidth=1.6)
     panel.set_xticks(range(len(found)), list(found))
-    panel.set_ylabel("share of variance")
-    used = [frame for frame in FRAMES if any(frame in one.whole for one in found.values())]
+    panel.set_ylabel("variance left")
+    used = [frame for frame in FRAMES if any(frame in one.frames for one in found.values())]
     handles = [panel.plot([], [], "s", color=colours[frame], label=frame)[0] for frame in used]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(used))
+    handles += panel.plot([], [], color="black", linewidth=1.6, label="before training")
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, title="modulo")
     panel.grid(axis="x", visible=False)
     return figure

@@ -38,6 +38,7 @@ from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
 
 GAUGES = ("given", "normalized")
+WEIGHTINGS = ("plain", "even")
 
 _NEARER = 1e-9
 """What is nearer by less than this part is not nearer."""
@@ -56,6 +57,7 @@ def match_weights(
     start: Element | None = None,
     buffers: bool = False,
     continuous: bool = True,
+    weighting: Literal["plain", "even"] = "plain",
     seed: int = 0,
     callback: Callback | None = None,
     show: bool | None = None,
@@ -66,8 +68,9 @@ def match_weights(
     ``rotations``: gains are then folded and GL(n) balanced for matching, and restored; the element has the scales for
     that whatever ``scales`` says. Units of points turn, too, see ``turns``: the objective is then that of the networks
     without turns. Translations are removed of both for matching; the aligned network keeps its own. Where a network has
-    no such gauge (a gain of 0, heads without full rank) matrices are left out, with a note; with ``start`` matrices and
-    turns are, with ``buffers`` or ``restarts`` matrices.
+    no such gauge (a gain of 0, heads without full rank) matrices are left out, with a note; with ``buffers``, too.
+    ``weighting``: over the whole group every parameter counts as it is ("plain"), or entries of all count alike and
+    those that tell how streams turn more ("even", see ``even_weights``); the objective is weighted so.
 
     ``divergence``: "wasserstein" or, for posteriors, "kl" or "kl-means", see ``DIVERGENCES``. ``gauge``: match the
     networks as given, or "normalized", without their scales: then nothing depends on how each was scaled. ``scales``:
@@ -76,33 +79,36 @@ def match_weights(
     the gauge in which they are matched. ``relax``: besides the ascent from the start, one from the end of a
     relaxation that moves all classes together; ``restarts``: further ascents from random elements; the best is
     returned, so never less than the plain ascent. ``start``: where to begin (default: the identity); its scales are
-    kept. ``buffers``: match running statistics, too. Weights of any size are matched: products that would under- or
-    overflow are taken of the networks multiplied by powers of two; only the objective that is reported may be 0 or
-    infinite then. A Gaussian or LowRank is matched by its means and marginal
+    kept, and over the whole group nothing else is tried but ``restarts``. ``buffers``: match running statistics, too.
+    Weights of any size are matched: products that would under- or overflow are taken of the networks multiplied by
+    powers of two; only the objective that is reported may be 0 or infinite then. A Gaussian or LowRank is matched by
+    its means and marginal
     deviations, and its covariance carried along.
     """
     check_choice("gauge", gauge, GAUGES)
+    check_choice("weighting", weighting, WEIGHTINGS)
     check_count("restarts", restarts, 0)
     if start is not None:
         check_start(sym, start)
     clock, since = Clock(), time.perf_counter()
     notes: tuple[str, ...] = ()
-    if continuous and sym.turns and start is None and not deviations(reference) and not deviations(other):
+    whole = continuous and not deviations(reference) and not deviations(other)
+    if whole and sym.turns:
         options: dict[str, Any] = {
             "divergence": divergence, "gauge": gauge, "scales": scales, "relax": relax, "restarts": restarts,
-            "buffers": buffers, "seed": seed, "callback": callback, "show": show,
+            "buffers": buffers, "weighting": weighting, "seed": seed, "callback": callback, "show": show,
         }  # fmt: skip
-        return _over_turns(sym, reference, other, options)
-    plain = start is None and not buffers and not restarts
-    mixes = continuous and sym.continuous and not deviations(reference) and not deviations(other)
-    if mixes and not plain:
-        which = "start" if start is not None else "buffers" if buffers else "restarts"
-        notes = (f"with {which} matrices are left out: permutations and signs alone were matched",)
-    elif mixes:
+        return _over_turns(sym, reference, other, start, options)
+    if whole and sym.continuous and buffers:
+        notes = ("with buffers matrices are left out: permutations and signs alone were matched",)
+    elif whole and sym.continuous:
         try:
-            return _over_all(sym, reference, other, gauge == "normalized", relax, seed, callback)
+            ways = {"normalized": gauge == "normalized", "even": weighting == "even"}
+            return _over_all(sym, reference, other, start, relax, restarts, seed, callback, **ways)
         except NoGauge as error:
             notes = (f"{error}: permutations and signs alone were matched",)
+    if weighting == "even":
+        notes = (*notes, "parameters were not weighted: that is done over the whole group alone")
     left: Any = marginals(reference)
     right: Any = marginals(other if start is None else carried(sym, start, other))
     undo: tuple[Element, Element] | None = None
@@ -141,11 +147,16 @@ def match_weights(
     )
 
 
-def _over_turns(sym: Symmetry, reference: T, other: T, options: Mapping[str, Any]) -> Alignment[T]:
+def _over_turns(
+    sym: Symmetry, reference: T, other: T, start: Element | None, options: Mapping[str, Any]
+) -> Alignment[T]:
     """The same where units turn: both networks without turns are matched, see ``turns``."""
-    pair = unturned(sym, points(reference), points(other))
-    found = match_weights(pair.symmetry, pair.reference, pair.other, **options)
+    begun = points(other) if start is None else sym.act(start, points(other))
+    pair = unturned(sym, points(reference), begun)
+    identity = None if start is None else pair.symmetry.identity()
+    found = match_weights(pair.symmetry, pair.reference, pair.other, start=identity, **options)
     element = pair.restored(found.element)
+    element = element if start is None else sym.compose(element, start)
     aligned = carried(sym, element, other)
     return Alignment(
         sym, "weights", element, aligned, found.objective, found.history,
@@ -155,21 +166,36 @@ def _over_turns(sym: Symmetry, reference: T, other: T, options: Mapping[str, Any
 
 
 def _over_all(
-    sym: Symmetry, reference: T, other: T, normalized: bool, relax: bool, seed: int, callback: Callback | None
+    sym: Symmetry,
+    reference: T,
+    other: T,
+    start: Element | None,
+    relax: bool,
+    restarts: int,
+    seed: int,
+    callback: Callback | None,
+    *,
+    normalized: bool,
+    even: bool,
 ) -> Alignment[T]:
     """The same over permutations, signs and matrices."""
     clock, since = Clock(), time.perf_counter()
     tell, units = Teller(callback), unit_matcher(sym, relax, seed)
-    pair = points(reference), points(other)
+    begun = points(other) if start is None else sym.act(start, points(other))
     found = rotated(
         sym,
-        untranslated(sym, pair[0]),
-        lambda: untranslated(sym, pair[1]),
+        untranslated(sym, points(reference)),
+        lambda: untranslated(sym, begun),
         units,
         normalized=normalized,
+        even=even,
+        begun=start is not None,
+        restarts=restarts,
+        seed=seed,
         report=tell,
     )
-    element = with_means(sym, found.element, *pair) if sym.translations else found.element
+    element = with_means(sym, found.element, points(reference), begun) if sym.translations else found.element
+    element = element if start is None else sym.compose(element, start)
     clock.add("rotations", since)
     since = time.perf_counter()
     aligned = carried(sym, element, other)

@@ -4,7 +4,7 @@ One moved copy of the other network is held; the reference is brought into its g
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from coset.alignment._agreement import is_trained
-from coset.alignment.matching.rotations import Params, Rotations, inner_product, matching_gauge
+from coset.alignment.matching.rotations import Params, Rotations, inner_product, matching_gauge, polar
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.action import Acted, move
 from coset.symmetry.incidence import appearances
@@ -32,6 +32,9 @@ class Rotated:
     history: list[float]
 
 
+_STREAMS = 30.0
+"""With even weights, parameters that tell how streams turn with no other class matched count so much more."""
+
 Units = Callable[[Params, Params, Collection[str], Collection[str], bool], Element]
 """Matches some classes of a reference and another network on some parameters, all others left; True the first time."""
 
@@ -43,49 +46,130 @@ def rotated(
     units: Units,
     *,
     normalized: bool = False,
+    even: bool = False,
+    begun: bool = False,
+    restarts: int = 0,
+    seed: int = 0,
     report: Callable[[float, str], bool],
 ) -> Rotated:
     """An element of the whole group that brings ``other`` near the reference.
 
     Streams come first, by what no other class has to be known for (embeddings and read-outs), then all classes in
     turn, until a round no longer helps; from every choice of signs that are common to many units, and the best is
-    taken. ``normalized``: match without the scales of either network. ``other`` is asked for whenever it is needed, so
-    that it is not held beside its moved copy.
+    taken. ``begun``: from where ``other`` is, instead; ``restarts``: also from so many random elements. ``normalized``:
+    match without the scales of either network; ``even``: with the weights of ``even_weights``. ``other`` is asked for
+    whenever it is needed, so that it is not held beside its moved copy.
     """
     gauges = [matching_gauge(sym, params, scales=normalized) for params in (reference, other())]
 
-    def begun(start: Element) -> dict[str, Tensor]:
+    def moved(start: Element) -> dict[str, Tensor]:
         params = dict(other())
         move(sym, sym.compose(start, gauges[1]), params)
         return params
 
-    best = _best_of_signs(sym, Acted(sym, gauges[0], reference), begun, units, report)
+    left: Params = Acted(sym, gauges[0], reference)
+    left = even_weights(sym, left, Acted(sym, gauges[1], other())) if even else left
+    starts = [(as_it_is(sym, *gauges), True)] if begun else [(start, False) for start in _common_signs(sym)]
+    generator = torch.Generator().manual_seed(seed)
+    # Without scales and with rotations alone, so that networks stay in the gauge.
+    starts += [(sym.random(generator, spread=0.0, turns=0), True) for _ in range(restarts)]
+    best = _best_of(sym, left, moved, starts, units, report)
     return Rotated(sym.compose(sym.inverse(gauges[0]), sym.compose(best.element, gauges[1])), best.history)
+
+
+class Weighted(Mapping[str, Tensor]):
+    """Parameters, each multiplied by its two factors when it is asked for."""
+
+    def __init__(self, params: Params, factors: Mapping[str, tuple[float, float]]) -> None:
+        self.params, self.factors = params, factors
+
+    def __getitem__(self, name: str) -> Tensor:
+        one, two = self.factors[name]
+        return (self.params[name] * one).mul_(two)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.params)
+
+    def __len__(self) -> int:
+        return len(self.params)
+
+
+def even_weights(sym: Symmetry, left: Params, right: Params) -> Weighted:
+    """The reference with each parameter of n entries multiplied by n/(‖θ₀‖·‖θ₁‖), and by more where it tells streams.
+
+    Products then count as if entries of all parameters had one size. Of large matrices between units that are matched
+    themselves most of what agrees does so by chance; embeddings and read-outs agree only where the streams do.
+    """
+    free, factors = set(_streams(sym)), {}
+    single = {name for name, item in sym.classes.items() if item.size == 1}
+    for name, tensor in left.items():
+        norms = [float(torch.linalg.vector_norm(side.double())) for side in (tensor, right[name])]
+        classes = {item.name for _, item in appearances(sym, name)} - single
+        more = _STREAMS if len(classes) == 1 and classes <= free else 1.0
+        factors[name] = (1 / norms[0], more * tensor.numel() / norms[1]) if min(norms) > 0 else (1.0, 1.0)
+    return Weighted(left, factors)
+
+
+def _streams(sym: Symmetry) -> list[str]:
+    """The classes that mix and lie in no blocks that permute."""
+    return [name for name in sym.continuous if sym.classes[name].parent not in _blocks(sym)]
+
+
+def _blocks(sym: Symmetry) -> list[str]:
+    """The classes of blocks that permute with what is mixed in them."""
+    inside = dict.fromkeys(sym.classes[name].parent for name in sym.continuous)
+    return [name for name in inside if name and sym.classes[name].permutes and sym.classes[name].parent is None]
+
+
+def as_it_is(sym: Symmetry, reference: Element, other: Element) -> Element:
+    """What leaves a network where it is, up to its gauge: between two gauges, the nearest rotations."""
+    between = sym.compose(reference, sym.inverse(other))
+    matrices = {name: polar(matrix, sym.continuous[name].kind)[0] for name, matrix in between.matrices.items()}
+    return sym.element(matrices=matrices)
 
 
 def rotated_in_gauge(
     sym: Symmetry, left: Params, right: Params, units: Units, report: Callable[[float, str], bool]
 ) -> Rotated:
     """The same for networks that are in the gauge, in which they stay."""
-    return _best_of_signs(sym, left, lambda start: sym.act(start, right), units, report)
+    starts = [(start, False) for start in _common_signs(sym)]
+    return _best_of(sym, left, lambda start: sym.act(start, right), starts, units, report)
 
 
-def _best_of_signs(
+def _common_signs(sym: Symmetry) -> Iterator[Element]:
+    """Every choice of the signs that many units share."""
+    common = [key for key in sym.flipping if math.prod(sym.shape(sym.families[key].owner)) == 1][:_SIGNS]
+    shapes = {key: sym.shape(sym.families[key].owner) for key in common}
+    for choice in product((1, -1), repeat=len(common)):
+        signs = {key: torch.full(shapes[key], sign, dtype=torch.int8) for key, sign in zip(common, choice, strict=True)}
+        yield sym.element(signs=signs)
+
+
+def _best_of(
     sym: Symmetry,
     left: Params,
     right: Callable[[Element], dict[str, Tensor]],
+    starts: Iterable[tuple[Element, bool]],
     units: Units,
     report: Callable[[float, str], bool],
 ) -> Rotated:
-    """The best ascent; ``right``: the other network in the gauge, moved by the element it is to begin with."""
-    common = [key for key in sym.flipping if math.prod(sym.shape(sym.families[key].owner)) == 1][:_SIGNS]
+    """The best ascent; ``right``: the other network in the gauge, moved by the element it is to begin with.
+
+    ``starts``: elements, each with whether it says where all classes are, or signs alone.
+    """
     best: Rotated | None = None
-    for choice in product((1, -1), repeat=len(common)):
-        shapes = {key: sym.shape(sym.families[key].owner) for key in common}
-        signs = {key: torch.full(shapes[key], sign, dtype=torch.int8) for key, sign in zip(common, choice, strict=True)}
-        start = sym.element(signs=signs)
-        found = _Ascent(sym, left, right(start), units, report).run(start)
+    stopped = False
+
+    def told(value: float, what: str) -> bool:
+        nonlocal stopped
+        stopped = report(value, what)
+        return stopped
+
+    for start, placed in starts:
+        found = _Ascent(sym, left, right(start), units, told).run(start, placed)
         best = found if best is None or found.history[-1] > best.history[-1] else best
+        if stopped:
+            break
     assert best is not None
     return best
 
@@ -100,9 +184,7 @@ class _Ascent:
         self.sym, self.left, self.right, self.match, self.report = sym, left, right, units, report
         self.steps = Rotations(sym, left)
         classes = sym.classes
-        inside = dict.fromkeys(classes[name].parent for name in sym.continuous)
-        self.parents = [name for name in inside if name and classes[name].permutes and classes[name].parent is None]
-        self.free = [name for name in sym.continuous if classes[name].parent not in self.parents]
+        self.parents, self.free = _blocks(sym), _streams(sym)
         owners = {sym.families[key].owner for key in sym.flipping}
         others = [name for name in classes if name not in sym.continuous and name not in self.parents]
         self.units = [name for name in others if classes[name].permutes or name in owners]
@@ -124,10 +206,10 @@ class _Ascent:
         """Take the products of some parameters again."""
         self._products |= {name: inner_product(self.left, self.right, [name]) for name in names}
 
-    def run(self, g: Element) -> Rotated:
-        """The element reached from ``g``, which has brought the other network where it is."""
+    def run(self, g: Element, placed: bool) -> Rotated:
+        """The element reached from ``g``, which has brought the other network where it is; ``placed``: all of it."""
         best, history = g, [self.product()]
-        for h, what in self._course():
+        for h, what in self._course(placed):
             g = self.sym.compose(h, g)
             moved = move(self.sym, h, self.right)
             self._renew(name for name in self.names if name in moved)
@@ -143,11 +225,15 @@ class _Ascent:
         blocks = {*self.parents, *unknown, *(name for name in self.sym.continuous if name not in self.free)}
         return [name for name in self.names if blocks.isdisjoint(item.name for _, item in appearances(self.sym, name))]
 
-    def _course(self) -> Iterator[tuple[Element, str]]:
-        """Rounds of steps, and again where signs of blocks that are turned around lead higher."""
+    def _course(self, placed: bool) -> Iterator[tuple[Element, str]]:
+        """Rounds of steps, and again where signs of blocks that are turned around lead higher.
+
+        Unless all classes are ``placed`` streams come first, by what is known alone.
+        """
         unknown = self.steps.unknown(self.free, self.right)
-        yield self.steps.turn(self.free, self.right, settled=()), "streams"
-        first, better = True, True
+        if not placed:
+            yield self.steps.turn(self.free, self.right, settled=()), "streams"
+        first, better = not placed, True
         while better:
             yield from self._rounds(unknown, first)
             first, better = False, False

@@ -80,7 +80,7 @@ class Moves:
 
     def __init__(self, sym: Symmetry, kind: str, parts: tuple[str, ...], spread: float) -> None:
         self.sym, self.kind, self.parts, self.spread = sym, kind, parts, spread
-        self._source = sym
+        self._source, self._neutral = sym, sym.identity()
         # Matrices and turns can only be drawn with all else that is there.
         if not {"matrices", "turns"} & {*parts}:
             self._source = sym.restrict(
@@ -91,7 +91,7 @@ class Moves:
         """A random place on the orbit of a network."""
         drawn = self._source.random(generator, spread=self.spread, turns=TURNS)
         own = {part: getattr(drawn, part) for part in KINDS[:5] if part in self.parts}
-        g = self.sym.element(**own)
+        g = replace(self._neutral, **own)
         if "translations" not in self.parts:
             return Place(g)
         moved = self.sym.act(g, network) if own else network

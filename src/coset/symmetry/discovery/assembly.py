@@ -19,7 +19,7 @@ from coset.symmetry.discovery.tracing import Tracing
 from coset.symmetry.graph import Graph
 from coset.symmetry.layers import Activation, Contraction, without_sizes
 from coset.symmetry.parameters import Family, Parameter
-from coset.symmetry.structure import UnitClass, build_structure
+from coset.symmetry.structure import UnitClass, check_standing
 from coset.symmetry.symmetry import Symmetry
 
 NETWORK = "network"
@@ -279,10 +279,11 @@ def _seen(
             found[name] = known[id(value)]
         elif id(value) not in uneven:
             axes = tuple(_axes(value, names, carried, nested, charges, whole(value) in carried))
-            if axes not in builds:
-                builds[axes] = _builds(axes, classes, name)
-            if builds[axes]:
-                found[name] = known[id(value)] = Activation(value.shape, tuple(without_sizes(node) for node in axes))
+            bare = tuple(without_sizes(node) for node in axes)
+            if bare not in builds:
+                builds[bare] = _builds(axes, classes, name)
+            if builds[bare]:
+                found[name] = known[id(value)] = Activation(value.shape, bare)
     return found
 
 
@@ -291,7 +292,7 @@ def _builds(axes: tuple[Node, ...], classes: Mapping[str, UnitClass], name: str)
     if all(classes[unit.name].parent is None for node in axes for unit in units_of(node)):
         return True
     try:
-        build_structure(axes, classes, name)
+        check_standing(axes, classes, name)
     except InputError:
         return False
     return True

@@ -3,6 +3,7 @@
 Each is proposed from the graph and then tried in float64: what changes outputs is left out, and noted.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from coset.symmetry.discovery.evaluation import evaluate
 from coset.symmetry.discovery.general_position import general_position, other_inputs
 from coset.symmetry.discovery.linearity import linear_classes
 from coset.symmetry.discovery.remarks import some
-from coset.symmetry.discovery.rotary import rotary_classes
+from coset.symmetry.discovery.rotary import Pairs, rotary_classes
 from coset.symmetry.discovery.terms import Atom
 from coset.symmetry.discovery.tracing import Tracing
 from coset.symmetry.discovery.translating import in_signed_blocks, translations
@@ -37,17 +38,34 @@ class Proposal:
     """
 
     mixing: Mapping[str, Mixing]
-    pairs: Mapping[str, Mixing]
+    pairs: Mapping[str, Pairs]
     turns: Mapping[str, Turn]
     translations: Mapping[str, Translation]
     notes: tuple[str, ...]
 
     def unverified(self, sym: Symmetry) -> Symmetry:
         """The symmetry with all that is derived from the graph."""
+        notes = [*sym.notes, *self.notes]
+        if self.pairs:
+            notes.append(
+                f"the pairs of {some(list(self.pairs), 3)} may turn: that is told by values, which were not read"
+            )
         return replace(
-            sym.annotated(notes=(*sym.notes, *self.notes)),
+            sym.annotated(notes=tuple(notes)),
             continuous=self.mixing, turns=self.turns, translations=tuple(self.translations.values()),
         )  # fmt: skip
+
+    def derived(
+        self,
+        sym: Symmetry,
+        program: torch.export.ExportedProgram,
+        params: Mapping[str, Tensor],
+        inputs: Sequence[Any],
+    ) -> Symmetry:
+        """The same where there are values: the angles of pairs are tried on them, and nothing else is."""
+        angles, notes = _angles(_Trial(sym, program, params, inputs), self.pairs)
+        sym = replace(self, pairs={}).unverified(sym)
+        return replace(sym.annotated(notes=(*sym.notes, *notes)), continuous={**sym.continuous, **angles})
 
 
 def proposed(
@@ -97,7 +115,7 @@ def confirmed(
     trial = _Trial(sym, program, params, inputs)
     pairs = {name: item for name, item in proposal.pairs.items() if name not in unnoticed}
     mixing = trial.surviving(proposal.mixing, trial.mixed)
-    angles = trial.surviving(pairs, trial.mixed)
+    angles, told = _angles(trial, pairs)
     turns = trial.surviving(proposal.turns, trial.turned)
     shifts = trial.surviving(proposal.translations, trial.translated)
     words: dict[str, tuple[Collection[str], Collection[str]]] = {
@@ -108,7 +126,7 @@ def confirmed(
         "the units of {} seem to turn, but outputs change when they do": (proposal.turns, turns),
         "outputs change with the translations {}, which are left out": (proposal.translations, shifts),
     }
-    notes = [*proposal.notes]
+    notes = [*proposal.notes, *told]
     for what, (seen, left) in words.items():
         if refused := [name for name in seen if name not in left]:
             notes.append(what.format(some(refused, 3)))
@@ -116,6 +134,16 @@ def confirmed(
         sym.annotated(notes=(*sym.notes, *notes)),
         continuous={**mixing, **angles}, turns=turns, translations=tuple(shifts.values()),
     )  # fmt: skip
+
+
+def _angles(trial: "_Trial", pairs: Mapping[str, Pairs]) -> tuple[dict[str, Mixing], list[str]]:
+    """The classes of pairs that turn, and what to tell of pairs that rotate alike."""
+    found = trial.surviving({name: item.mixing for name, item in pairs.items()}, trial.mixed)
+    told = []
+    for name in (name for name in found if pairs[name].alike or pairs[name].permute):
+        *outer, size = trial.sym.shape(name)
+        told.append(pairs[name].told(name, math.prod(outer), size))
+    return {name: mixing for name, mixing in found.items() if not pairs[name].permute}, told
 
 
 @dataclass
@@ -147,8 +175,9 @@ class _Trial:
 
     def _keeps(self, move: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> bool:
         theta = general_position(self.params, self.sym, self.generator)
-        x = other_inputs(self.program, theta, self.inputs, evaluate(self.program, theta, self.inputs), self.generator)
-        before = evaluate(self.program, theta, x)
+        given = evaluate(self.program, theta, self.inputs)
+        x, there = other_inputs(self.program, theta, self.inputs, given, self.generator)
+        before = given if there is None else there[0]
         try:
             theta = move(theta)
         except InputError:

@@ -85,8 +85,9 @@ def discover(
     sym = sym.annotated(pinned=reported(tracing), notes=notes, unsaved=buffers, graph=graph)
     proposal = proposed(sym, tracing, atoms, program, movable, fixed, valued=valued)
     if not verify:
-        sym = proposal.unverified(sym)
-        return _with_handed_on(sym, model, inputs, keywords) if valued else sym
+        if not valued:
+            return proposal.unverified(sym)
+        return _with_handed_on(proposal.derived(sym, program, movable, leaves), model, inputs, keywords)
     astray: set[str] = set()
     missing = verified(sym, program, movable, leaves, expected=expected, astray=astray)
     if astray:

@@ -1,12 +1,14 @@
 """Exported models run in float64 with other parameters, whatever types they are of and cast to."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.export.graph_signature import OutputKind
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_aggregate, map_arg
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 _WIDE = {
@@ -28,10 +30,42 @@ def part_of(args: Sequence[Any]) -> tuple[GraphModule, Sequence[Any]] | None:
 
 def widened(arguments: Any) -> Any:
     """Arguments of an operation with every type of numbers widened."""
-    return tree_map(lambda item: _WIDE.get(item, item) if isinstance(item, torch.dtype) else item, arguments)
+    return map_aggregate(arguments, lambda item: _WIDE.get(item, item) if isinstance(item, torch.dtype) else item)
 
 
-class InDouble(Interpreter):
+class _Step(NamedTuple):
+    """A node, whether types or parts of a graph are among its arguments, and the nodes that nobody reads later."""
+
+    node: Node
+    special: bool
+    done: tuple[Node, ...]
+
+
+def _steps(graph: GraphModule) -> list[_Step]:
+    """The nodes of a graph in order, as they are run; made once, since graphs are run many times."""
+    found: list[_Step] | None = graph.meta.get(_STEPS)
+    if found is None:
+        last: dict[Node, Node] = {}
+        for node in graph.graph.nodes:
+            last |= dict.fromkeys(node.all_input_nodes, node)
+        done: dict[Node, list[Node]] = {}
+        for node, reader in last.items():
+            done.setdefault(reader, []).append(node)
+        found = [_Step(node, _is_special(node), tuple(done.get(node, ()))) for node in graph.graph.nodes]
+        graph.meta[_STEPS] = found
+    return found
+
+
+_STEPS = "coset.steps"
+
+
+def _is_special(node: Node) -> bool:
+    """Whether a type, which has to be widened, or a part of a graph is among the arguments."""
+    given = tree_leaves((node.args, node.kwargs))
+    return any(isinstance(item, torch.dtype) or (isinstance(item, Node) and item.op == "get_attr") for item in given)
+
+
+class InDouble:
     """Runs a graph with every floating type widened to float64, casts inside the model included.
 
     ``without``: names of operations that have no derivative: what is in front of them gets no gradient. Those that say
@@ -41,29 +75,51 @@ class InDouble(Interpreter):
     def __init__(
         self, graph: GraphModule, without: set[str] | None = None, watch: Callable[[Node, Any], None] | None = None
     ) -> None:
-        super().__init__(graph, garbage_collect_values=True)
+        self._graph = graph
         self._without = set() if without is None else without
         self._watch = watch
 
-    def run_node(self, n: Node) -> Any:
-        result = super().run_node(n)
-        if self._watch is not None:
-            self._watch(n, result)
-        return result
+    def run(self, *arguments: Any) -> Any:
+        """What the graph returns; what nobody reads any more is freed as it goes."""
+        env: dict[Node, Any] = {}
+        given = iter(arguments)
+        for node, special, done in _steps(self._graph):
+            if node.op == "placeholder":
+                result = next(given)
+            elif node.op == "get_attr":
+                result = attrgetter(str(node.target))(self._graph)
+            else:
+                args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
+                if node.op == "output":
+                    return args[0]
+                assert node.op == "call_function", node.op
+                if special:
+                    args, kwargs = widened((args, kwargs))
+                result = self._called(node.target, args, kwargs, special)
+            env[node] = result
+            if self._watch is not None:
+                self._watch(node, result)
+            for other in done:
+                del env[other]
+        return None
 
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        args, kwargs = widened((args, kwargs))
-        if (part := part_of(args)) is not None:
+    def _called(self, target: Any, args: Any, kwargs: Any, special: bool) -> Any:
+        if special and (part := part_of(args)) is not None:
             return InDouble(part[0], self._without).run(*part[1])
         if not torch.is_grad_enabled():
-            return tree_map(double, super().call_function(target, args, kwargs))
+            return _all_double(target(*args, **kwargs))
         if name_of(target) not in self._without:
             try:
-                return tree_map(double, differentiable(target)(*args, **kwargs))
+                return _all_double(differentiable(target)(*args, **kwargs))
             except RuntimeError:
                 self._without.add(name_of(target))
         args, kwargs = tree_map_only(Tensor, lambda item: item.detach(), (args, kwargs))
-        return tree_map(double, target(*args, **kwargs))
+        return _all_double(target(*args, **kwargs))
+
+
+def _all_double(result: Any) -> Any:
+    """The result of an operation in double precision."""
+    return double(result) if isinstance(result, Tensor) else tree_map(double, result)
 
 
 def name_of(target: Any) -> str:
@@ -152,13 +208,17 @@ def arguments_of(
     return arguments
 
 
+Results = tuple[list[Tensor], dict[str, Tensor]]
+"""What a model returns, and what it writes into its tensors, by name."""
+
+
 def run(
     program: torch.export.ExportedProgram,
     params: Mapping[str, Tensor],
     inputs: Sequence[Any],
     without: set[str] | None = None,
     watch: Callable[[Node, Any], None] | None = None,
-) -> tuple[list[Tensor], dict[str, Tensor]]:
+) -> Results:
     """What an exported model returns in float64 with other parameters, and what it writes into its tensors, by name.
 
     Differentiable where gradients are enabled; ``without``, ``watch``: see ``InDouble``.
@@ -175,9 +235,19 @@ def run(
     return outputs, written
 
 
+def results_of(
+    program: torch.export.ExportedProgram,
+    params: Mapping[str, Tensor],
+    inputs: Sequence[Any],
+    watch: Callable[[Node, Any], None] | None = None,
+) -> Results:
+    """As ``run``, without derivatives."""
+    with torch.no_grad():
+        return run(program, params, inputs, watch=watch)
+
+
 def evaluate(
     program: torch.export.ExportedProgram, params: Mapping[str, Tensor], inputs: Sequence[Any]
 ) -> list[Tensor]:
     """The outputs of an exported model in float64, with other parameters."""
-    with torch.no_grad():
-        return run(program, params, inputs)[0]
+    return results_of(program, params, inputs)[0]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coset.symmetry.discovery.evaluation import double, evaluate
+from coset.symmetry.discovery.evaluation import Results, double, results_of
 from coset.symmetry.symmetry import Symmetry
 
 
@@ -55,18 +55,21 @@ def other_inputs(
     inputs: Sequence[Any],
     before: list[Tensor],
     generator: torch.Generator,
-) -> list[Any]:
-    """Inputs near the given ones; the given ones where the model does not take others."""
+) -> tuple[list[Any], Results | None]:
+    """Inputs near the given ones and the results there; the given ones and None where the model does not take others.
+
+    ``before``: outputs at inputs that it takes.
+    """
     others = [perturbed(item, generator) for item in inputs]
     try:
-        outputs = evaluate(program, theta, others)
+        results = results_of(program, theta, others)
     except (RuntimeError, IndexError):
         # Floating numbers that stand for indices, say: what is near them is none.
-        return list(inputs)
-    pairs = zip(before, outputs, strict=True)
+        return list(inputs), None
+    pairs = zip(before, results[0], strict=True)
     if any(bool((torch.isfinite(one) & ~torch.isfinite(two)).any()) for one, two in pairs if one.shape == two.shape):
-        return list(inputs)  # outside the domain of a logarithm or a root
-    return others
+        return list(inputs), None  # outside the domain of a logarithm or a root
+    return others, results
 
 
 def perturbed(item: Any, generator: torch.Generator) -> Any:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only
+from torch.fx.node import map_aggregate
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from coset.symmetry.discovery.calls import is_pointwise
 from coset.symmetry.discovery.elementwise import masked_fill, same_values, where
@@ -183,10 +184,18 @@ class _Generic(Interpreter):
             self._felt([] if inner._total is None else [inner._total])
             return result
         target: Any = n.target
-        natives = tree_map_only(Twin, lambda twin: twin.native, (args, kwargs))
+        twins_given: list[Twin] = []
+
+        def native_of(item: Any) -> Any:
+            if isinstance(item, Twin):
+                twins_given.append(item)
+                return item.native
+            return item
+
+        natives: Any = map_aggregate((args, kwargs), native_of)
         with torch.no_grad():
             native = tree_map(double, target(*natives[0], **natives[1]))
-        if not any(isinstance(item, Twin) for item in tree_leaves((args, kwargs))) or not hasattr(target, "_schema"):
+        if not twins_given or not hasattr(target, "_schema"):
             return native if hasattr(target, "_schema") else target(*args, **kwargs)
         generic = self._generic(target, args, kwargs, native)
         flat, form = tree_flatten(native)
@@ -197,7 +206,7 @@ class _Generic(Interpreter):
         return form.unflatten(twins)
 
     def _generic(self, target: Any, args: Any, kwargs: Any, native: Any) -> Any:
-        generics = tree_map_only(Twin, lambda twin: twin.generic, (args, kwargs))
+        generics: Any = map_aggregate((args, kwargs), lambda item: item.generic if isinstance(item, Twin) else item)
         tensors = [item for item in tree_leaves(generics) if isinstance(item, Tensor)]
         name = name_of(target).partition("::")[2].rstrip("_")
         if RULES.get(name) is constant:

@@ -88,7 +88,8 @@ class Tracing:
     """What came out: the book, the Value of every parameter and moving buffer that is used, and what was pinned.
 
     ``watched``: the nodes that modules give or contractions read, with their names; ``activations``: name → its Value.
-    ``contractions``: their names, and how many tensors they read. ``steps``: all operations, in order.
+    ``contractions``: their names, and how many tensors they read. ``steps``: all operations, in order. ``known``: the
+    number of the Value of a constant → its entries.
     """
 
     book: Book
@@ -100,6 +101,7 @@ class Tracing:
     activations: dict[str, Value] = field(default_factory=dict)
     contractions: Sequence[tuple[str, int]] = ()
     steps: list[Step] = field(default_factory=list)
+    known: dict[int, Tensor] = field(default_factory=dict)
 
     def standing(self) -> dict[Atom, None]:
         """The atoms of all parameters."""
@@ -126,6 +128,11 @@ def trace(program: torch.export.ExportedProgram, movable: Mapping[str, Tensor], 
         constant = movable.get(str(name), program.constants.get(str(name))) if kind in _KEPT else None
         if isinstance(constant, Tensor) and not constant.is_meta and str(name) not in tracing.parameters:
             tracing.constants.tensors[node] = constant
+    tracing.known |= {
+        id(v): tracing.constants.tensors[node]
+        for node, v in zip(placeholders, arguments, strict=True)
+        if node in tracing.constants.tensors
+    }
     tracing.book.where = "shared memory"
     for tie in ties(movable):
         _tie(tracing, tie, movable, fixed)
@@ -205,11 +212,14 @@ def _run(tracing: Tracing, module: torch.fx.GraphModule, arguments: Sequence[Any
             env[node] = module.get_submodule(str(node.target))
         elif node.op == "call_function":
             tracing.constants.learn(node)
-            env[node] = _call(tracing, node, env)
+            args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
+            env[node] = _call(tracing, node, env, args, kwargs)
             if hasattr(node.target, "_schema"):
-                args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
                 target: Any = node.target
                 tracing.steps.append(Step(name_of_node(node), args, kwargs, env[node], target))
+            if node in tracing.constants.tensors:
+                # The steps hold all Values, so that no other one gets this number.
+                tracing.known[id(env[node])] = tracing.constants.tensors[node]
             if node in tracing.watched and isinstance(env[node], Value) and not env[node].inert:
                 tracing.activations |= dict.fromkeys(tracing.watched[node], env[node])
         elif node.op == "output":
@@ -257,10 +267,8 @@ def _shapes(tracing: Tracing, node: Node) -> list[tuple[int, ...]]:
     return shapes
 
 
-def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any]) -> Any:
+def _call(tracing: Tracing, node: Node, env: Mapping[Node, Any], args: Any, kwargs: dict[str, Any]) -> Any:
     book = tracing.book
-    args: Any
-    args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
     if node.target is operator.getitem:
         return args[0][args[1]]
     if (part := part_of(args)) is not None:

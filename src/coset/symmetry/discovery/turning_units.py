@@ -119,14 +119,19 @@ def _turn(
 
 
 def _free(sym: Symmetry, parameter: str, name: str, order: int) -> bool:
-    """Whether what shifts has no scale, no classes but this one and those around it, and a sign only of its own."""
+    """Whether what shifts has no scale, no classes but this one and those around it, and a sign only of its own.
+
+    Half-turns may have signs that all entries share, as of a stream of LayerNorms, beside their own.
+    """
     for unit in (unit for axis in sym.parameters[parameter].axes for unit in units_of(axis)):
-        if unit.name != name and unit.name not in ancestors(name, sym.classes):
+        alone = math.prod(sym.shape(unit.name)) == 1
+        if unit.name != name and not alone and unit.name not in ancestors(name, sym.classes):
             return False
         for charge in unit.charges:
             family = sym.families.get(charge.key(unit.name))
             scaled = family is not None and family.scales and charge.scale
-            flipped = family is not None and family.signs and charge.sign and (order or unit.name != name)
+            flipped = family is not None and family.signs and charge.sign
+            flipped = flipped and (order or (unit.name != name and not alone))
             if scaled or flipped:
                 return False
     return True

@@ -1,6 +1,6 @@
 """Numerical proof: the function of a moved network, in float64, against that of the original."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch.fx import Node
 from coset.errors import InputError
 from coset.symmetry.action import Action, move, moving_together
 from coset.symmetry.axes import Fixed, units_of
-from coset.symmetry.discovery.evaluation import evaluate, run
+from coset.symmetry.discovery.evaluation import evaluate, results_of
 from coset.symmetry.discovery.exporting import first_line
 from coset.symmetry.discovery.general_position import general_position, other_inputs, scaled
 from coset.symmetry.discovery.influence import Influence, Standing, felt, influence, to_be_felt
@@ -92,7 +92,7 @@ def generic_influence(
     generator = torch.Generator().manual_seed(0)
     theta = general_position(params, sym, generator)
     try:
-        x = other_inputs(program, theta, inputs, evaluate(program, theta, inputs), generator)
+        x, _ = other_inputs(program, theta, inputs, evaluate(program, theta, inputs), generator)
         return influence(sym, program, theta, x, generator, generic=True)
     except (RuntimeError, IndexError) as error:
         raise InputError(f"the exported model cannot be run in float64: {first_line(error)}") from error
@@ -123,23 +123,23 @@ def _round(
     x, moved = list(inputs), sym.identity()
     nested = any(item.parent is not None for item in sym.classes.values())
     layers = _Layers(sym, program) if astray is not None else None
-    before = _results(program, theta, x, None if layers is None else layers.watch)
+    before = results_of(program, theta, x, None if layers is None else layers.watch)
     if difference(before[0], evaluate(program, theta, x)) > 0:
         raise InputError("two runs of the model on one input differ: it is random, and has no function to preserve")
     for number in range(elements):
         if number:
-            x = other_inputs(program, theta, inputs, before[0], generator)
-            before = _results(program, theta, x)
+            x, there = other_inputs(program, theta, inputs, before[0], generator)
+            before = results_of(program, theta, x) if there is None else there
         g = sym.random(generator)
         written = Action(sym, g)(before[1], partial=True) if before[1] else {}
         move(sym, g, theta, together)
         moved = sym.compose(g, moved) if nested else moved
         if layers is not None and astray is not None and not number:
             known = layers.taken()
-            after = _results(program, theta, x, layers.watch)
+            after = results_of(program, theta, x, layers.watch)
             astray |= layers.astray(g, known)
         else:
-            after = _results(program, theta, x)
+            after = results_of(program, theta, x)
         change = difference([*before[0], *written.values()], [*after[0], *after[1].values()])
         if change > TOLERANCE:
             noise = _rounding(program, theta, x, generator)
@@ -217,16 +217,6 @@ class _Layers:
         outputs = Symmetry(self._sym.classes, self._sym.families, found)
         wanted, after = outputs.act(g, dict(before)), self.taken()
         return {name for name, tensor in wanted.items() if difference([tensor], [after[name]]) > _LOOSE}
-
-
-def _results(
-    program: torch.export.ExportedProgram,
-    theta: Mapping[str, Tensor],
-    inputs: Sequence[Any],
-    watch: Callable[[Node, Any], None] | None = None,
-) -> tuple[list[Tensor], dict[str, Tensor]]:
-    with torch.no_grad():
-        return run(program, theta, inputs, watch=watch)
 
 
 def _noticed_alone(
