@@ -181,7 +181,7 @@ def _read_names(sym: Symmetry) -> list[str]:
     return [
         name
         for name, known in sym.parameters.items()
-        if known.tied is None and (known.moves or not known.buffer) and math.prod(known.shape)
+        if known.tied is None and (known.moves or not known.buffer) and math.prod(known.shape) > 0
     ]
 
 

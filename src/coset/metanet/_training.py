@@ -184,7 +184,7 @@ class _Numbered(nn.Module):
     def forward(self, numbers: Tensor) -> Tensor:
         which = torch.bucketize(numbers.cpu(), self.shelf.starts, right=True) - 1
         places, found = [], []
-        for group in which.unique().tolist():
+        for group in sorted(set(which.tolist())):
             here = (which == group).nonzero()[:, 0]
             places.append(here)
             found.append(self._read(group, numbers.cpu()[here] - self.shelf.starts[group]))

@@ -40,7 +40,8 @@ def _binary_cross_entropy(outputs: Tensor, targets: Tensor, label_smoothing: flo
 def _shares_cross_entropy(outputs: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
     # Minus the least value that it has, the entropy of the targets, which has no gradient.
     least = torch.special.entr(targets) + torch.special.entr(1 - targets)
-    return functional.binary_cross_entropy_with_logits(outputs, targets) - least.mean()
+    value: Tensor = functional.binary_cross_entropy_with_logits(outputs, targets) - least.mean()
+    return value
 
 
 def _count_correct(outputs: Tensor, targets: Tensor) -> Tensor:

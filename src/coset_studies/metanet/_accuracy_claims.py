@@ -8,7 +8,7 @@ _BOOTSTRAP = "95 % bootstrap percentiles over networks and seeds; of both data s
 _LARGEST = (
     "Of changes by group elements: from the least to the greatest of the data sets, each the largest of all seeds."
 )
-_SOURCE = "Kofinas et al. 2024, table 3; thesis on flows over weights, chapter 5"
+_SOURCE = "Kofinas et al. 2024; thesis on flows over weights, chapter 5"
 
 
 def _difference(data: str, name: str, what: str, statement: str, reason: str, source: str = _SOURCE) -> Claim:

@@ -15,7 +15,7 @@ def figure_of(correlations: Table) -> "Figure":
     from coset.figures import PALETTE, label_panel, new_figure
 
     settings = list(dict.fromkeys(str(row[0]) for row in correlations.rows))
-    figure = new_figure(3.6 * max(len(settings), 2), 3.0)
+    figure = new_figure(3.4 * max(len(settings), 2), 2.8)
     panels = figure.subplots(1, len(settings), sharey=True, squeeze=False)[0]
     for letter, data, panel in zip("abcdefgh", settings, panels, strict=False):
         label_panel(panel, letter, data)

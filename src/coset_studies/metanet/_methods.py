@@ -19,7 +19,7 @@ from coset.study import Context
 from coset.symmetry import Symmetry
 from coset.train import Recipe
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of what is stored: to be raised where the same settings come to train otherwise."""
 
 TRANSFORMER, PNA_NAME = "relational transformer", "PNA"

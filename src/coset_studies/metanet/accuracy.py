@@ -201,6 +201,14 @@ def _differences(results: Mapping[str, Mapping[str, Read]], draws: int) -> Table
                 apart = rank_correlation(pair[0], own.truth, against=pair[1], draws=draws)
                 row(data, name, f"{method} − {STATISTICS}", apart)
                 over.setdefault(name, []).append(apart)
+            own = sets[SAME]
+            pair = own.behind[method], own.behind[STATISTICS]
+            row(
+                data,
+                SAME,
+                f"{method} − {STATISTICS}, both moved",
+                rank_correlation(pair[0], own.truth, against=pair[1], draws=draws),
+            )
         for name, intervals in over.items():
             row(MEAN, name, f"{method} − {STATISTICS}", mean_of(intervals))
     for method in (STATISTICS, FLAT):
