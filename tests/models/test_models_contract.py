@@ -26,6 +26,7 @@ SMALL: dict[str, tuple[str, dict[str, object]]] = {
     "cct two": ("cct", {"dim": 8, "depth": 1, "heads": 2, "convolutions": 2, "positions": "learnable"}),
     "cct published": ("cct", {"dim": 8, "depth": 2, "heads": 2, "image_size": 12, "renormalize_stream": True}),
     "vit": ("vit", {"dim": 8, "heads": 2, "patch": 2, "image_size": 6}),
+    "siren": ("siren", {"widths": (8, 6), "out_features": 3}),
     "transformer": ("transformer", {"dim": 8, "heads": 2, "context": 6, "vocabulary": 5}),
     "transformer rotary": (
         "transformer",

@@ -1,11 +1,13 @@
 """Specifications: what they mean, and what is said of mistakes in them."""
 
 import pytest
+import torch
 from small_zoos import SMALL, small
 
 from coset.errors import InputError
-from coset.zoo import Range, ZooSpec, read_spec
-from coset.zoo._members import grouped, members
+from coset.zoo import DataSpec, Range, ZooSpec, read_spec
+from coset.zoo._data import load_data
+from coset.zoo._members import grouped, members, new_model
 
 TEXT = """
 model = "mlp"
@@ -49,6 +51,42 @@ def test_a_draw_does_not_depend_on_how_many_there_are():
     assert [m.settings for m in few] == [m.settings for m in many[:2]]
 
 
+def test_the_scale_of_first_weights_varies_like_settings_of_the_recipe():
+    listed = ZooSpec.from_dict(small(seeds=2, grid={"initial_scale": [0.5, 2.0]}))
+    assert [(m.scale, m.seed) for m in members(listed)] == [(0.5, 0), (0.5, 1), (2.0, 0), (2.0, 1)]
+    drawn = ZooSpec.from_dict(small(grid={"initial_scale": {"low": 0.5, "high": 2.0, "log": True}}))
+    scales = [m.settings["initial_scale"] for m in members(drawn)]
+    assert len(set(scales)) == 6
+    assert all(0.5 <= scale < 2.0 for scale in scales)
+    assert grouped(members(drawn), {(0, 0): 8}) == [tuple(range(6))]
+    for spec in (listed, drawn):
+        assert members(ZooSpec.from_dict(spec.to_dict())) == members(spec)
+    plain, scaled = (new_model(listed, {}, 0, scale).state_dict() for scale in (1.0, 2.0))
+    for name, tensor in plain.items():
+        assert torch.equal(scaled[name], tensor * (2.0 if tensor.ndim > 1 else 1.0))
+
+
+def test_label_noise_replaces_that_share_of_the_labels_by_others():
+    clean, noisy = (
+        load_data(DataSpec("digits", subset=100, validation=0.2, label_noise=share), torch.float64)
+        for share in (0.0, 0.3)
+    )
+    wrong = clean.train.y != noisy.train.y
+    assert int(wrong.sum()) == round(0.3 * len(clean.train))
+    assert noisy.train.y.unique().tolist() == list(range(10))
+    assert torch.equal(clean.train.x, noisy.train.x)
+    for part in ("validation", "test"):
+        assert torch.equal(clean.parts[part].y, noisy.parts[part].y)
+    with pytest.raises(InputError, match="snelson has no labels of classes"):
+        load_data(DataSpec("snelson", label_noise=0.1), torch.float64)
+
+
+def test_a_specification_without_noise_and_scales_is_written_as_before_there_were_any():
+    written = ZooSpec.from_dict(SMALL).to_dict()
+    assert "label_noise" not in written["data"][0]
+    assert "initial_scale" not in written["grid"]
+
+
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
@@ -56,6 +94,9 @@ def test_a_draw_does_not_depend_on_how_many_there_are():
         (small({"learning_rte": 3}), "recipe has no key 'learning_rte'; did you mean 'learning_rate'?"),
         (small(data={"name": "breast-cancer", "subst": 3}), "data has no key 'subst'; did you mean 'subset'?"),
         (small(data="brest-cancer"), "'brest-cancer' is not a data set; did you mean 'breast-cancer'?"),
+        (small(data={"name": "breast-cancer", "label_noise": 1.5}), "label_noise is 1.5; expected a share from 0 to 1"),
+        (small(grid={"initial_scale": [1.0, 0.0]}), "initial_scale is (1.0, 0.0); expected numbers > 0"),
+        (small(grid={"initial_scale": []}), "initial_scale is (); expected numbers > 0"),
         (small(grid={"option": {}}), "grid has no key 'option'; did you mean 'options'?"),
         (small(grid={"recipe": {"weight_decay": {"lo": 1}}}), "a range has no key 'lo'; did you mean 'low'?"),
         (small(grid={"recipe": {"epochs": [1]}}), "epochs has values here and one above"),

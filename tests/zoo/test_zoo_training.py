@@ -48,6 +48,10 @@ CASES = {
         **small({"optimizer": "sgd", "epochs": 13}, seeds=2),
         "grid": {"recipe": {"momentum": [0.0, 0.5, 0.9], "weight_decay": [0.0, 1e-2]}},
     },
+    "label noise, scales of the start": {
+        **small({"epochs": 13}, seeds=2, data={"name": "breast-cancer", "subset": 128, "label_noise": 0.25}),
+        "grid": {"initial_scale": {"low": 0.3, "high": 3.0, "log": True}},
+    },
     "images": {
         **small({"epochs": 13, "augmentation": "shift-flip", "cutmix": 1.0, "mixup": 0.5, "optimizer": "sgd"}, seeds=2),
         "model": "resnet",
@@ -66,7 +70,7 @@ def test_a_member_is_the_network_trained_alone(name, tmp_path):
     data = load_data(spec.data[0], torch.float64)
     held_out = data.parts.get("validation")
     for member in everyone[:: max(len(everyone) // 3, 1)]:
-        model = new_model(spec, member.options, member.seed)
+        model = new_model(spec, member.options, member.seed, member.scale)
         validation = None if held_out is None else (held_out.x, held_out.y)
         alone = fit(
             model, data.train.x, data.train.y, member.recipe, seed=member.seed, validation=validation, show=False

@@ -10,6 +10,12 @@ from coset.errors import InputError
 from coset.metanet._blocks import Block, Layout
 from coset.metanet._graph import NeuralGraph
 
+OUTLIER = 30.0
+"""Entries count as this many medians at most where typical sizes are taken; of normal draws none is so large."""
+
+LINEAR = 5.0
+"""In typical sizes: up to here entries are features as they are."""
+
 
 class Projection(nn.Module):
     """Entries (…, features) → (…, channels), linear: kernels of all sizes by one matrix, in the middle of the largest.
@@ -74,7 +80,8 @@ class Names(nn.Module):
 class Embedding(nn.Module):
     """Features of nodes (N, nodes, channels) and of edges, block → (N, *slots, channels), before the first layer.
 
-    Entries are divided by the typical size of their parameter on the networks that ``calibrate`` has seen.
+    Entries are divided by the typical size of their parameter on the networks that ``calibrate`` has seen, and those
+    that are far larger count by their logarithm.
     """
 
     sizes: Tensor
@@ -107,10 +114,14 @@ class Embedding(nn.Module):
 
     @torch.no_grad()
     def calibrate(self, graph: NeuralGraph) -> None:
-        """Take the root mean squares of the entries of each parameter, and of its kind, as typical sizes."""
+        """Take the root mean squares of the entries of each parameter, and of its kind, as typical sizes.
+
+        Entries are cut at ``OUTLIER`` times the median: in the gauge of a unit that weight decay has killed, biases are
+        larger than others by any factor, and of all others nothing would be left.
+        """
         by_kind: dict[str, list[Tensor]] = {}
         for block in graph.layout.blocks:
-            size = _root_mean_square(graph.entries[block.name])
+            size = _root_mean_square(_without_outliers(graph.entries[block.name].double().abs()))
             by_kind.setdefault(_kind(block), []).append(size)
             if block.name in self.rows:
                 self.sizes[self.rows[block.name]] = _usable(size)
@@ -162,7 +173,7 @@ class Embedding(nn.Module):
         for block in layout.blocks:
             own = graph.entries[block.name]
             # Other gauges have settled signs, or show them.
-            x = self.scaled(block, even_part(block, own) if graph.gauge == "layers" else own)
+            x = compressed(self.scaled(block, even_part(block, own) if graph.gauge == "layers" else own))
             features = self.project(block, x) + self.named(layout, block)
             if block.joins:
                 edges[block.name] = features
@@ -170,6 +181,18 @@ class Embedding(nn.Module):
                 end = block.ends[0]
                 nodes = nodes.index_add(1, end.nodes.to(nodes.device), features)
         return nodes, edges
+
+
+def compressed(x: Tensor) -> Tensor:
+    """x up to ``LINEAR``, and sign(x)·(c + log(1 + |x| − c)) beyond c = ``LINEAR``: odd, with a continuous slope."""
+    beyond = (x.abs() - LINEAR).clamp_min(0)
+    return x.clamp(-LINEAR, LINEAR) + x.sign() * beyond.log1p()
+
+
+def _without_outliers(sizes: Tensor) -> Tensor:
+    """Sizes, cut at ``OUTLIER`` times the median of those that are not 0."""
+    known = sizes[(sizes > 0) & sizes.isfinite()]
+    return sizes.clamp_max(OUTLIER * float(known.median())) if known.numel() else sizes
 
 
 def even_part(block: Block, entries: Tensor) -> Tensor:

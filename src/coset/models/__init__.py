@@ -8,6 +8,7 @@ from coset.models._normalization import ChannelLayerNorm, FilterResponseNorm, Th
 from coset.models._plain_cnn import MyrtleCNN, Tiny10
 from coset.models._registry import MODELS, BuiltIn, build, example_input, load_callable
 from coset.models._resnet import BasicBlock, ResNet, ResNet18, ResNet20
+from coset.models._siren import Siren
 from coset.models._transformer import Transformer, generate
 from coset.models._vision_transformer import VisionTransformer
 
@@ -30,6 +31,7 @@ __all__ = [
     "ResNet20",
     "ResidualMLP",
     "SelfAttention",
+    "Siren",
     "ThresholdedLinear",
     "Tiny10",
     "Transformer",

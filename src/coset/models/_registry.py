@@ -22,6 +22,7 @@ from coset.models._cct import CCT
 from coset.models._mlp import MLP, ResidualMLP
 from coset.models._plain_cnn import MyrtleCNN, Tiny10
 from coset.models._resnet import ResNet, ResNet18, ResNet20
+from coset.models._siren import Siren
 from coset.models._transformer import Transformer
 from coset.models._vision_transformer import VisionTransformer
 
@@ -44,6 +45,7 @@ MODELS: dict[str, BuiltIn] = {
     "resnet20": BuiltIn(ResNet20, (3, 32, 32), "ResNet20, stages 16-32-64 of three blocks (He et al. 2016)"),
     "resnet18": BuiltIn(ResNet18, (3, 32, 32), "ResNet18, stages 64-128-256 of two blocks (Godfrey et al. 2022)"),
     "cct": BuiltIn(CCT, (3, 32, 32), "Compact Convolutional Transformer CCT-6/3x1 (Hassani et al. 2021)"),
+    "siren": BuiltIn(Siren, (2,), "network of sines 2-32-32-1 on coordinates (Sitzmann et al. 2020)"),
     "transformer": BuiltIn(Transformer, (128,), "pre-norm transformer on tokens, two blocks, stream of 128"),
     "vit": BuiltIn(VisionTransformer, (3, 32, 32), "Vision Transformer, patches of 4×4, two blocks, stream of 64"),
 }

@@ -50,6 +50,7 @@ def identify(
     seed: int,
     channels_last: bool,
     still: Sequence[str],
+    patience: int | None = None,
 ) -> Identity:
     """Everything that decides the bits of a run's result, apart from the machine and the versions of its software.
 
@@ -58,6 +59,8 @@ def identify(
     """
     settings: dict[str, Any] = {f"recipe {name}": value for name, value in recipe.to_dict().items()}
     settings |= {"seed": seed, "channels_last": channels_last}
+    if patience is not None:
+        settings["patience"] = patience
     # Addresses in the text of lambdas and the like change from one process to the next.
     structure = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(model))
     settings["model structure"] = f"{zlib.crc32(structure.encode()):08x}"

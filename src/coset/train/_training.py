@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from coset._checks import is_count
+from coset._checks import check_count, is_count
 from coset._files.sealed import check_writable
 from coset._show.progress import Ticker, progress
 from coset.callbacks import check_callback
@@ -43,6 +43,7 @@ def fit(
     validation: tuple[Tensor, Tensor] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_seconds: float = 0.0,
+    patience: int | None = None,
     device: torch.device | str | None = None,
     channels_last: bool = False,
     show: bool | None = None,
@@ -61,6 +62,7 @@ def fit(
     that the same call returns at once; it is the caller's to remove. Only tensors are saved, parameters and buffers: a
     model whose ``forward`` counts or remembers in plain Python attributes starts with fresh ones when it is resumed.
 
+    ``patience``: the run ends early once so many epochs in a row were not better on the validation data than the best.
     ``device``: where to train, by default where the model is. ``channels_last`` keeps filters and feature maps
     with the channels innermost, which shortens steps of convolutional networks by about a fifth on a CPU, and needs a
     model that never calls ``view`` on feature maps. ``show``: a progress bar, by default on a terminal. ``callback`` is
@@ -74,6 +76,10 @@ def fit(
     if not isinstance(channels_last, bool):
         raise InputError(f"channels_last is {channels_last!r}, expected True or False")
     check_callback(callback)
+    if patience is not None:
+        check_count("patience", patience)
+        if validation is None:
+            raise InputError(f"patience is {patience} and validation is None; expected validation data")
     data = _data(x, y, validation)
     if channels_last:
         check_images(x, "channels_last", 0)
@@ -89,7 +95,16 @@ def fit(
             path = Path(checkpoint)
             save_to = (
                 path,
-                identify(trained, outputs, data, recipe, seed=seed, channels_last=channels_last, still=run.still),
+                identify(
+                    trained,
+                    outputs,
+                    data,
+                    recipe,
+                    seed=seed,
+                    channels_last=channels_last,
+                    still=run.still,
+                    patience=patience,
+                ),
             )
             # Not Path.exists, which raises for paths that cannot be.
             if os.path.exists(path):  # noqa: PTH110
@@ -98,7 +113,7 @@ def fit(
                 check_writable(path)
         with progress("training", recipe.epochs * run.steps_per_epoch, show=show) as bar:
             bar.advance(len(state.history) * run.steps_per_epoch)
-            _train(run, state, held_out, save_to, checkpoint_seconds, bar)
+            _train(run, state, held_out, save_to, checkpoint_seconds, patience, bar)
     params = snapshot(state.model) if state.best is None else state.best
     return TrainResult(params, tuple(state.history), state.best_epoch, len(state.history) * run.steps_per_epoch)
 
@@ -152,12 +167,15 @@ def _train(
     held_out: tuple[Tensor, Tensor] | None,
     save_to: tuple[Path, Identity] | None,
     checkpoint_seconds: float,
+    patience: int | None,
     bar: Ticker,
 ) -> None:
     """The epochs that are left: train, validate, remember the best, write the checkpoint, tell the callback."""
     recipe, steps = run.recipe, run.steps_per_epoch
     written = time.perf_counter()
     for epoch in range(len(state.history), recipe.epochs):
+        if _exhausted(state, patience):
+            return
         begun = time.perf_counter()
         train = train_epoch(run, state, epoch, bar)
         metrics = None if held_out is None else validate(run, state.model, held_out, epoch)
@@ -168,7 +186,8 @@ def _train(
             if best is None or metrics.merit > best.merit:
                 state.best_epoch = epoch
                 state.best = snapshot(state.model) if recipe.keep == "best" else None
-        due = time.perf_counter() - written >= checkpoint_seconds or epoch == recipe.epochs - 1
+        last = epoch == recipe.epochs - 1 or _exhausted(state, patience)
+        due = last or time.perf_counter() - written >= checkpoint_seconds
         if save_to is not None and due:
             save_checkpoint(*save_to, state)
             written = time.perf_counter()
@@ -178,3 +197,10 @@ def _train(
             if save_to is not None and not due:
                 save_checkpoint(*save_to, state)
             return
+
+
+def _exhausted(state: State, patience: int | None) -> bool:
+    """Whether the best epoch lies so far back that the run is to end."""
+    if patience is None or state.best_epoch is None:
+        return False
+    return len(state.history) - 1 - state.best_epoch >= patience

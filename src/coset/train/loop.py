@@ -92,7 +92,7 @@ def train_epoch(run: Run, state: State, epoch: int, bar: Ticker) -> Metrics:
             tell(run, state, Moment(epoch, epoch * steps + index + 1, loss, state.model))
         now = time.perf_counter()
         if now - looked >= LOOK or index == steps - 1:
-            last = _require_finite_losses(losses, seen, epoch)
+            last = _require_finite_losses(losses, seen, epoch, state.history[-1].train.loss if epoch else None)
             bar.advance(len(losses) - seen, note=f"epoch {epoch + 1}/{recipe.epochs} loss {last:.4f}")
             looked, seen = now, len(losses)
     _require_finite_weights(state.model, epoch)
@@ -152,13 +152,16 @@ def tell(run: Run, state: State, moment: Moment) -> None:
             state.ended |= run.callback(moment) is True
 
 
-def _require_finite_losses(losses: list[Tensor], seen: int, epoch: int) -> float:
-    """The last loss, if all those after the first ``seen`` are finite."""
+def _require_finite_losses(losses: list[Tensor], seen: int, epoch: int, earlier: float | None) -> float:
+    """The last loss, if all those after the first ``seen`` are finite; ``earlier``: that of the epoch before."""
     finite = torch.stack(losses[seen:]).isfinite()
     if not bool(finite.all()):
         at = seen + int(finite.logical_not().nonzero()[0])
+        known = float(losses[at - 1]) if at else earlier
+        before = "" if known is None else f"the last finite one was {known:.6g}; "
         raise DivergenceError(
-            f"the loss is {float(losses[at])} in epoch {epoch + 1}, step {at + 1}, expected a finite number; {_ADVICE}"
+            f"the loss is {float(losses[at])} in epoch {epoch + 1}, step {at + 1}, expected a finite number; "
+            f"{before}{_ADVICE}"
         )
     return float(losses[-1])
 

@@ -37,6 +37,13 @@ def _binary_cross_entropy(outputs: Tensor, targets: Tensor, label_smoothing: flo
     return functional.binary_cross_entropy_with_logits(outputs, targets)
 
 
+def _shares_cross_entropy(outputs: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
+    # Minus the least value that it has, the entropy of the targets, which has no gradient.
+    least = torch.special.entr(targets) + torch.special.entr(1 - targets)
+    value: Tensor = functional.binary_cross_entropy_with_logits(outputs, targets) - least.mean()
+    return value
+
+
 def _count_correct(outputs: Tensor, targets: Tensor) -> Tensor:
     right = outputs.argmax(-1) == targets
     # Of sequences every position counts as its share of one example.
@@ -45,6 +52,10 @@ def _count_correct(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def _sum_squares(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets).square().reshape(len(outputs), -1).mean(1).sum()
+
+
+def _sum_squares_of_shares(outputs: Tensor, targets: Tensor) -> Tensor:
+    return _sum_squares(outputs.sigmoid(), targets)
 
 
 def _count_right_bits(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -88,6 +99,13 @@ def _binary_targets(targets: Tensor, outputs: Tensor, name: str) -> Tensor:
     return targets.to(outputs.dtype)
 
 
+def _shares(targets: Tensor, outputs: Tensor, name: str) -> Tensor:
+    _require_same_shape(targets, outputs, name)
+    if not targets.is_floating_point() or not bool(((targets >= 0) & (targets <= 1)).all()):
+        raise InputError(f"{name} has values that are no shares; the loss 'shares' expects numbers from 0 to 1")
+    return targets.to(outputs.dtype)
+
+
 def _require_same_shape(targets: Tensor, outputs: Tensor, name: str) -> None:
     # Equal shapes, not broadcastable ones: (N,) against (N, 1) would silently compare all pairs.
     if targets.shape[1:] != outputs.shape[1:]:
@@ -105,4 +123,6 @@ LOSSES: dict[str, Loss] = {
     "cross-entropy": Loss("accuracy", _cross_entropy, _count_correct, _class_labels),
     "mse": Loss("rmse", _squared_error, _sum_squares, _real_targets),
     "binary-cross-entropy": Loss("accuracy", _binary_cross_entropy, _count_right_bits, _binary_targets),
+    "shares": Loss("rmse", _shares_cross_entropy, _sum_squares_of_shares, _shares),
 }
+"""Losses by name. "shares": targets p in [0, 1] such as accuracies, KL(p ‖ σ(output)) of each, in nats."""

@@ -66,8 +66,8 @@ def evaluate(
     """The metrics of ``model`` (with ``params`` in place of its own weights, if given) on x (N, …) and y (N, …).
 
     In evaluation mode and without gradients; the model and its mode stay as they are. Data go to the device of the
-    weights batch by batch. ``loss``: "cross-entropy" (y integer labels), "mse" or "binary-cross-entropy" (y of the
-    shape of the outputs).
+    weights batch by batch. ``loss``: "cross-entropy" (y integer labels), "mse", "binary-cross-entropy" or "shares"
+    (y of the shape of the outputs).
     """
     check_choice("loss", loss, LOSSES)
     if not is_count(batch_size):

@@ -83,7 +83,7 @@ class Task:
 
     def models(self) -> list[nn.Module]:
         """The networks before their training."""
-        return [new_model(self.spec, member.options, member.seed) for member in self.members]
+        return [new_model(self.spec, member.options, member.seed, member.scale) for member in self.members]
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,16 @@ STACKED = "stacked"
 ONE_BY_ONE = "one by one"
 """How networks of an architecture are trained: side by side, or by ``coset.train.fit``."""
 
+SCALE = "initial_scale"
+"""Under this name the settings of a network have the scale of its first weights, where it varies."""
+
 
 @dataclass(frozen=True)
 class Member:
     """One network: its number, what its weights are drawn and trained with, and where it differs from others.
 
-    ``options`` and ``settings`` hold what the specification varies: options of the model, settings of the recipe.
+    ``options`` and ``settings`` hold what the specification varies: options of the model, settings of the recipe and
+    the ``scale`` of the first weights.
     """
 
     index: int
@@ -42,6 +46,7 @@ class Member:
     options: Mapping[str, Any]
     settings: Mapping[str, Any]
     recipe: Recipe
+    scale: float = 1.0
 
     def describe(self) -> dict[str, Any]:
         """Plain values for the index."""
@@ -66,14 +71,20 @@ def members(spec: ZooSpec) -> list[Member]:
     """All networks: by data set, architecture, settings of the recipe, seed, the last of these fastest."""
     listed = {name: values for name, values in spec.grid_recipe.items() if not isinstance(values, Range)}
     drawn = {name: values for name, values in spec.grid_recipe.items() if isinstance(values, Range)}
+    scales = spec.initial_scale
+    if isinstance(scales, Range):
+        drawn[SCALE] = scales
+    elif scales != (1.0,):
+        listed[SCALE] = scales
     choices = [dict(zip(listed, values, strict=True)) for values in itertools.product(*listed.values())]
     found: list[Member] = []
     combinations = itertools.product(range(len(spec.data)), enumerate(architectures(spec)), choices)
     for combination, (data, (architecture, options), chosen) in enumerate(combinations):
         for seed in spec.seeds:
             settings = {**chosen, **{n: values.at(_share(spec, n, combination, seed)) for n, values in drawn.items()}}
-            recipe = _recipe({**spec.recipe, **settings})
-            found.append(Member(len(found), seed, data, architecture, options, settings, recipe))
+            recipe = _recipe({**spec.recipe, **{n: value for n, value in settings.items() if n != SCALE}})
+            scale = settings.get(SCALE, 1.0)
+            found.append(Member(len(found), seed, data, architecture, options, settings, recipe, scale))
     return found
 
 
@@ -139,9 +150,14 @@ def _entries(output: Any) -> int:
     return output.numel() if isinstance(output, Tensor) else 0
 
 
-def new_model(spec: ZooSpec, options: Mapping[str, Any], seed: int) -> nn.Module:
-    """A network of a zoo before its training."""
+def new_model(spec: ZooSpec, options: Mapping[str, Any], seed: int, scale: float = 1.0) -> nn.Module:
+    """A network of a zoo before its training, its matrices and filters times ``scale``."""
     model = build(spec.model, seed=seed, **{**spec.options, **options})
+    if scale != 1.0:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.ndim > 1:
+                    parameter.mul_(scale)
     return model.to(getattr(torch, spec.dtype)).train()
 
 

@@ -46,7 +46,8 @@ class DataSpec:
     """A data set of ``coset.data`` with options of ``load``, and what is cut from its train part.
 
     ``subset``: so many examples of the train part; ``validation``: this share of them is held out; both are drawn with
-    ``cut_seed``, so that each label keeps its share.
+    ``cut_seed``, so that each label keeps its share. ``label_noise``: this share of the labels that are trained on is
+    replaced by other labels, drawn with ``cut_seed``, too; validation and test parts keep theirs.
     """
 
     name: str
@@ -58,12 +59,15 @@ class DataSpec:
     subset: int | None = None
     validation: float = 0.0
     cut_seed: int = 0
+    label_noise: float = 0.0
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:
             raise InputError(f"data: {self.name!r} is not a data set{meant(self.name, NAMES)}")
         if not is_number(self.validation) or not 0 <= self.validation < 1:
             raise InputError(f"data: validation is {self.validation!r}; expected a share in [0, 1)")
+        if not is_number(self.label_noise) or not 0 <= self.label_noise <= 1:
+            raise InputError(f"data: label_noise is {self.label_noise!r}; expected a share from 0 to 1")
         if self.subset is not None:
             check_count("data: subset", self.subset)
         for name in ("normalize", "flatten"):
@@ -71,6 +75,11 @@ class DataSpec:
                 raise InputError(f"data: {name} is {getattr(self, name)!r}; expected true or false")
         if not is_seed(self.cut_seed):
             raise InputError(f"data: cut_seed is {self.cut_seed!r}; expected a whole number of at least 0")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; without label noise as before there was any, so that zoos of then are found."""
+        content = {part.name: getattr(self, part.name) for part in fields(self)}
+        return content if self.label_noise else {n: v for n, v in content.items() if n != "label_noise"}
 
 
 Values = tuple[Any, ...] | Range
@@ -82,7 +91,8 @@ class ZooSpec:
 
     ``model`` and ``options`` are those of ``coset.models.build``. ``recipe`` holds settings of ``coset.train.Recipe``
     that all networks share. ``grid_options`` and ``grid_recipe``: lists of values, all of which are combined; a
-    ``Range`` does not multiply the networks, each draws a value of its own, by ``seed``. ``snapshots``: after these
+    ``Range`` does not multiply the networks, each draws a value of its own, by ``seed``. ``initial_scale``: a list or a
+    ``Range`` like those; matrices and filters start as that many times what the model draws. ``snapshots``: after these
     steps or epochs ("steps" or "epochs") the weights are kept, too; 0 is before the first. ``group``: so many networks
     are trained side by side, None: as many as fit the caches. ``order``: every network reads the examples in an order
     of its "own", as ``coset.train.fit`` with its seed does, or all in a "shared" one, by ``seed``, which is
@@ -96,6 +106,7 @@ class ZooSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     grid_options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     grid_recipe: Mapping[str, Values] = field(default_factory=dict)
+    initial_scale: Values = (1.0,)
     snapshots: tuple[int, ...] = ()
     snapshots_in: str = "epochs"
     group: int | None = None
@@ -121,6 +132,9 @@ class ZooSpec:
             check_count("group", self.group)
         if not is_seed(self.seed):
             raise InputError(f"seed is {self.seed!r}; expected a whole number of at least 0")
+        lowest = (self.initial_scale.low,) if isinstance(self.initial_scale, Range) else self.initial_scale
+        if not lowest or not all(is_number(scale) and scale > 0 for scale in lowest):
+            raise InputError(f"grid: initial_scale is {self.initial_scale!r}; expected numbers > 0")
         self._check_grids()
 
     def _check_grids(self) -> None:
@@ -139,20 +153,16 @@ class ZooSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, as ``from_dict`` takes them."""
-        grid_recipe = {
-            name: {"low": values.low, "high": values.high, "log": values.log}
-            if isinstance(values, Range)
-            else _listed(values)
-            for name, values in self.grid_recipe.items()
-        }
+        start = {} if self.initial_scale == (1.0,) else {"initial_scale": _plain_values(self.initial_scale)}
         content: dict[str, Any] = {
             "model": self.model,
             "options": {name: _listed(value) for name, value in self.options.items()},
-            "data": [{part.name: getattr(one, part.name) for part in fields(one)} for one in self.data],
+            "data": [one.to_dict() for one in self.data],
             "recipe": {name: _listed(value) for name, value in self.recipe.items()},
             "grid": {
                 "options": {name: _listed(values) for name, values in self.grid_options.items()},
-                "recipe": grid_recipe,
+                "recipe": {name: _plain_values(values) for name, values in self.grid_recipe.items()},
+                **start,
             },
             "seeds": list(self.seeds),
             "snapshots": {self.snapshots_in: list(self.snapshots)},
@@ -171,7 +181,7 @@ class ZooSpec:
             if name not in content:
                 raise InputError(f"the specification has no {name}; expected model, data, recipe and seeds at least")
         grid = _table("grid", content.get("grid", {}))
-        check_keys("grid", grid, ("options", "recipe"))
+        check_keys("grid", grid, ("options", "recipe", "initial_scale"))
         snapshots = _table("snapshots", content.get("snapshots", {}))
         check_keys("snapshots", snapshots, ("steps", "epochs"))
         if len(snapshots) > 1:
@@ -185,10 +195,8 @@ class ZooSpec:
             seeds=_seeds(content["seeds"]),
             options=_table("options", content.get("options", {})),
             grid_options={n: _values(n, v) for n, v in _table("grid.options", grid.get("options", {})).items()},
-            grid_recipe={
-                name: _range(v) if isinstance(v, Mapping) else _values(name, v)
-                for name, v in _table("grid.recipe", grid.get("recipe", {})).items()
-            },
+            grid_recipe={n: _drawn(n, v) for n, v in _table("grid.recipe", grid.get("recipe", {})).items()},
+            initial_scale=_drawn("initial_scale", grid.get("initial_scale", [1.0])),
             snapshots=_values("snapshots", times),
             snapshots_in=unit,
             **{name: content[name] for name in ("group", "order", "dtype", "seed") if name in content},
@@ -270,6 +278,18 @@ def _values(name: str, value: Any) -> tuple[Any, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise InputError(f"{name} is {value!r}; expected a list of values")
     return tuple(value)
+
+
+def _drawn(name: str, value: Any) -> Values:
+    """A list of values, or a range."""
+    return _range(value) if isinstance(value, Mapping) else _values(name, value)
+
+
+def _plain_values(values: Values) -> Any:
+    """A list of values, or a range, as JSON has them."""
+    if isinstance(values, Range):
+        return {"low": values.low, "high": values.high, "log": values.log}
+    return _listed(values)
 
 
 def _range(value: Mapping[str, Any]) -> Range:
