@@ -15,7 +15,7 @@ def figure_of(correlations: Table) -> "Figure":
     from coset.figures import PALETTE, label_panel, new_figure
 
     settings = list(dict.fromkeys(str(row[0]) for row in correlations.rows))
-    figure = new_figure(3.4 * max(len(settings), 2), 2.8)
+    figure = new_figure(3.1 * max(len(settings), 2), 2.4)
     panels = figure.subplots(1, len(settings), sharey=True, squeeze=False)[0]
     for letter, data, panel in zip("abcdefgh", settings, panels, strict=False):
         label_panel(panel, letter, data)
@@ -27,9 +27,9 @@ def figure_of(correlations: Table) -> "Figure":
                     x = at + 0.15 * (number - (len(METHODS) - 1) / 2)
                     colour = PALETTE[number]
                     panel.plot([x, x], [low, high], color=colour, linewidth=1.0)
-                    panel.plot(x, value, "o", color=colour, markersize=4)
-                    panel.plot(x + 0.04, moved, "o", color=colour, markersize=4, markerfacecolor="white")
-        panel.set_xticks(range(len(TESTS)), [name.replace(" ", "\n", 1) for name in TESTS])
+                    panel.plot(x, value, "o", color=colour, markersize=3.5)
+                    panel.plot(x + 0.04, moved, "o", color=colour, markersize=3.5, markerfacecolor="white")
+        panel.set_xticks(range(len(TESTS)), ["\n".join(name.rsplit(" ", 1)) for name in TESTS])
         panel.grid(axis="x", visible=False)
         panel.axhline(0, color="black", linewidth=0.6)
     panels[0].set_ylabel("Kendall's τ")
