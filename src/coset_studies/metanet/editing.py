@@ -123,7 +123,8 @@ def defects_of(reader: nn.Module, sym: Symmetry, stack: Stack, generator: torch.
         edits = unflat(reader(wide, sym=sym), wide)
         moved = reader(act_stack(sym, elements, wide), sym=sym)
     apart: Tensor = torch.linalg.vector_norm(moved - flat(act_stack(sym, elements, edits)), dim=1)
-    return apart / torch.linalg.vector_norm(flat(edits), dim=1)
+    whole: Tensor = torch.linalg.vector_norm(flat(edits), dim=1)
+    return apart / whole
 
 
 def over_owners(values: Tensor, pairs: Pairs) -> Tensor:
@@ -244,17 +245,18 @@ def run(config: Config, context: Context) -> Findings:
     pairs = ((READER, SHRUNK), (READER, EXTRAPOLATED), (BOTH, EXTRAPOLATED))
     ratios: list[list[Scalar]] = [[one, two, *ratio(left[one], left[two])] for one, two in pairs]
     sizes = [config.zoo.options["in_features"], *config.zoo.options["widths"], config.zoo.options["out_features"]]
-    numbers = {
+    numbers: dict[str, Scalar] = {
         "train": config.zoo.train,
         "test": config.zoo.test,
         "epochs": ", ".join(map(str, config.zoo.epochs)),
         "layers": "-".join(map(str, sizes)),
         "data": config.zoo.data,
+        "defect_median": float(defects.median()),
+        "defect_least": float(defects.min()),
+        "defect_greatest": float(defects.max()),
     }
     return Findings(
-        numbers=numbers
-        | {"defect_median": float(defects.median())}
-        | {"defect_least": float(defects.min()), "defect_greatest": float(defects.max())},
+        numbers=numbers,
         tables={
             "left": Table(("edit", "sees", "left over", *_ENDS, "test loss after"), rows, prose(_LEFT)),
             "ratios": Table(("of", "to", "ratio", *_ENDS), ratios, "What one leaves over what another leaves."),

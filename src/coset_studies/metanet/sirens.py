@@ -50,18 +50,19 @@ class Config:
     heads: int
     recipe: Mapping[str, Any]
     flat_recipe: Mapping[str, Any]
-    own: tuple[str, ...] = (FLAT,)
+    own: tuple[str, ...] = (FLAT, "relational transformer, canonical")
     hidden: tuple[int, ...] = (256, 256)
 
 
 _ADAM = {"optimizer": "adamw", "weight_decay": 0.05, "schedule": "one-cycle", "clip": 1.0}
 QUICK = Config(
-    Sirens("digits", train=16, test=8, widths=(3, 3), steps=4, pixels=16, group=16),
+    Sirens("digits", train=10, test=5, widths=(3, 3), steps=3, pixels=16, group=10),
     channels=4,
     layers=1,
     heads=2,
     recipe={**_ADAM, "epochs": 1, "batch_size": 8, "learning_rate": 3e-3},
     flat_recipe={**_ADAM, "epochs": 1, "batch_size": 8, "learning_rate": 1e-3},
+    own=(FLAT,),
     hidden=(16,),
 )
 SMALL = Config(
@@ -209,6 +210,11 @@ _CLAIMS = (
     (
         "moved", ONE, FLAT, "below", 0.2, "Random elements cost a flat reader 79 of 80 points.",
         "Chance is 0.1 to 0.12; twice that is far less than 0.8",
+    ),
+    (
+        "accuracy", OWN, "relational transformer, canonical", "above", 0.2,
+        "Networks with starts of their own are read, too (0.785 to 0.966 with sixty thousand networks).",
+        "Twice chance: there are a fifteenth of the networks, and training is a hundredth",
     ),
 )  # fmt: skip
 CLAIMS = [_claim(*one) for one in _CLAIMS]
