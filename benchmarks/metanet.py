@@ -27,19 +27,28 @@ def run(small: bool) -> list[Ratio]:
         step = _step(reader, graph)
         label = f"{kind.__name__}, 784-10-10, batch {batch}, 32 channels, {layers} layers"
         rows.append(
-            ratio(f"a step of {label}", step, "its matrix products", _products(step), bound=STEP_BOUND, repeat=repeat)
+            ratio(
+                f"metanet, a step of {label}",
+                step,
+                "its matrix products",
+                _products(step),
+                bound=STEP_BOUND,
+                repeat=repeat,
+            )
         )
         kept = _kept(reader, graph) / 1024 / (784 * 10 + 10 + 100 + 10) / batch
-        rows.append(Ratio(f"kept by {label}", "KB per weight and network", 0.0, kept, (kept, kept), KEPT_BOUNDS[kind]))
+        rows.append(
+            Ratio(f"metanet, kept by {label}", "KB per weight and network", 0.0, kept, (kept, kept), KEPT_BOUNDS[kind])
+        )
     (plain, graph), (dense, whole) = (
         _setting(RelationalTransformer, 100, 2, layers, everywhere=e) for e in (False, True)
     )
-    what = f"a step of RelationalTransformer, 100-10-10, batch 2, {layers} layers"
+    what = f"metanet, a step of RelationalTransformer, 100-10-10, batch 2, {layers} layers"
     rows.append(
         ratio(what, _step(plain, graph), "with every two nodes joined", _step(dense, whole), bound=1.0, repeat=repeat)
     )
     share = _kept(plain, graph) / _kept(dense, whole)
-    rows.append(Ratio(f"kept by {what}", "with every two nodes joined", 0.0, share, (share, share), DENSE_BOUND))
+    rows.append(Ratio(f"{what}, what it keeps", "with every two nodes joined", 0.0, share, (share, share), DENSE_BOUND))
     return rows
 
 
