@@ -56,7 +56,7 @@ class Config:
 
 _ADAM = {"optimizer": "adamw", "weight_decay": 0.05, "schedule": "one-cycle", "clip": 1.0}
 QUICK = Config(
-    Sirens("digits", train=16, test=8, widths=(3, 3), steps=4, pixels=16, group=16),
+    Sirens("digits", train=10, test=5, widths=(3, 3), steps=3, pixels=16, group=10),
     channels=4,
     layers=1,
     heads=2,
