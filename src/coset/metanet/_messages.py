@@ -131,7 +131,8 @@ def attended(layout: Layout, messages: list[tuple[Block, End, tuple[Tensor, Tens
         weight = added(weight, end, w.sum(dims) if dims else w)
         product = w[..., None] * values
         total = added(total, end, product.sum(dims) if dims else product)
-    return (total / weight.clamp_min(torch.finfo(weight.dtype).tiny)[..., None]).flatten(-2)
+    # Nodes without neighbours: 0/1, whose derivative is finite.
+    return (total / torch.where(weight == 0, 1.0, weight)[..., None]).flatten(-2)
 
 
 @torch.no_grad()

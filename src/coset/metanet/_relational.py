@@ -148,7 +148,8 @@ class RelationalLayer(MessagePassing):
             weights: Tensor = module.get_parameter("weight")
             matrix = weights.reshape(heads, -1, self.channels)
             total = total + torch.einsum("bnhc,hdc->bnhd", by_edges[way], matrix).flatten(-2)
-        share = weight.clamp_min(torch.finfo(weight.dtype).tiny).repeat_interleave(self.channels // heads, -1)
+        # Nodes without neighbours: 0/1, whose derivative is finite.
+        share = torch.where(weight == 0, 1.0, weight).repeat_interleave(self.channels // heads, -1)
         return total / share
 
 
