@@ -237,7 +237,7 @@ def test_data_that_can_be_read_once_are_refused_at_once():
 
 def test_criteria_that_do_not_fit_are_refused():
     with pytest.raises(
-        InputError, match="criterion is 'nll'; expected cross-entropy, mse, binary-cross-entropy or a f"
+        InputError, match="criterion is 'nll'; expected cross-entropy, mse, binary-cross-entropy, shares or a f"
     ):
         loss(network(), (X, LABELS), "nll")
     with pytest.raises(InputError, match="criterion is 'mse', which classifies nothing; expected cross-entropy or bin"):

@@ -14,6 +14,7 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
     "mlp": ("mlp", {"in_features": 12, "widths": (8, 6), "norm": "batch", "activation": "prelu:0.1"}),
     "residual_mlp": ("residual_mlp", {"in_features": 12, "width": 6, "inner": 9, "norm": "layer"}),
     "myrtle": ("myrtle", {"width": 2, "norm": "none"}),
+    "siren": ("siren", {"widths": (9, 8), "out_features": 3}),
     "tiny10": ("tiny10", {"classes": 4}),
     "resnet": ("resnet", {"stages": (4, 8), "blocks": (3, 1), "norm": "none"}),
     "resnet frn": ("resnet", {"stages": (4, 8), "blocks": 1, "norm": "frn"}),

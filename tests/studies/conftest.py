@@ -31,6 +31,12 @@ def once(model: nn.Module, *arguments: Any, **options: Any) -> Symmetry:
     return FOUND[key]
 
 
+@pytest.fixture(scope="session", name="once")
+def discovered_once() -> Callable[..., Symmetry]:
+    """``once``, for tests that discover what studies do."""
+    return once
+
+
 class QuickRun(NamedTuple):
     run: StudyRun
     seconds: float

@@ -43,13 +43,6 @@ def outputs(model, networks):
     return torch.stack([functional_call(model, {n: t[i] for n, t in networks.stack.items()}, (x,)) for i in rows])
 
 
-@pytest.fixture(scope="module")
-def once():
-    from conftest import once as discover_once
-
-    return discover_once
-
-
 def test_the_network_has_as_many_parameters_as_those_of_the_small_cnn_zoo():
     assert sum(p.numel() for p in build(MODEL, seed=0).parameters()) == 4970
     grey = torch.randn(2, 1, 28, 28)

@@ -32,12 +32,16 @@ class Siren(nn.Module):
         hidden = check_counts("widths", widths)
         sizes = (check_count("in_features", in_features), *hidden, check_count("out_features", out_features))
         self.omega = float(omega)
-        layers = [nn.Linear(a, b) for a, b in pairwise(sizes)]
-        for number, (layer, size) in enumerate(zip(layers, sizes[:-1], strict=True)):
-            bound = math.sqrt(6 / size) / self.omega if number else 1 / size
-            nn.init.uniform_(layer.weight, -bound, bound)
-        self.layers = nn.ModuleList(layers)
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.input_shape: tuple[int, ...] = (in_features,)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights; biases are those of ``nn.Linear``."""
+        for number, layer in enumerate(self.layers):
+            assert isinstance(layer, nn.Linear)
+            bound = math.sqrt(6 / layer.in_features) / self.omega if number else 1 / layer.in_features
+            nn.init.uniform_(layer.weight, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers[:-1]:
