@@ -79,7 +79,7 @@ def test_a_dataset_of_what_cannot_be_used_is_refused_at_once(mixed):
         Zoo(zoo.folder, zoo.content).dataset([0, 1])
 
 
-def test_the_symmetry_of_a_model_that_reads_tokens(tmp_path):
+def test_the_symmetry_of_a_model_that_reads_tokens(tmp_path, data_folder):
     spec = small(
         {"epochs": 1, "batch_size": 40},
         model=f"{__name__}:Reader",

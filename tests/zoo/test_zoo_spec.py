@@ -77,6 +77,9 @@ def test_label_noise_replaces_that_share_of_the_labels_by_others():
     assert torch.equal(clean.train.x, noisy.train.x)
     for part in ("validation", "test"):
         assert torch.equal(clean.parts[part].y, noisy.parts[part].y)
+
+
+def test_label_noise_is_for_classes(data_folder):
     with pytest.raises(InputError, match="snelson has no labels of classes"):
         load_data(DataSpec("snelson", label_noise=0.1), torch.float64)
 
