@@ -82,7 +82,7 @@ QUICK = Config(
         ),
         "transformer": Networks(
             "transformer",
-            {"vocabulary": 12, "context": 8, "dim": 8, "depth": 1, "heads": 2},
+            {"vocabulary": 12, "context": 8, "dim": 4, "depth": 1, "heads": 1},
             {"name": "digits-text", "window": 8, "subset": 100},
             {"optimizer": "adamw", "learning_rate": 3e-3, "batch_size": 50, "epochs": 1},
             3,
