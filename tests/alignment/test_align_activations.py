@@ -13,7 +13,8 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from architectures import CASES, evaluate, made, made_with_graph, randomized
-from coset.alignment.matching.activations import STATISTICS, match_activations
+from coset.alignment.matching.activations import match_activations
+from coset.alignment.matching.feature_likeness import STATISTICS
 from coset.alignment.matching.feature_assignment import assign, objective
 from coset.alignment.matching.feature_hidden_signs import settle_signs, solve
 from coset.errors import InputError

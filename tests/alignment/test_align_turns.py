@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import coset
+from coset.alignment import align_many
 from coset.alignment.matching.turns import half_turn_gauge
 from coset.distribution import MeanField
 from turning_networks import TURNING, outputs, setting
@@ -26,6 +27,22 @@ def test_a_planted_element_is_found_back(name):
         assert distance(found.params, params) < 1e-10
         assert distance(sym.act(found.element, moved), found.params) == 0
         assert torch.allclose(outputs(model, dict(found.params), x), outputs(model, params, x), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_elements_are_found_back_on_activations_and_in_a_common_frame(name):
+    model, sym, params, x = setting(name)
+    generator = torch.Generator().manual_seed(2)
+    one, two = (sym.act(sym.random(generator, turns=3, spread=0.0), params) for _ in range(2))
+    data = torch.randn(64, *x.shape[1:], generator=generator, dtype=x.dtype)
+    found = coset.align(sym, params, one, method="activations", model=model, data=data)
+    assert distance(found.params, params) < 1e-10
+    assert distance(sym.act(found.element, one), found.params) == 0
+    assert not any("turned" in note for note in found.notes)
+    frame = align_many(sym, [params, one, two], gauge="normalized")
+    assert max(distance(params_, params) for params_ in frame.aligned) < 1e-10
+    assert distance(sym.act(frame.between(1, 2), two), one) < 1e-9
+    assert not frame.notes
 
 
 @pytest.mark.parametrize("name", ["siren", "cosine", "sigmoid", "relu6, convolutions"])
@@ -66,3 +83,15 @@ def test_matching_begins_at_a_start(name):
     planted = sym.random(torch.Generator().manual_seed(1), turns=3)
     found = coset.align(sym, params, sym.act(planted, params), start=sym.inverse(planted))
     assert distance(found.params, params) < 1e-10
+
+
+def test_turns_that_are_not_learned_are_those_of_the_start():
+    _, sym, params, _ = setting("siren")
+    planted = sym.random(torch.Generator().manual_seed(1), turns=3)
+    moved = sym.act(planted, params)
+    options = {"objective": "l2", "steps": 2, "scales": False}
+    plain = coset.align(sym, params, moved, method="ste", **options)
+    assert any("turns are those of the start" in note for note in plain.notes)
+    begun = coset.align(sym, params, moved, method="ste", start=sym.inverse(planted), **options)
+    assert not begun.notes
+    assert distance(begun.params, params) < 1e-10

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Literal, cast
 
 import torch
 
@@ -12,7 +12,7 @@ from coset._magnitudes import unscaled
 from coset._show.progress import Ticker, progress
 from coset._values import freeze
 from coset.alignment._agreement import mean_agreement
-from coset.alignment._result import Callback, T, Teller, carried, deviations, left_out, marginals, points
+from coset.alignment._result import Callback, T, Teller, carried, deviations, marginals, points
 from coset.alignment.averages import mean
 from coset.alignment.inputs import check_networks
 from coset.alignment.matching.ascent import Clock, ascend
@@ -22,6 +22,7 @@ from coset.alignment.matching.products import build_terms
 from coset.alignment.matching.relaxation import ascend_twice
 from coset.alignment.matching.rotations import NoGauge
 from coset.alignment.matching.scores import Scoring
+from coset.alignment.matching.turns import unturned
 from coset.alignment.matching.weights import GAUGES, untranslated, with_means
 from coset.callbacks import check_callback
 from coset.distribution import normalize_scales
@@ -88,8 +89,8 @@ def align_many(
 
     ``continuous``: of points over the whole group where units may be mixed, in the gauge of ``rotations``; where a
     network has none, over permutations and signs, and a note says so. Translations are then removed of all for
-    matching; the aligned networks keep their own. Units are not turned. ``gauge``: match the networks as given, or
-    "normalized", without their scales, see ``align``.
+    matching; the aligned networks keep their own. Units of points turn, too: the objective is then that of the networks
+    without turns, see ``align``. ``gauge``: match the networks as given, or "normalized", without their scales.
 
     Each network in turn is matched to the sum of the others as they stand, which is exact coordinate ascent on the
     objective: it never falls. First each joins those before it, by ascent and by the relaxation. Then, "mean": by
@@ -108,12 +109,15 @@ def align_many(
     check_callback(callback)
     check_networks(sym, networks, correlated=True)
     single = continuous and not any(deviations(network) for network in networks)
-    notes = left_out(sym, translations=False) if single else ()
+    if single and sym.turns:
+        options: dict[str, Any] = {"method": method, "rounds": rounds, "gauge": gauge, "seed": seed, "show": show}
+        return _over_turns(sym, networks, {**options, "callback": callback})
+    notes: tuple[str, ...] = ()
     if single and sym.continuous:
         try:
-            return _over_all(sym, networks, method, rounds, gauge == "normalized", notes, seed, callback)
+            return _over_all(sym, networks, method, rounds, gauge == "normalized", seed, callback)
         except NoGauge as error:
-            notes = (f"{error}: permutations and signs alone were matched", *notes)
+            notes = (f"{error}: permutations and signs alone were matched",)
     matched = [marginals(network) for network in networks]
     if gauge == "normalized":
         matched = [normalize_scales(sym.monomial, network)[0] for network in matched]
@@ -142,13 +146,28 @@ def align_many(
     )
 
 
+def _over_turns(sym: Symmetry, networks: Sequence[T], options: Mapping[str, Any]) -> ManyAlignment[T]:
+    """The same where units turn: the networks without turns are matched, see ``turns``."""
+    still = unturned(sym, [points(network) for network in networks])
+    found = align_many(still.symmetry, still.networks, **options)
+    elements = tuple(still.restored(g, number) for number, g in enumerate(found.elements))
+    aligned = tuple(carried(sym, g, network) for g, network in zip(elements, networks, strict=True))
+    placed = [points(network) for network in aligned]
+    return replace(
+        cast(ManyAlignment[Any], found),
+        symmetry=sym,
+        elements=elements,
+        aligned=aligned,
+        agreement=mean_agreement(sym, mean(placed), placed),
+    )
+
+
 def _over_all(
     sym: Symmetry,
     networks: Sequence[T],
     method: str,
     rounds: int,
     normalized: bool,
-    notes: tuple[str, ...],
     seed: int,
     callback: Callback | None,
 ) -> ManyAlignment[T]:
@@ -168,7 +187,7 @@ def _over_all(
     placed, course = [points(network) for network in aligned], found.history
     likeness = mean_agreement(sym, mean(placed), placed)
     return ManyAlignment(
-        sym, method, elements, aligned, course[-1], tuple(course), likeness, clock.seconds, tell.stopped, notes
+        sym, method, elements, aligned, course[-1], tuple(course), likeness, clock.seconds, tell.stopped
     )
 
 

@@ -237,7 +237,7 @@ def _ends(sym: Symmetry, params: Params, continuous: bool, options: Options) -> 
 
 
 def _notes(sym: Symmetry, continuous: bool, options: Options) -> tuple[str, ...]:
-    told = left_out(sym) if options.continuous else ()
+    told = left_out(sym, started=options.start is not None) if options.continuous else ()
     if not sym.flipping or options.start is not None or continuous:
         return told
     return ("signs were not searched: they are those of the start, of which none was given", *told)

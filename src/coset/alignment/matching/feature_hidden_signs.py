@@ -66,22 +66,36 @@ def settle_signs(sym: Symmetry, reference: Params, other: Params, shown: Shown) 
 
 
 def _flips(sym: Symmetry, shown: Shown) -> Iterator[_Flip]:
-    """Every family with what must be flipped beside it; none where features would notice all the same."""
+    """Every family with what must be flipped beside it; none where features would notice all the same.
+
+    Where one of several families can be flipped beside it, each has its turn: of the flips of three families in pairs,
+    one may raise what two of them, one after the other, would first lower.
+    """
     for key in sym.flipping:
-        beside: dict[str, frozenset[str]] = {}
-        for name, products in shown.items():
-            if not any(key in one for one in products):
-                continue
-            elsewhere = {k for other, ones in shown.items() if other != name for one in ones for k in one}
-            own = [k for k in sym.flipping if sym.families[k].owner == name and k != key and k not in elsewhere]
-            rows = list(products)
-            matrix = np.array([[k in one for k in own] for one in rows], dtype=bool).reshape(len(rows), len(own))
-            bits = solve(matrix, np.array([key in one for one in rows], dtype=bool))
-            if bits is None:
-                break
-            beside[name] = frozenset(k for k, bit in zip(own, bits, strict=True) if bit)
-        else:
-            yield _Flip(key, beside)
+        found: list[_Flip] = []
+        for preferred in (None, *(other for other in sym.flipping if other != key)):
+            flip = _flip(sym, shown, key, preferred)
+            if flip is not None and flip not in found:
+                found.append(flip)
+        yield from found
+
+
+def _flip(sym: Symmetry, shown: Shown, key: str, preferred: str | None) -> _Flip | None:
+    """A family with what must be flipped beside it, the preferred one if it can be; None where nothing can."""
+    beside: dict[str, frozenset[str]] = {}
+    for name, products in shown.items():
+        if not any(key in one for one in products):
+            continue
+        elsewhere = {k for other, ones in shown.items() if other != name for one in ones for k in one}
+        own = [k for k in sym.flipping if sym.families[k].owner == name and k != key and k not in elsewhere]
+        own.sort(key=lambda k: k != preferred)
+        rows = list(products)
+        matrix = np.array([[k in one for k in own] for one in rows], dtype=bool).reshape(len(rows), len(own))
+        bits = solve(matrix, np.array([key in one for one in rows], dtype=bool))
+        if bits is None:
+            return None
+        beside[name] = frozenset(k for k, bit in zip(own, bits, strict=True) if bit)
+    return _Flip(key, beside)
 
 
 def solve(matrix: Bits, values: Bits) -> Bits | None:

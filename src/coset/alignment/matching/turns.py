@@ -6,7 +6,7 @@ have these constants in them, b + Σ_j W_j·e/2 − c/2, it flips entries and no
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -26,23 +26,27 @@ _SWEEPS = 10
 
 @dataclass(frozen=True)
 class Unturned:
-    """Two networks in which all that turns is a sign: ``symmetry`` has these signs, and ``restored`` gives the element
-    of the whole group from one that was found for them.
+    """Networks in which all that turns is a sign: ``symmetry`` has these signs, ``flips`` says which they are, by turn.
+
+    ``gauged``: the networks in the gauge, which compute what they did; ``networks``: the same with constants in their
+    biases, which the signs flip. ``restored(found, i)``: the element of the whole group that brings network i to the
+    first, from one that was found for these.
     """
 
     symmetry: Symmetry
-    reference: dict[str, Tensor]
-    other: dict[str, Tensor]
-    restored: Callable[[Element], Element]
+    flips: Mapping[str, str]
+    gauged: tuple[dict[str, Tensor], ...]
+    networks: tuple[dict[str, Tensor], ...]
+    restored: Callable[[Element, int], Element]
 
 
-def unturned(sym: Symmetry, reference: Params, other: Params) -> Unturned:
-    """The two networks in the gauge in which they are matched."""
-    gauges = half_turn_gauge(sym, reference), half_turn_gauge(sym, other)
+def unturned(sym: Symmetry, networks: Sequence[Params]) -> Unturned:
+    """Networks in the gauge in which they are matched."""
+    gauges = [half_turn_gauge(sym, params) for params in networks]
     flips, keys = reflections_as_signs(sym)
-    left, right = (centred(sym, sym.act(g, theta)) for g, theta in zip(gauges, (reference, other), strict=True))
+    gauged = tuple(dict(sym.act(g, params)) for g, params in zip(gauges, networks, strict=True))
 
-    def restored(found: Element) -> Element:
+    def restored(found: Element, number: int) -> Element:
         turns = {}
         for key, family in keys.items():
             odd = (found.signs[family].reshape(-1) < 0).long()
@@ -50,10 +54,10 @@ def unturned(sym: Symmetry, reference: Params, other: Params) -> Unturned:
             turns[key] = odd[full_map(sym, found, owner).to(odd.device)].reshape(sym.shape(owner))
         signs = {key: value for key, value in found.signs.items() if key in sym.families}
         element = Element(found.permutations, found.scales, signs, found.matrices, turns)
-        element = sym.compose(sym.inverse(gauges[0]), sym.compose(element, gauges[1]))
-        return _nearest(sym, reference, other, element)
+        element = sym.compose(sym.inverse(gauges[0]), sym.compose(element, gauges[number]))
+        return _nearest(sym, networks[0], networks[number], element)
 
-    return Unturned(flips, left, right, restored)
+    return Unturned(flips, keys, gauged, tuple(centred(sym, params) for params in gauged), restored)
 
 
 def half_turn_gauge(sym: Symmetry, params: Params) -> Element:

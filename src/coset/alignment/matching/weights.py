@@ -152,10 +152,10 @@ def _over_turns(
 ) -> Alignment[T]:
     """The same where units turn: both networks without turns are matched, see ``turns``."""
     begun = points(other) if start is None else sym.act(start, points(other))
-    pair = unturned(sym, points(reference), begun)
+    pair = unturned(sym, (points(reference), begun))
     identity = None if start is None else pair.symmetry.identity()
-    found = match_weights(pair.symmetry, pair.reference, pair.other, start=identity, **options)
-    element = pair.restored(found.element)
+    found = match_weights(pair.symmetry, *pair.networks, start=identity, **options)
+    element = pair.restored(found.element, 1)
     element = element if start is None else sym.compose(element, start)
     aligned = carried(sym, element, other)
     return Alignment(
