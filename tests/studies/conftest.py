@@ -13,9 +13,11 @@ import pytest
 import torch
 from torch import nn
 
+from coset import figures
 from coset.store import Store
 from coset.study import StudyRun, run_study
 from coset.symmetry import Symmetry, discover
+from discoveries import shared
 
 FOUND: dict[str, Symmetry] = {}
 """What was discovered, by what it was discovered of."""
@@ -27,7 +29,7 @@ def once(model: nn.Module, *arguments: Any, **options: Any) -> Symmetry:
     torch.save((model, arguments, options), content)
     key = hashlib.sha256(content.getvalue()).hexdigest()
     if key not in FOUND:
-        FOUND[key] = discover(model, *arguments, **options)
+        FOUND[key] = shared(f"studies: {key}", model, lambda: discover(model, *arguments, **options))
     return FOUND[key]
 
 
@@ -58,6 +60,8 @@ def quick_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Quick
 
         def into(out: Path) -> StudyRun:
             with pytest.MonkeyPatch.context() as patch:
+                # Few pixels: what is drawn is told by the lines, and how it is saved has tests of its own.
+                patch.setitem(figures.STYLE, "savefig.dpi", 72.0)
                 for module in [module for name, module in sys.modules.items() if name.startswith("coset.stud")]:
                     if getattr(module, "discover", None) is discover:
                         patch.setattr(module, "discover", once)
