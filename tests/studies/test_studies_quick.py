@@ -25,6 +25,6 @@ def test_quick_preset(name: str, quick_run: Callable[[str], Any], tmp_path: Path
     second = again(tmp_path)
     ones, twos = ({key: value for key, value in run.results().items() if key != "times"} for run in (first, second))
     assert json.dumps(ones) == json.dumps(twos)
-    # That both formats show the same, and the same bytes each time, has tests of its own: here lines and images suffice.
+    # That both formats are the same bytes each time has a test of its own: here lines and images suffice.
     assert (first.folder / "figure.svg").read_bytes() == (second.folder / "figure.svg").read_bytes()
     assert (first.folder / "figure.png").read_bytes().startswith(b"\x89PNG")
