@@ -11,6 +11,7 @@ from coset.models import CCT, MLP, MyrtleCNN, ResidualMLP, ResNet20
 from coset.symmetry import Symmetry, Variance, activation_names, discover
 from coset.symmetry.discovery.declared import matched_graph
 from declared import declared
+from discoveries import shared
 
 Case = tuple[Callable[[], nn.Module], Callable[[nn.Module], Symmetry], tuple[int, ...]]
 
@@ -272,10 +273,10 @@ def made(name: str) -> tuple[nn.Module, Symmetry, tuple[int, ...]]:
 
 @lru_cache
 def discovered(name: str) -> Symmetry:
-    """What is discovered of a case's model: once for all tests of a process."""
+    """What is discovered of a case's model: once for all tests of a session."""
     model, _, shape = made(name)
-    generator = torch.Generator().manual_seed(1)
-    return discover(model, torch.randn(3, *shape, generator=generator, dtype=torch.float64))
+    x = torch.randn(3, *shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return shared(f"declared: {name}", model, lambda: discover(model, x))
 
 
 @lru_cache

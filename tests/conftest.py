@@ -9,6 +9,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+import discoveries
+
 torch.set_num_threads(1)
 # A search for garbage in everything that is imported takes half a second, and finds little: it is done less often.
 gc.set_threshold(700, 10, 200)
@@ -23,6 +25,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import WorkStealingScheduling
 
     return WorkStealingScheduling(config, log) if config.getvalue("dist") == "load" else None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_discoveries(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> None:
+    """A folder of this session in which its processes find what another one has discovered."""
+    own = tmp_path_factory.getbasetemp()
+    # Folders of workers lie in the one of the session.
+    folder = (own.parent if hasattr(request.config, "workerinput") else own) / "discoveries"
+    folder.mkdir(exist_ok=True)
+    discoveries.FOLDERS[:] = [folder]
 
 
 def _folder(variable: str) -> Path:

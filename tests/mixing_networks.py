@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coset.symmetry import discover
+from discoveries import shared
 from rotary_networks import RotaryModel, as_complex, side_by_side
 
 
@@ -153,7 +154,8 @@ def setting(name):
     torch.manual_seed(0)
     model = build().double().eval()
     generator = torch.Generator().manual_seed(1)
-    sym = discover(model, inputs(generator))
+    x = inputs(generator)
+    sym = shared(f"mixing: {name}", model, lambda: discover(model, x))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)

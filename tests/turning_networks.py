@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from coset.symmetry import discover
+from discoveries import shared
 
 
 class Sin(nn.Module):
@@ -170,7 +171,8 @@ def setting(name):
             if tensor.is_floating_point():
                 tensor.copy_(torch.rand_like(tensor) + 0.3)
     x = torch.randn(shape, dtype=torch.float64)
-    return model, discover(model, x), dict(model.state_dict()), x
+    sym = shared(f"turning: {name}", model, lambda: discover(model, x))
+    return model, sym, dict(model.state_dict()), x
 
 
 def outputs(model, params, x):

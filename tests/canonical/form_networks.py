@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "discovery"))
 import test_discovery_models
 
 from coset.canonical import canonicalize
+from discoveries import shared
 
 FREE = {"discovered: spectral norm", "mixing: deep linear", "mixing: convolutions"}
 """Networks of which the form leaves something open that acts on weights, and says so: scales that no norm settles, and
@@ -34,7 +35,9 @@ def setting(name):
     """A network, its symmetry, its weights, its inputs."""
     table, _, own = name.partition(": ")
     if table == "discovered":
-        model, inputs, sym = test_discovery_models.discovered(own)
+        build, shapes, _ = test_discovery_models.NETWORKS[own]
+        model, inputs = test_discovery_models.built(build), test_discovery_models.examples(shapes)
+        sym = shared(name, model, lambda: test_discovery_models.discovered(own)[2])
         return model, sym, architectures.randomized(model, torch.Generator().manual_seed(5)), inputs
     if table == "declared":
         model, sym, shape = architectures.made(own)

@@ -22,13 +22,13 @@ from coset.symmetry import Symmetry, activation_function, activation_names, disc
 NETWORKS = CONVOLUTIONAL | SEQUENCE | FURTHER | BLOCKED
 
 
-def _built(build) -> nn.Module:
+def built(build) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return build().double().eval()
 
 
-def _inputs(shapes, batch=2):
+def examples(shapes, batch=2):
     generator = torch.Generator().manual_seed(1)
     return tuple(torch.randn(batch, *shape, generator=generator, dtype=torch.float64) for shape in shapes)
 
@@ -37,7 +37,7 @@ def _inputs(shapes, batch=2):
 def discovered(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...], Symmetry]:
     """A network in float64, its inputs, and what is discovered of it: once for all tests of a process."""
     build, shapes, _ = NETWORKS[name]
-    model, inputs = _built(build), _inputs(shapes)
+    model, inputs = built(build), examples(shapes)
     return model, inputs, discover(model, inputs)
 
 
@@ -62,7 +62,7 @@ def test_the_maximal_group_is_found(name):
     _assert_sound(model, sym, inputs)
     assert not any("do not move as" in note for note in sym.notes)
     assert Symmetry.from_json(sym.to_json()).graph == sym.graph
-    assert_layers_move(model, sym, _inputs(shapes, batch=3))
+    assert_layers_move(model, sym, examples(shapes, batch=3))
 
 
 # What the hand-written declarations leave out. FRN's ε stands under |ε|: each of its entries may change sign. A stream
@@ -74,7 +74,7 @@ MORE_SIGNS = {"resnet20, frn": 196, "resnet20, frn, linear stream": 196, "cct, r
 @pytest.mark.parametrize("name", CASES)
 def test_declared_groups_are_found(name):
     model, declared, shape = made(name)
-    (x,) = _inputs([shape], batch=3)
+    (x,) = examples([shape], batch=3)
     sym = architectures.discovered(name)
     want, have = found_group(declared), found_group(sym)
     assert have == Group(want.classes, want.scales, want.signs + MORE_SIGNS.get(name, 0))
@@ -86,7 +86,7 @@ def test_the_same_group_is_found_again(name):
     model, _, shape = made(name)
     one, two = (
         json.loads(sym.to_json())
-        for sym in (architectures.discovered(name), discover(model, *_inputs([shape], batch=3)))
+        for sym in (architectures.discovered(name), discover(model, *examples([shape], batch=3)))
     )
     # Shapes on the example are those of other batches.
     graphs = [found.pop("graph") for found in (one, two)]
@@ -102,8 +102,8 @@ ACTIVATIONS = [*activation_names(), "x^2", "x^3", "x^4", "relu^2", "relu^3", "|x
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_every_activation_of_the_table(name):
     law = intertwiner(name)
-    model = _built(lambda: MLP(4, [5, 3], 2, activation=lambda: Elementwise(activation_function(name))))
-    (x,) = _inputs([(4,)])
+    model = built(lambda: MLP(4, [5, 3], 2, activation=lambda: Elementwise(activation_function(name))))
+    (x,) = examples([(4,)])
     sym = discover(model, x)
     # Of GL_n, which a linear layer has, the monomial matrices are kept.
     assert found_group(sym) == group("5 3", scales=8 * law.scales, signs=8 * law.signs)
@@ -133,8 +133,8 @@ def test_modules_with_settings(module):
             return self.last(self.activation(self.first(x)))
 
     law = intertwiner(module) if not isinstance(module, nn.PReLU) else intertwiner("prelu")
-    (x,) = _inputs([(4,)])
-    sym = discover(_built(Network), x)
+    (x,) = examples([(4,)])
+    sym = discover(built(Network), x)
     assert found_group(sym) == group("5", scales=5 * law.scales, signs=5 * law.signs)
 
 
@@ -153,8 +153,8 @@ RESNETS = {
 @pytest.mark.parametrize("norm", RESNETS)
 def test_resnet18(norm):
     """One class per stage for the stream and one inside each block, as Git Re-Basin's specification has it."""
-    model = _built(lambda: ResNet18(stages=(4, 6), norm=norm))
-    (x,) = _inputs([(3, 8, 8)])
+    model = built(lambda: ResNet18(stages=(4, 6), norm=norm))
+    (x,) = examples([(3, 8, 8)])
     sym = discover(model, x)
     assert found_group(sym) == RESNETS[norm]
     streams = {"stem.conv.weight", *(f"stages.0.{b}.{part}.weight" for b in (0, 1) for part in ("conv1", "conv2"))}
@@ -164,8 +164,8 @@ def test_resnet18(norm):
 
 
 def test_myrtle_and_its_order():
-    model = _built(lambda: MyrtleCNN(width=3))
-    sym = discover(model, _inputs([(3, 32, 32)]))
+    model = built(lambda: MyrtleCNN(width=3))
+    sym = discover(model, examples([(3, 32, 32)]))
     assert sym.log_permutations == pytest.approx(sum(math.lgamma(n + 1) for n in (3, 6, 12, 24)))
     assert found_group(sym) == group("3 6 12 24", scales=2 * 45, signs=45)
 
@@ -174,7 +174,7 @@ TINY10 = group("2*16 3*32 3*64", scales=2 * (2 * 16 + 3 * 32 + 3 * 64), signs=2 
 
 
 def test_tiny10():
-    assert found_group(discover(_built(Tiny10), _inputs([(3, 32, 32)]))) == TINY10
+    assert found_group(discover(built(Tiny10), examples([(3, 32, 32)]))) == TINY10
 
 
 def test_trained_tiny10(checkpoint_folder):
