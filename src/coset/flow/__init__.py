@@ -1,5 +1,6 @@
 """Flows over weights: sampling networks, with densities on the manifold of canonical weights."""
 
+from coset.flow._comparison import Comparison, compare_generators
 from coset.flow._evaluation import Averaged, Evaluation, divergences
 from coset.flow._generators import (
     GENERATORS,
@@ -13,16 +14,15 @@ from coset.flow._generators import (
     soup,
 )
 from coset.flow._measured_zoo import MeasuredZoo, measure_zoo
-from coset.flow._scores import (
-    Comparison,
-    SampleScores,
-    compare_generators,
-    per_weight,
-    score_against,
-    score_samples,
-)
+from coset.flow._scores import SampleScores, per_weight, score_against, score_samples
 from coset.flow._space import Space, euclidean
-from coset.flow._two_samples import TwoSamples, energy_distance, energy_of_distances, mean_discrepancy
+from coset.flow._two_samples import (
+    TwoSamples,
+    discrepancy_of_distances,
+    energy_distance,
+    energy_of_distances,
+    mean_discrepancy,
+)
 
 __all__ = [
     "GENERATORS",
@@ -36,6 +36,7 @@ __all__ = [
     "TwoSamples",
     "cheap_samples",
     "compare_generators",
+    "discrepancy_of_distances",
     "divergences",
     "energy_distance",
     "energy_of_distances",

@@ -180,7 +180,7 @@ def evaluated(task: Task, stack: Stack, *, most: int = 64) -> Evaluation:
     losses, measures, refitted = torch.where(usable, sums, torch.nan)
     if task.rule.measure == "rmse":
         measures = measures.sqrt()
-    predictions = task.reading.predictions(_outputs(task, stack, task.points).double())
+    predictions = task.reading.predictions(_outputs(task, stack, task.points).double()).cpu()
     return Evaluation(
         task.rule.measure,
         losses,
@@ -281,7 +281,7 @@ def divergences(probabilities: Tensor, others: Tensor | None = None) -> Tensor:
     p = probabilities.double().flatten(1, -2)
     q = p if others is None else others.double().flatten(1, -2)
     own, their = (torch.special.entr(part).sum(-1).mean(1) for part in (p, q))
-    values = torch.empty(len(p), len(q), dtype=torch.float64, device=p.device)
+    values = torch.zeros(len(p), len(q), dtype=torch.float64, device=p.device)
     at_once = max(1, _HELD // max(1, p[0].numel()))
     for row in range(len(p)):
         first = row if others is None else 0
@@ -289,8 +289,9 @@ def divergences(probabilities: Tensor, others: Tensor | None = None) -> Tensor:
             columns = slice(start, min(start + at_once, len(q)))
             middle = torch.special.entr((p[row] + q[columns]) / 2).sum(-1).mean(1)
             values[row, columns] = middle - (own[row] + their[columns]) / 2
-            if others is None:
-                values[columns, row] = values[row, columns]
+    if others is None:
+        # Only the upper triangle was filled.
+        values = values.triu() + values.triu(1).mT
     return values.clamp(min=0)
 
 

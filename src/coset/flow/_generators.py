@@ -165,11 +165,12 @@ def principal(
     variances = values.square()
     left = 0.0
     if remainder:
-        if rank == rows.shape[1]:
-            raise InputError(f"count is {rank}, all directions that there are; a remainder expects fewer")
-        left = float(variances[rank:].sum()) / (rows.shape[1] - rank)
-        if not left > 0:
+        others = variances[rank:most]
+        # Squares of singular values that are 0 up to rounding.
+        none = (torch.finfo(rows.dtype).eps * max(rows.shape)) ** 2 * float(variances[0])
+        if len(others) == 0 or not float(others.sum()) > none:
             raise InputError(f"nothing remains beside {rank} components; expected a smaller count for a remainder")
+        left = float(others.sum()) / (rows.shape[1] - rank)
     factors = (variances[:rank] - left).clamp(min=0).sqrt()[:, None] * directions[:rank]
     diagonal = torch.full_like(rows[0], math.sqrt(left))
     return LowRank(mean, pieces(diagonal, own, mean), pieces(factors, own, mean))

@@ -40,14 +40,15 @@ class Frame:
     metric: str
     bias: str
     classifier: bool | str
-    limit: int
+    limit: int | None
     seed: int
 
     def distances(self, networks: Stack, others: Stack | None = None, *, show: bool | None = None) -> Distances:
         """Distances modulo G."""
+        own = {} if self.limit is None else {"limit": self.limit}
         return distances(
             self.sym, networks, others, metric=self.metric, bias=self.bias, classifier=self.classifier,
-            limit=self.limit, seed=self.seed, show=show,
+            seed=self.seed, show=show, **own,
         )  # fmt: skip
 
     def form(self, networks: Stack, reference: Stack | None = None) -> Canonical[Stack]:
@@ -152,7 +153,7 @@ def measure_zoo(
     metric: str = "geodesic",
     bias: str = "outside",
     classifier: bool | str = False,
-    limit: int = 100_000,
+    limit: int | None = None,
     seed: int = 0,
     show: bool | None = None,
 ) -> MeasuredZoo:

@@ -21,7 +21,7 @@ from coset.distribution import Estimate
 from coset.errors import InputError
 from coset.flow._evaluation import Data, Evaluation, divergences, evaluated, finite_networks, mean_of_pairs
 from coset.flow._measured_zoo import MeasuredZoo, check_networks, functions, measure_zoo
-from coset.flow._two_samples import TwoSamples, energy_distance, mean_discrepancy
+from coset.flow._two_samples import TwoSamples, discrepancy_of_distances, distances_of_rows, energy_of_distances
 from coset.symmetry import Symmetry
 from coset.symmetry.stacks import Stack
 
@@ -81,7 +81,7 @@ class SampleScores:
     @property
     def novel_and_performant(self) -> float:
         """The part of all samples that are both."""
-        return _part(self.novel & self.performant)
+        return share(self.novel & self.performant)
 
     @property
     def distance_ratio(self) -> float:
@@ -100,15 +100,15 @@ class SampleScores:
             "held out": zoo.held_out,
             "distances": {"metric": zoo.between.metric, "exact": zoo.between.exact},
             "bar": self.bar,
-            "performant": _part(self.performant),
-            "novel": _part(self.novel),
+            "performant": share(self.performant),
+            "novel": share(self.novel),
             "novel and performant": self.novel_and_performant,
-            "memorised": _part(self.memorised),
+            "memorised": share(self.memorised),
             "novel from": zoo.novel_from,
             "memorised below": zoo.memorised_below,
             "distance ratio": self.distance_ratio,
-            "networks": _summary(self.evaluation),
-            "zoo": {**_summary(zoo.evaluation), "performant": _part(_reach(zoo.evaluation, self.bar))},
+            "networks": summary(self.evaluation),
+            "zoo": {**summary(zoo.evaluation), "performant": share(_reach(zoo.evaluation, self.bar))},
             "divergence": self.divergence,
             "zoo divergence": zoo.divergence,
             "spread": self.spread,
@@ -122,7 +122,7 @@ class SampleScores:
     def __str__(self) -> str:
         lines = [*_networks(self), *_distances(self), *_distributions(self)]
         text = text_table(["score", "samples", "training networks"], lines, right=(1, 2))
-        return "\n".join([text, *_notes(self)])
+        return "\n".join([text, *notes(self)])
 
     def __repr__(self) -> str:
         return f"SampleScores({len(self)} samples, {self.novel_and_performant:.1%} novel and performant)"
@@ -175,9 +175,9 @@ def score_against(
     check_same_names(zoo.networks, samples, "the zoo", "samples")
     if log_likelihood is not None and not isinstance(log_likelihood, Estimate):
         raise InputError(f"log_likelihood is a {type(log_likelihood).__name__}; expected what per_weight gives")
-    with progress("scoring", 3, show=show) as bar_shown:
+    with progress("scoring", 3, show=show) as ticker:
         evaluation = evaluated(zoo.task, samples)
-        bar_shown.advance()
+        ticker.advance()
         nearest = torch.full((count,), torch.nan, dtype=torch.float64)
         usable = evaluation.usable & finite_networks(samples)
         good = {name: tensor[usable.to(tensor.device)] for name, tensor in samples.items()}
@@ -185,7 +185,7 @@ def score_against(
         spread, divergence = math.nan, None
         if number:
             nearest[usable] = frame.distances(good, zoo.networks, show=False).values.amin(1)
-        bar_shown.advance()
+        ticker.advance()
         energy, discrepancy = {}, {}
         if number > 1:
             spread = mean_of_pairs(frame.distances(good, show=False).values)
@@ -194,10 +194,13 @@ def score_against(
             views = {"weights": frame.rows(good, zoo.reference), "functions": functions(predictions)}
             seed = frame.seed
             for name, rows in views.items():
-                other, width = zoo.views[name].rows, zoo.widths[name]
-                energy[name] = energy_distance(rows, other, permutations=permutations, seed=seed)
-                discrepancy[name] = mean_discrepancy(rows, other, bandwidth=width, permutations=permutations, seed=seed)
-        bar_shown.advance()
+                other = zoo.views[name]
+                apart = distances_of_rows(rows, rows), distances_of_rows(rows, other.rows), other.between
+                energy[name] = energy_of_distances(*apart, permutations=permutations, seed=seed)
+                discrepancy[name] = discrepancy_of_distances(
+                    *apart, bandwidth=zoo.widths[name], permutations=permutations, seed=seed
+                )
+        ticker.advance()
     return SampleScores(zoo, float(bar), evaluation, nearest, divergence, spread, energy, discrepancy, log_likelihood)
 
 
@@ -213,69 +216,6 @@ def per_weight(log_probs: Tensor, weights: int) -> Estimate:
     return Estimate.of(log_probs.double() / weights)
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    """Scores of several generators beside the same training networks, by name; printed as one table."""
-
-    scores: Mapping[str, SampleScores]
-
-    def __post_init__(self) -> None:
-        freeze(self, "scores")
-
-    def not_beaten(self, name: str) -> tuple[str, ...]:
-        """The other generators whose part of novel and performant samples is at least as large as that of ``name``."""
-        if name not in self.scores:
-            raise InputError(f"name is {name!r}; expected one of {', '.join(self.scores)}")
-        own = self.scores[name].novel_and_performant
-        others = ((other, one.novel_and_performant) for other, one in self.scores.items() if other != name)
-        return tuple(other for other, value in others if value >= own)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The scores of each, as plain numbers."""
-        return {name: one.to_dict() for name, one in self.scores.items()}
-
-    def __str__(self) -> str:
-        first = next(iter(self.scores.values()))
-        measure = first.evaluation.measure
-        columns = [
-            "generator", "samples", measure, "loss", "averaged", "novel", "novel, performant", "memorised", "distance",
-            "divergence", "energy, weights", "energy, functions",
-        ]  # fmt: skip
-        zoo = first.zoo
-        lines = [
-            [
-                "training networks",
-                str(zoo.count),
-                _number(float(zoo.evaluation.measures.mean())),
-                _number(float(zoo.evaluation.losses.mean())),
-                _number(zoo.evaluation.averages[-1].measure),
-                *["", "", "", "1"],
-                _number(zoo.divergence),
-                *["", ""],
-            ],
-            *(_line(name, one) for name, one in self.scores.items()),
-        ]
-        return "\n".join([text_table(columns, lines, right=range(1, len(columns))), *_notes(first)])
-
-    def __repr__(self) -> str:
-        return f"Comparison({', '.join(self.scores)})"
-
-
-def compare_generators(
-    zoo: MeasuredZoo, samples: Mapping[str, Stack], *, bar: float, permutations: int = PERMUTATIONS,
-    show: bool | None = None,
-) -> Comparison:  # fmt: skip
-    """Score the samples of several generators, by name, as {"flow": …, **cheap_samples(networks, n)}."""
-    if not samples:
-        raise InputError("samples is empty; expected stacks of networks by the name of their generator")
-    return Comparison(
-        {
-            name: score_against(zoo, stack, bar=bar, permutations=permutations, show=show)
-            for name, stack in samples.items()
-        }
-    )
-
-
 def _check_bar(bar: object, loss: str) -> None:
     classes = loss in ("cross-entropy", "binary-cross-entropy")
     if not is_number(bar) or bar < 0 or (classes and bar > 1):
@@ -288,7 +228,8 @@ def _reach(evaluation: Evaluation, bar: float) -> Tensor:
     return evaluation.measures >= bar if evaluation.measure == "accuracy" else evaluation.measures <= bar
 
 
-def _part(which: Tensor) -> float:
+def share(which: Tensor) -> float:
+    """Of how many it holds, from 0 to 1."""
     return float(which.double().mean())
 
 
@@ -301,7 +242,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _summary(evaluation: Evaluation) -> dict[str, Any]:
+def summary(evaluation: Evaluation) -> dict[str, Any]:
     """Means and quantiles over the networks that give finite numbers."""
     parts = {evaluation.measure: evaluation.measures, "loss": evaluation.losses}
     if evaluation.refitted is not None:
@@ -318,28 +259,27 @@ def _networks(scores: SampleScores) -> list[list[str]]:
     own, zoo = scores.evaluation, scores.zoo.evaluation
     bad = len(scores) - int(scores.usable.sum())
     lines = [["networks", f"{len(scores)}", f"{scores.zoo.count}"], ["  not finite", f"{bad}", "0"]]
-    here, there = _summary(own), _summary(zoo)
+    here, there = summary(own), summary(zoo)
     for name in here:
         if name == "averaged":
             continue
-        lines.append([f"{name}, mean", _number(here[name]["mean"]), _number(there[name]["mean"])])
+        lines.append([f"{name}, mean", digits(here[name]["mean"]), digits(there[name]["mean"])])
         lines += [
-            [f"  quantile {q:.0%}", _number(here[name][f"{q:.0%}"]), _number(there[name][f"{q:.0%}"])]
-            for q in QUANTILES
+            [f"  quantile {q:.0%}", digits(here[name][f"{q:.0%}"]), digits(there[name][f"{q:.0%}"])] for q in QUANTILES
         ]
     for number in range(max(len(own.averages), len(zoo.averages))):
         both = [part[number] if number < len(part) else None for part in (own.averages, zoo.averages)]
         known = next(one for one in both if one is not None)
         for what in ("measure", "loss"):
-            cells = ["" if one is None else _number(getattr(one, what)) for one in both]
+            cells = ["" if one is None else digits(getattr(one, what)) for one in both]
             title = f"averaged over {known.networks}: {own.measure}" if what == "measure" else "  loss"
             lines.append([title, *cells])
     sign = "≥" if own.measure == "accuracy" else "≤"
     lines.append(
         [
             f"{own.measure} {sign} {scores.bar:g}",
-            _number(_part(scores.performant)),
-            _number(_part(_reach(zoo, scores.bar))),
+            digits(share(scores.performant)),
+            digits(share(_reach(zoo, scores.bar))),
         ]
     )
     return lines
@@ -349,59 +289,45 @@ def _distances(scores: SampleScores) -> list[list[str]]:
     zoo = scores.zoo
     known = scores.nearest[scores.usable]
     return [
-        ["nearest training network, median", _number(float(known.quantile(0.5)) if len(known) else None),
-         _number(zoo.novel_from)],
-        ["  ratio", _number(scores.distance_ratio), "1"],
-        ["novel", _number(_part(scores.novel)), _number(_part(zoo.nearest > zoo.novel_from))],
-        ["novel and performant", _number(scores.novel_and_performant), ""],
-        ["memorised", _number(_part(scores.memorised)), _number(_part(zoo.nearest < zoo.memorised_below))],
-        ["distance of two networks, mean", _number(scores.spread), _number(mean_of_pairs(zoo.between.values))],
-        ["divergence of two predictions, mean", _number(scores.divergence), _number(zoo.divergence)],
+        ["nearest training network, median", digits(float(known.quantile(0.5)) if len(known) else None),
+         digits(zoo.novel_from)],
+        ["  ratio", digits(scores.distance_ratio), "1"],
+        ["novel", digits(share(scores.novel)), digits(share(zoo.nearest > zoo.novel_from))],
+        ["novel and performant", digits(scores.novel_and_performant), ""],
+        ["memorised", digits(share(scores.memorised)), digits(share(zoo.nearest < zoo.memorised_below))],
+        ["distance of two networks, mean", digits(scores.spread), digits(mean_of_pairs(zoo.between.values))],
+        ["divergence of two predictions, mean", digits(scores.divergence), digits(zoo.divergence)],
     ]  # fmt: skip
 
 
 def _distributions(scores: SampleScores) -> list[list[str]]:
     parts = (("energy distance", scores.energy), ("mean discrepancy", scores.discrepancy))
-    lines = [[f"{what}, {name}", _level(one), ""] for what, found in parts for name, one in found.items()]
+    lines = [[f"{what}, {name}", with_level(one), ""] for what, found in parts for name, one in found.items()]
     if scores.log_likelihood is not None:
         value, error = scores.log_likelihood
         lines.append(["log-likelihood per weight", f"{value:.4f} ± {error:.4f}", ""])
     return lines
 
 
-def _notes(scores: SampleScores) -> list[str]:
+def notes(scores: SampleScores) -> list[str]:
+    """What a table has to say of how it was made."""
     zoo = scores.zoo
     exact = "exact" if zoo.between.exact else "bounds from above, by alignment"
     some = "all" if zoo.compared == zoo.count else f"{zoo.compared} of the"
     divisions = max((one.permutations for one in scores.energy.values()), default=0)
-    level = f"; p among {divisions} random divisions" if divisions else ""
+    divided = f"; p among {divisions} random divisions" if divisions else ""
     other = f"{zoo.held_out} held-out networks" if zoo.held_out is not None else "the compared training networks"
     return [
         f"distances modulo the group: {zoo.between.metric}, {exact}, to {some} {zoo.count} training networks",
-        f"distributions: against {other}{level}",
+        f"distributions: against {other}{divided}",
     ]
 
 
-def _level(one: TwoSamples) -> str:
+def with_level(one: TwoSamples) -> str:
+    """D², and its level."""
     return f"{one.value:.4g}" if one.p_value is None else f"{one.value:.4g} (p {one.p_value:.3g})"
 
 
-def _line(name: str, one: SampleScores) -> list[str]:
-    known = _summary(one.evaluation)
-    return [
-        name,
-        f"{len(one)}",
-        _number(known[one.evaluation.measure]["mean"]),
-        _number(known["loss"]["mean"]),
-        _number(one.evaluation.averages[-1].measure if one.evaluation.averages else None),
-        _number(_part(one.novel)),
-        _number(one.novel_and_performant),
-        _number(_part(one.memorised)),
-        _number(one.distance_ratio),
-        _number(one.divergence),
-        *(_level(one.energy[part]) if part in one.energy else "" for part in ("weights", "functions")),
-    ]
-
-
-def _number(value: float | None) -> str:
+def digits(value: float | None) -> str:
+    """Four digits; nothing for what is not known."""
     return "" if value is None or not math.isfinite(value) else f"{value:.4g}"

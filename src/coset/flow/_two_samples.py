@@ -4,7 +4,6 @@ Both are D² = E k(X, X') + E k(Y, Y') − 2 E k(X, Y) ≥ 0, with k(x, y) = −
 k(x, y) = exp(−‖x − y‖²/2h²) (Gretton et al. 2012), and 0 only where the distributions are the same.
 """
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -70,9 +69,25 @@ def mean_discrepancy(
     ``bandwidth``: h, by default the median distance of two different rows of ``y``, the set of reference.
     """
     xx, xy, yy = (distances_of_rows(*pair) for pair in _pairs(x, y))
+    return discrepancy_of_distances(
+        xx, xy, yy, bandwidth=bandwidth, unbiased=unbiased, permutations=permutations, seed=seed
+    )
+
+
+def discrepancy_of_distances(
+    xx: Tensor,
+    xy: Tensor,
+    yy: Tensor,
+    *,
+    bandwidth: float | None = None,
+    unbiased: bool = True,
+    permutations: int = 0,
+    seed: int = 0,
+) -> TwoSamples:
+    """The mean discrepancy by distances (N, N), (N, M) and (M, M) of points in a Euclidean space."""
     width = median_distance(yy) if bandwidth is None else check_positive("bandwidth", bandwidth)
-    kernel = _gaussian(width)
-    value, p_value = _compared(_joined(kernel(xx), kernel(xy), kernel(yy)), len(xx), unbiased, permutations, seed)
+    joined = torch.exp(-0.5 * (_joined(xx, xy, yy) / width).square())
+    value, p_value = _compared(joined, len(xx), unbiased, permutations, seed)
     return TwoSamples(value, p_value, len(xx), len(yy), permutations, width)
 
 
@@ -91,10 +106,6 @@ def median_distance(distances: Tensor) -> float:
     if not median > 0:
         raise InputError("half of all pairs of y are equal; expected different points, or a bandwidth > 0")
     return median
-
-
-def _gaussian(width: float) -> Callable[[Tensor], Tensor]:
-    return lambda distances: torch.exp(-0.5 * (distances / width).square())
 
 
 def _pairs(x: Tensor, y: Tensor) -> tuple[tuple[Tensor, Tensor], ...]:
