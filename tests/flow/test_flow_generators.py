@@ -75,7 +75,9 @@ def test_a_blend_shows_its_shares(make, count):
         torch.testing.assert_close(shares, torch.full_like(shares, 1 / count))
 
 
-@pytest.mark.parametrize(("shares", "count"), [("equal", 1), ("equal", 3), ("uniform", 2), ("uniform", 3), ("equal", 5)])
+@pytest.mark.parametrize(
+    ("shares", "count"), [("equal", 1), ("equal", 3), ("uniform", 2), ("uniform", 3), ("equal", 5)]
+)
 def test_moments_of_blends_by_enumeration(shares, count):
     """E w_a² = 2/(k(k+1)) and E w_a w_b = 1/(k(k+1)) on the simplex, 1/k² of equal shares."""
     networks = stacked(5)
