@@ -28,6 +28,9 @@ from coset.symmetry.stacks import Stack
 PERMUTATIONS = 500
 """Divisions of all points by which levels of the comparisons of distributions are found."""
 
+_NORMAL_95 = 1.959963984540054
+"""Within so many deviations are 95 of 100 normal numbers."""
+
 QUANTILES = (0.05, 0.5, 0.95)
 
 
@@ -84,6 +87,13 @@ class SampleScores:
         return share(self.novel & self.performant)
 
     @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's interval of ``novel_and_performant``, which holds the generator's own part in 95 of 100 cases."""
+        n, p, z = len(self), self.novel_and_performant, _NORMAL_95
+        centre, half = p + z**2 / (2 * n), z * math.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
+        return max(0.0, (centre - half) / (1 + z**2 / n)), min(1.0, (centre + half) / (1 + z**2 / n))
+
+    @property
     def distance_ratio(self) -> float:
         """The median of ``nearest`` over that of the zoo, NaN without a finite sample."""
         known = self.nearest[self.usable]
@@ -103,6 +113,7 @@ class SampleScores:
             "performant": share(self.performant),
             "novel": share(self.novel),
             "novel and performant": self.novel_and_performant,
+            "interval": list(self.interval),
             "memorised": share(self.memorised),
             "novel from": zoo.novel_from,
             "memorised below": zoo.memorised_below,
@@ -294,6 +305,7 @@ def _distances(scores: SampleScores) -> list[list[str]]:
         ["  ratio", digits(scores.distance_ratio), "1"],
         ["novel", digits(share(scores.novel)), digits(share(zoo.nearest > zoo.novel_from))],
         ["novel and performant", digits(scores.novel_and_performant), ""],
+        ["  interval, 95 of 100", " to ".join(f"{end:.3f}" for end in scores.interval), ""],
         ["memorised", digits(share(scores.memorised)), digits(share(zoo.nearest < zoo.memorised_below))],
         ["distance of two networks, mean", digits(scores.spread), digits(mean_of_pairs(zoo.between.values))],
         ["divergence of two predictions, mean", digits(scores.divergence), digits(zoo.divergence)],
