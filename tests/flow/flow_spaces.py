@@ -87,12 +87,12 @@ def climbing(radius, pull=1.3):
 
 def smooth(space, seed=0, width=6):
     """A field without a closed form: W₂ tanh(W₁x + t·b), not tangent."""
-    w1, w2 = normal(width, space.size, seed=seed) * 0.7, normal(space.size, width, seed=seed + 1) * 0.5
+    w1, w2 = normal(width, space.size, seed=seed) * 0.7, normal(space.size, width, seed=seed + 1) * 0.25
     b = normal(width, seed=seed + 2)
     return lambda t, x: torch.tanh(x @ w1.mT + t * b) @ w2.mT
 
 
-def sphere_quadrature(radius, count=24):
+def sphere_quadrature(radius, count=20):
     """Points of S² and weights that integrate smooth functions: Gauss in the height, evenly in longitude."""
     import numpy as np
 

@@ -199,7 +199,7 @@ def test_there_and_back(name, method):
     x = points(space, 3)
     there = integrate(space, smooth(space), x, 0.1, 0.9, solver)
     back = integrate(space, smooth(space), there, 0.9, 0.1, solver)
-    bound = {"euler": 0.05, "midpoint": 1e-3}.get(method, 1e-7)
+    bound = 1e-7 if method == "dopri5" else 10 * 100.0 ** -ORDERS[method]
     assert float((there - x).norm(dim=1).min()) > 0.05
     torch.testing.assert_close(back, x, rtol=0, atol=bound)
     torch.testing.assert_close(space.project(there), there, rtol=0, atol=1e-13)
@@ -270,7 +270,7 @@ def test_steps_can_be_differentiated(solver):
     def end(x, factor):
         return integrate(space, lambda t, x: smooth(space)(t, x) * factor, space.project(x), solver=solver)
 
-    x = normal(2, space.size).requires_grad_()
+    x = normal(1, space.size).requires_grad_()
     factor = normal(space.size, seed=4).requires_grad_()
     if solver.method == "dopri5":
         # Finite differences would see its steps change.
@@ -332,8 +332,8 @@ def test_odes_without_a_solution_are_told():
         integrate(space, lambda t, x: x * x, x, solver=Solver("rk4", steps=100))
     with pytest.raises(InputError, match=r"velocity is not finite at t = 0\.5, row 0, in a step of size 0\.25"):
         integrate(space, lambda t, x: x / (0.5 - t), x, solver=Solver("euler", steps=4))
-    with pytest.raises(InputError, match=r"x is not finite at t = 1, row 1"):
-        integrate(space, lambda t, x: x * 1e308 * (t > 0.5), x, solver=Solver("euler", steps=4))
+    with pytest.raises(InputError, match=r"x is not finite at t = 10, row 0, in a step of size 2.5"):
+        integrate(space, lambda t, x: 0 * x + 1.5e308 * (t > 7).double(), x, 0, 10, Solver("euler", steps=4))
 
 
 def test_a_velocity_that_is_not_smooth_is_told():

@@ -12,6 +12,9 @@ from coset.flow._space import Space
 
 TRACES = ("exact", "hutchinson")
 
+_ROWS = 64
+"""A backward pass takes as many directions at once as make up so many rows: memory is that of so many, or of N."""
+
 NOISES: dict[str, Callable[..., Tensor]] = {
     "rademacher": lambda shape, **kind: 2 * torch.randint(0, 2, shape, **kind) - 1,
     "gaussian": torch.randn,
@@ -33,7 +36,8 @@ def divergence(
 ) -> Tensor:
     """div v(t, x) = Tr(ΠJΠ) at rows x (N, D) of the space, (N,) in float64; J the Jacobian of the tangent part of v.
 
-    Exact by D products with J, or unbiased by ``probes`` of them: the mean of εᵀΠJΠε (thesis (3.23)).
+    Exact by D products with J, or unbiased by ``probes`` of them: the mean of εᵀΠJΠε (thesis (3.23)). Rows must not
+    depend on each other in the velocity (no batch norm in training).
     """
     rows = checked_rows(space, x)
     drawn = draw_probes(rows, trace, probes, noise, generator)
@@ -60,37 +64,65 @@ def velocity_and_divergence(
 ) -> tuple[Tensor, Tensor]:
     """Πv and its divergence, at rows that are on the space; for ``probes`` as drawn, None for the exact trace.
 
-    The sum over e of ⟨Πe, Jᵀ(Πe)⟩, the rows of Π or one probe after the other: rows do not depend on each other, so one
-    backward pass gives the product of every row. Memory is that of one pass. Where gradients are enabled the results
-    can be differentiated; otherwise the graph is gone when the function ends.
+    The sum over e of ⟨Πe, Jᵀ(Πe)⟩, e the basis or the probes: rows do not depend on each other, so one backward pass
+    gives a product for every row. Where gradients are enabled the results can be differentiated; otherwise the graph is
+    gone when the function ends.
     """
     further = torch.is_grad_enabled()
     with torch.inference_mode(False), torch.enable_grad():
-        # v reads x as one leaf, Π as another: so a v that autograd cannot follow is told from a constant.
+        # v reads x as one leaf, Π as another: so a v that autograd cannot follow is told from one that is constant.
         read, at = (rows.view_as(rows) if further and rows.requires_grad else _leaf(rows) for _ in range(2))
         v = checked_velocity(velocity(t, read), read)
-        tangent = space.tangent(at, v)
         if not v.requires_grad:
             raise _not_followed()
-        total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+        tangent = space.tangent(at, v)
+        foot = at if further else at.detach()
         count = rows.shape[1] if probes is None else len(probes)
-        for index in range(count):
-            if probes is None:
-                direction = torch.zeros_like(rows)
-                direction[:, index] = 1
-            else:
-                direction = probes[index]
-            direction = space.tangent(at if further else at.detach(), direction)
-            ofread, ofat = torch.autograd.grad(
-                tangent, (read, at), direction, retain_graph=True, create_graph=further, allow_unused=True
-            )
-            if ofread is None:
-                raise _not_followed()
-            product = ofread if ofat is None else ofread + ofat
-            total = total + (product * direction).sum(-1).double()
+        together = max(1, _ROWS // max(1, len(rows)))
+        total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+        for first in range(0, count, together):
+            last = min(first + together, count)
+            some = _basis(rows, first, last) if probes is None else probes[first:last]
+            directions = space.tangent(foot, some)
+            products = _products(tangent, read, at, directions, further)
+            total = total + (products * directions).sum(-1).double().sum(0)
     if probes is not None:
         total = total / len(probes)
     return (tangent, total) if further else (tangent.detach(), total.detach())
+
+
+def _basis(rows: Tensor, first: int, last: int) -> Tensor:
+    """Some vectors of the standard basis, the same for every row, (last − first, N, D)."""
+    found = rows.new_zeros(last - first, *rows.shape)
+    found[torch.arange(last - first), :, torch.arange(first, last)] = 1
+    return found
+
+
+def _products(tangent: Tensor, read: Tensor, at: Tensor, directions: Tensor, further: bool) -> Tensor:
+    """Jᵀe of every row for directions e (K, N, D), in one backward pass where its operations can be batched."""
+
+    def product(e: Tensor, batched: bool) -> Tensor:
+        by_v, by_projection = torch.autograd.grad(
+            tangent,
+            (read, at),
+            e,
+            retain_graph=True,
+            create_graph=further,
+            allow_unused=True,
+            is_grads_batched=batched,
+        )
+        if by_v is None:
+            raise _not_followed()
+        return by_v if by_projection is None else by_v + by_projection
+
+    if len(directions) > 1:
+        try:
+            return product(directions, True)
+        except RuntimeError:
+            # Not every operation has a batched form; one direction after the other gives the same numbers, or the
+            # error that is no matter of batches.
+            pass
+    return torch.stack([product(e, False) for e in directions])
 
 
 def _leaf(rows: Tensor) -> Tensor:
