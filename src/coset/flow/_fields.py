@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,21 +22,33 @@ FREQUENCIES = 8
 class Clock(nn.Module):
     """What networks know beside the place: t, sin and cos of 2πkt, and a condition, (N, width).
 
-    ``labels``: of so many classes; ``numbers``: so many numbers; neither: nothing. What is not told is a vector of its
-    own, and in training a part of the conditions is left out so that it is learned.
+    ``labels``: of so many classes; ``numbers``: so many numbers, centred and scaled as ``learn`` has seen them; or of
+    nothing. What is not told is a vector of its own, and in training a part of the conditions is left out so
+    that it is learned.
     """
+
+    middle: Tensor
+    spread: Tensor
 
     def __init__(self, width: int, labels: int = 0, numbers: int = 0) -> None:
         super().__init__()
         self.width, self.labels, self.numbers = width, labels, numbers
         self.register_buffer("waves", 2 * math.pi * torch.arange(1, FREQUENCIES + 1).float())
         self.time = nn.Sequential(nn.Linear(2 * FREQUENCIES + 1, width), nn.SiLU(), nn.Linear(width, width))
+        self.register_buffer("middle", torch.zeros(numbers))
+        self.register_buffer("spread", torch.ones(numbers))
         self.untold = nn.Parameter(torch.zeros(width)) if labels or numbers else None
         self.known: nn.Module | None = None
         if labels:
             self.known = nn.Embedding(labels, width)
         elif numbers:
             self.known = nn.Sequential(nn.Linear(numbers, width), nn.SiLU(), nn.Linear(width, width))
+
+    def learn(self, conditions: Tensor) -> None:
+        """Take middle and spread of numbers (N, C)."""
+        if not self.labels:
+            self.middle.copy_(conditions.mean(0))
+            self.spread.copy_(torch.where((spread := conditions.std(0)) > 0, spread, torch.ones_like(spread)))
 
     def forward(self, t: Tensor, condition: Tensor | None, told: Tensor | None) -> Tensor:
         """``condition``: labels (N,) or numbers (N, C); ``told`` (N,): of which networks; None: of all."""
@@ -47,7 +60,7 @@ class Clock(nn.Module):
             return found
         if condition is None:
             return found + self.untold
-        own = self.known(condition)
+        own = self.known(condition if self.labels else (condition - self.middle) / self.spread)
         return found + (own if told is None else torch.where(told[:, None], own, self.untold))
 
 
@@ -101,9 +114,9 @@ class FlowReader(nn.Module):
 
 
 class FlowField(nn.Module):
-    """A field (t, x) → (N, D): a ``baseline`` between Gaussians and a ``network`` on what it gives to read.
+    """A velocity field (t (N,), x (N, D)) → (N, D): a ``baseline`` between Gaussians, and what a ``network`` adds.
 
-    ``said``: "velocity", or "end": then x̂₁ = x + (1−t)·v is said, of the same v.
+    It is called with what the baseline gives to read (N, k) and what the ``clock`` says of t and of conditions.
     """
 
     def __init__(self, network: nn.Module, baseline: Baseline, clock: Clock) -> None:
@@ -122,21 +135,40 @@ FIELDS = ("mlp", *_READERS)
 """A perceptron on all numbers; the relational transformer and PNA, which move with the permutations of units."""
 
 
-def make_network(
-    name: str, space: Space, sym: Symmetry | None, width: int, conditions: int, options: Mapping[str, Any], seed: int
-) -> nn.Module:
-    """The network of a field: on ``width`` numbers, or for readers on all coordinates."""
-    check_choice("field", name, FIELDS, otherwise=", or a torch.nn.Module")
+@dataclass(frozen=True)
+class FieldSpec:
+    """What the network of a field is: a name in ``FIELDS`` or "own", its ``options``, of how many ``labels`` or by how
+    many ``numbers`` it is conditioned, and the ``width`` of what the clock says.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    labels: int = 0
+    numbers: int = 0
+    width: int = 64
+
+
+def make_field(
+    spec: FieldSpec, space: Space, sym: Symmetry | None, baseline: Baseline, seed: int, own: nn.Module | None = None
+) -> FlowField:
+    """The field of a specification, with fresh weights; ``own``: the user's network where the name is "own"."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        clock = Clock(spec.width, spec.labels, spec.numbers)
+        if own is not None:
+            return FlowField(own, baseline, clock)
+        check_choice("field", spec.name, FIELDS, otherwise=", or a torch.nn.Module")
         try:
-            if name == "mlp":
-                return FlowMLP(width, conditions=conditions, **options)
+            if spec.name == "mlp":
+                return FlowField(FlowMLP(baseline.width, conditions=spec.width, **spec.options), baseline, clock)
             if sym is None:
                 raise InputError(
-                    f"field is {name!r}, which reads networks of a symmetry, and none is given; expected 'mlp'"
+                    f"field is {spec.name!r}, which reads networks, and there is no symmetry; expected 'mlp'"
                 )
-            reader = _READERS[name](sym, head="equivariant", gauge="none", conditions=conditions, seed=seed, **options)
+            if baseline.basis.shape[1]:
+                raise InputError(f"field is {spec.name!r}, which reads all weights; expected projection 'none'")
+            fixed = {"head": "equivariant", "gauge": "none", "conditions": spec.width, "seed": seed}
+            reader = _READERS[spec.name](sym, **fixed, **spec.options)
         except TypeError as error:
-            raise InputError(f"field_options does not fit the field {name!r}: {error}") from error
-    return FlowReader(space, reader)
+            raise InputError(f"field_options do not fit the field {spec.name!r}: {error}") from error
+    return FlowField(FlowReader(space, reader), baseline, clock)
