@@ -3,6 +3,7 @@
 from coset.flow._couplings import COUPLINGS
 from coset.flow._divergence import divergence
 from coset.flow._fields import FIELDS
+from coset.flow._files import load_flow, save_flow
 from coset.flow._fitting import fit_flow
 from coset.flow._flow import Flow
 from coset.flow._frame import ORDERS
@@ -35,7 +36,9 @@ __all__ = [
     "fit_flow",
     "integrate",
     "integrate_stochastic",
+    "load_flow",
     "log_density",
     "push",
+    "save_flow",
     "trajectory",
 ]
