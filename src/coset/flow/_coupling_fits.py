@@ -140,7 +140,9 @@ def _ascent(
             ascended = ascended + temperature * volume
         (gradient,) = torch.autograd.grad(-ascended.mean() / problem.count, leaf)
     with torch.no_grad():
-        priors = torch.stack([problem.log_prior(one) for one in theta.detach()])
+        priors = (
+            torch.func.vmap(problem.log_prior)(theta.detach()) if len(theta) > 1 else problem.log_prior(theta[0])[None]
+        )
         terms = torch.stack([(priors - joints).mean(), (temperature * log_q - priors).mean()]) / problem.count
     return terms, gradient
 

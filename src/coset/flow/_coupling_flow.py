@@ -165,7 +165,7 @@ class CouplingFlow(Distribution):
 
         def named(name: str) -> Tensor:
             own = self.location[name]
-            return varying[name] if name in varying else own.expand(*flat.shape[:-1], *own.shape)
+            return varying[name] if name in varying else own.expand((*flat.shape[:-1], *own.shape))
 
         return map_tied(named, self._first)
 
