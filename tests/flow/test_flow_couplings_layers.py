@@ -101,6 +101,20 @@ def test_each_half_moves_the_other():
             assert bool((jacobian[3:, :3] != 0).all())
 
 
+@given(size=st.integers(2, 70))
+def test_every_two_numbers_are_in_different_halves_somewhere(size):
+    depths = math.ceil(math.log2(size))
+    masks = Couplings(size, 2 * depths, (), 1.0).masks
+    apart = torch.zeros(size, size, dtype=torch.bool)
+    for fixed, moving, _ in masks:
+        assert sorted([*fixed.tolist(), *moving.tolist()]) == list(range(size))
+        assert len(fixed) > 0 < len(moving)
+        apart[moving[:, None], fixed] = True
+    # Each moves the other, in some layer or other.
+    assert bool((apart | torch.eye(size, dtype=torch.bool)).all())
+    assert abs(len(masks[0][0]) - len(masks[0][1])) <= 1
+
+
 def test_the_density_is_normalised():
     """∫ q = 1 on a grid in two dimensions, and E_q[p/q] = 1 for a p that is known."""
     q = plane_flow(3, strength=1.0)

@@ -20,8 +20,11 @@ HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 @dataclass(frozen=True)
 class Couplings:
-    """K coupling layers on vectors (…, D): the first half of the numbers moves the second, then the second the first.
+    """K coupling layers on vectors (…, D): one half of the numbers moves the other, then the other way round.
 
+    The first two layers have halves of the order, the next two halves of these halves (first and third quarter against
+    second and fourth), and so on: two numbers that stay in one half could be correlated by way of others only, which no
+    gradient asks for at the identity. With K ≥ 2·log₂ D layers every two are in different halves in some layer.
     A conditioner is an MLP of widths ``hidden`` with silu between; it says a shift t and a log-scale
     ``bound``·tanh(·/``bound``) of every number of the other half.
     """
@@ -42,18 +45,22 @@ class Couplings:
         if self.size < 2:
             raise InputError(f"{self.size} number varies; expected two or more, for one half to move the other")
 
-    @property
-    def halves(self) -> tuple[int, int]:
-        """How many numbers each half has."""
-        return (self.size + 1) // 2, self.size // 2
+    @cached_property
+    def masks(self) -> tuple[tuple[Tensor, Tensor, Tensor], ...]:
+        """Of each layer, which numbers stay, which are moved, and where both together are put back."""
+        places, depths, found = torch.arange(self.size, device="cpu"), (self.size - 1).bit_length(), []
+        for layer in range(self.layers):
+            digit = (places * 2 ** (1 + layer // 2 % depths) // self.size + layer) % 2
+            fixed, moving = (digit == 0).nonzero()[:, 0], (digit == 1).nonzero()[:, 0]
+            found.append((fixed, moving, torch.cat([fixed, moving]).argsort()))
+        return tuple(found)
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Layer.depth.kind → the shape of that tensor of the conditioners."""
         found: dict[str, tuple[int, ...]] = {}
-        for layer in range(self.layers):
-            fixed, moving = self.halves[layer % 2], self.halves[1 - layer % 2]
-            widths = (fixed, *self.hidden, 2 * moving)
+        for layer, (fixed, moving, _) in enumerate(self.masks):
+            widths = (len(fixed), *self.hidden, 2 * len(moving))
             for depth, (before, after) in enumerate(pairwise(widths)):
                 found |= {f"{layer}.{depth}.weight": (after, before), f"{layer}.{depth}.bias": (after,)}
         return found
@@ -70,18 +77,19 @@ class Couplings:
 
         One layer is b ← b·exp(s(a)) + t(a), with a as it is; its Jacobian is triangular.
         """
-        halves = list(torch.split_with_sizes(u, self.halves, -1))
         volume = u.new_zeros(u.shape[:-1])
         for layer in range(self.layers)[:: -1 if inverse else 1]:
-            fixed, moving = layer % 2, 1 - layer % 2
-            raw, shift = self._conditioned(conditioners, layer, halves[fixed]).chunk(2, -1)
+            stays, moves, back = (index.to(u.device) for index in self.masks[layer])
+            fixed, moving = u[..., stays], u[..., moves]
+            raw, shift = self._conditioned(conditioners, layer, fixed).chunk(2, -1)
             log_scale = self.bound * torch.tanh(raw / self.bound)
             if inverse:
-                halves[moving] = (halves[moving] - shift) * torch.exp(-log_scale)
+                moving = (moving - shift) * torch.exp(-log_scale)
             else:
-                halves[moving] = halves[moving] * torch.exp(log_scale) + shift
+                moving = moving * torch.exp(log_scale) + shift
+            u = torch.cat([fixed, moving], -1)[..., back]
             volume = volume + log_scale.sum(-1)
-        return torch.cat(halves, -1), volume
+        return u, volume
 
     def _conditioned(self, conditioners: Mapping[str, Tensor], layer: int, x: Tensor) -> Tensor:
         for depth in range(self.depth):
