@@ -1,9 +1,12 @@
 """Flows over weights: sampling networks, with densities on the manifold of canonical weights."""
 
 from coset.flow._comparison import Comparison, compare_generators
+from coset.flow._coupling_fits import fit_coupling_flow, fit_coupling_flow_to_draws
+from coset.flow._coupling_flow import CouplingFlow
 from coset.flow._couplings import COUPLINGS
 from coset.flow._divergence import divergence
 from coset.flow._evaluation import Averaged, Evaluation, divergences
+from coset.flow._evidence import Evidence, evidence
 from coset.flow._fields import FIELDS
 from coset.flow._files import load_flow, save_flow
 from coset.flow._fitting import fit_flow
@@ -30,6 +33,7 @@ from coset.flow._space import Space, euclidean
 from coset.flow._stochastic import integrate_stochastic
 from coset.flow._tableaus import SOLVERS
 from coset.flow._training import FlowRecipe
+from coset.flow._transport import WAYS, PosteriorTarget, carry, transport
 from coset.flow._two_samples import (
     TwoSamples,
     discrepancy_of_distances,
@@ -46,14 +50,18 @@ __all__ = [
     "ORDERS",
     "SOLVERS",
     "SOURCES",
+    "WAYS",
     "Averaged",
     "Blends",
     "Comparison",
+    "CouplingFlow",
     "Evaluation",
+    "Evidence",
     "Flow",
     "FlowRecipe",
     "MeasuredZoo",
     "Path",
+    "PosteriorTarget",
     "SampleScores",
     "Solver",
     "Source",
@@ -61,6 +69,7 @@ __all__ = [
     "Trajectory",
     "TwoSamples",
     "Velocity",
+    "carry",
     "cheap_samples",
     "compare_generators",
     "discrepancy_of_distances",
@@ -69,6 +78,9 @@ __all__ = [
     "energy_distance",
     "energy_of_distances",
     "euclidean",
+    "evidence",
+    "fit_coupling_flow",
+    "fit_coupling_flow_to_draws",
     "fit_flow",
     "gaussian",
     "integrate",
@@ -88,4 +100,5 @@ __all__ = [
     "score_samples",
     "soup",
     "trajectory",
+    "transport",
 ]
