@@ -13,6 +13,8 @@ from coset.distribution.density import vector
 from coset.errors import InputError
 from coset.flow._coupling_fits import fit_coupling_flow, fit_coupling_flow_to_draws, varying_names
 from coset.flow._coupling_flow import CouplingFlow
+from coset.flow._fitting import fit_flow
+from coset.flow._flow import Flow
 from coset.posterior import Fit
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike
@@ -37,7 +39,7 @@ def transport(source: Distribution, target: Target, *, way: str = "couplings", *
 
     ``target``: draws of any sampler on any model (by maximum likelihood), or a ``PosteriorTarget``, by
     its evidence bound. ``way``: the kind of flow, a name in ``WAYS``; ``settings``: those of its fit,
-    for couplings ``fit_coupling_flow_to_draws`` or ``fit_coupling_flow``.
+    for couplings ``fit_coupling_flow_to_draws`` or ``fit_coupling_flow``, for a field ``fit_flow``.
     """
     check_choice("way", way, WAYS)
     source = require(source, Distribution, "source", "a distribution to begin with, such as the prior")
@@ -78,5 +80,17 @@ def _standard(source: MeanField, names: tuple[str, ...]) -> tuple[Tensor, Tensor
     return mean, spread.to(mean)
 
 
-WAYS: dict[str, Callable[[Distribution, Target, Mapping[str, Any]], Fit[Any]]] = {"couplings": _couplings}
+def _field(source: Distribution, target: Target, settings: Mapping[str, Any]) -> Fit[Flow]:
+    """Flow matching from the source to draws, which sees no density."""
+    if not isinstance(target, Samples):
+        raise InputError(
+            "target is a PosteriorTarget, and way is 'field'; expected draws as Samples, or way 'couplings'"
+        )
+    return fit_flow(target, source=source, **settings)
+
+
+WAYS: dict[str, Callable[[Distribution, Target, Mapping[str, Any]], Fit[Any]]] = {
+    "couplings": _couplings,
+    "field": _field,
+}
 """Kind of flow → how it is fitted, for (source, target, settings)."""
