@@ -47,7 +47,10 @@ class Baseline(nn.Module):
         held = {"m0": m0, "s0": s0, "mu": mu, "variances": variances.clamp_min(_FLOOR), "rest": rest.clamp_min(_FLOOR)}
         for name, tensor in held.items():
             self.register_buffer(name, tensor.detach().clone())
-        self.register_buffer("basis", m0.new_zeros(len(m0), 0) if basis is None else basis.detach().clone())
+        self.register_buffer(
+            "basis",
+            m0.new_zeros(len(m0), 0) if basis is None else basis.detach().clone(memory_format=torch.contiguous_format),
+        )
 
     @property
     def width(self) -> int:

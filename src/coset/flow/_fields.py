@@ -108,7 +108,7 @@ class FlowReader(nn.Module):
 
     def forward(self, rows: Tensor, conditions: Tensor) -> Tensor:
         own = self.space.coordinates(rows)
-        whole = {name: tensor.expand(len(rows), *tensor.shape) for name, tensor in self.space.like.items()}
+        whole = {name: tensor.expand((len(rows), *tensor.shape)) for name, tensor in self.space.like.items()}
         said: Mapping[str, Tensor] = self.reader(self.space.manifold.complete(own, whole), conditions=conditions)
         return self.gate * torch.cat([said[name].reshape(len(rows), -1) for name in self.space.names], -1).to(rows)
 

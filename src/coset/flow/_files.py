@@ -114,15 +114,13 @@ def _read(tensors: dict[str, Tensor], content: dict[str, Any], sym: Symmetry | N
         raise InputError(f"its field is {spec.name!r}; expected {wanted}")
     held = _under(tensors, "field/")
     buffers = [held[f"baseline.{name}"] for name in ("m0", "s0", "mu", "variances", "rest", "basis")]
-    made = make_field(spec, space, own, Baseline(*buffers), 0, field)
+    made = make_field(spec, space, own, Baseline(*buffers), 0, field).to(buffers[0].dtype)
     made.load_state_dict(held)
     solver = content["solver"]
     grid = None if solver["grid"] is None else tuple(solver["grid"])
     source = _source(tensors, content["source"], space if told["geometry"] != "euclidean" else space.flat)
     recipe = FlowRecipe(**content["recipe"])
-    return Flow(
-        frame, source, made.to(held["baseline.m0"].dtype).eval(), recipe, spec, Solver(**{**solver, "grid": grid})
-    )
+    return Flow(frame, source, made.eval(), recipe, spec, Solver(**{**solver, "grid": grid}))
 
 
 def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

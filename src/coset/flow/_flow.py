@@ -271,7 +271,7 @@ class Flow(Distribution):
             if self.frame.geometry == "euclidean":
                 volume += float(monomial(action, self.frame.space.like, names)[1].abs().log().sum())
         rows = self.frame.back(
-            {**{n: t.expand(len(stack[names[0]]), *t.shape) for n, t in self._rest.items()}, **stack}
+            {**{n: t.expand((len(stack[names[0]]), *t.shape)) for n, t in self._rest.items()}, **stack}
         )
         generator = torch.Generator(rows.device).manual_seed(seed)
         found = log_density(

@@ -90,7 +90,7 @@ class Space:
         """(…, D) → whole points, in the types of ``like`` and with all that it has beside coordinates."""
         lead = rows.shape[:-1]
         found = {name: tensor.to(self.like[name]) for name, tensor in self.coordinates(rows).items()}
-        whole = {name: tensor.expand(*lead, *tensor.shape) for name, tensor in self.like.items()}
+        whole = {name: tensor.expand((*lead, *tensor.shape)) for name, tensor in self.like.items()}
         return self.manifold.complete(found, whole)
 
     # Geometry ---------------------------------------------------------------------------------------------------------

@@ -152,8 +152,9 @@ def recorded_rounds(
 ) -> tuple[Trace, float]:
     """``advance(round, record before)`` for each round that is left; returns the trace and the seconds of all rounds.
 
-    ``identity``: all that decides the outcome, as plain values; a checkpoint of another run is refused. ``state`` holds everything that changes, as tensors that ``advance`` writes to in place; a checkpoint is its content
-    and the records, so a method must draw what is random from streams that depend on seed and round only (``stream``,
+    ``identity``: all that decides the outcome, as plain values; a checkpoint of another run is refused. ``state`` holds
+    everything that changes, as tensors that ``advance`` writes to in place; a checkpoint is its content and the
+    records, so a method must draw what is random from streams that depend on seed and round only (``stream``,
     ``device_stream``). A record with a number that is not finite stops the run, and so do values of the state that are
     not. A run that its callback ended does not go on if the callback says the same again of the last record.
     """
