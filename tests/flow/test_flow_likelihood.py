@@ -75,6 +75,22 @@ def test_straight_paths_between_gaussians():
     )
 
 
+def test_chosen_steps_hold_the_error_of_the_density():
+    """x' = 5 sin(ωx)/ω for a large ω: x hardly moves, tan(ωx/2) grows by e⁵, dx₁/dx₀ = sin(ωx₁)/sin(ωx₀)."""
+    omega, x = 1e4, normal(40, 1)
+    start = torch.remainder(x * omega, 2 * math.pi) - math.pi
+    before = 2 * torch.atan(math.exp(-5) * torch.tan(start / 2))
+    expected = torch.log(torch.sin(before) / torch.sin(start))[:, 0]
+    found = log_density(
+        plane(1),
+        lambda t, x: 5 * torch.sin(omega * x) / omega,
+        lambda x: torch.zeros(len(x)),
+        start / omega,
+        Solver("dopri5", tolerance=1e-4),
+    )
+    assert float((found - expected).abs().max()) < 20 * 1e-4
+
+
 def test_a_rotation_keeps_the_uniform_density():
     space = sphere(1.7)
     x = points(space, 5)

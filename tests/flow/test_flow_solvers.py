@@ -63,6 +63,18 @@ def test_exponential_euler_has_order_one(case):
     assert math.log2(coarse / fine) == pytest.approx(1, abs=0.15)
 
 
+@pytest.mark.parametrize("method", SOLVERS)
+def test_velocities_are_asked_on_the_spheres_only(method):
+    space, asked = SPACES["product"], []
+
+    def velocity(t, x):
+        asked.append(x)
+        return smooth(space)(t, x)
+
+    integrate(space, velocity, points(space, 3), solver=Solver(method, steps=2))
+    assert all(space.manifold.check(space.coordinates(x)) for x in asked)
+
+
 def test_exponential_euler_follows_great_circles_exactly():
     space = sphere(2.0)
     x = space.project(torch.tensor([[1.0, 2.0, 0.0]], dtype=torch.float64))
@@ -149,6 +161,14 @@ def test_dopri5_uses_the_last_stage_again_and_counts():
     assert 5 < way.steps < 60
     way = trajectory(space, counted, points(space, 4), (0, 0.5, 1), Solver("rk4", steps=10))
     assert (way.evaluations, way.steps, way.refused) == (40, 10, 0)
+
+
+def test_times_close_together_do_not_shorten_later_steps():
+    space, velocity, _ = CASES["sphere, turning"]
+    solver = Solver("dopri5", tolerance=1e-8)
+    plain = trajectory(space, velocity, points(space, 4), (0, 0.5, 1), solver)
+    cut = trajectory(space, velocity, points(space, 4), (0, 0.5, 0.5 + 1e-9, 1), solver)
+    assert cut.steps == plain.steps + 1
 
 
 def test_every_row_meets_the_tolerance_beside_easy_ones():
