@@ -325,3 +325,17 @@ def test_bad_points_are_named():
     with pytest.raises(InputError, match="t is None"):
         space.geodesic(x, x, None)
     assert isinstance(space, Manifold)
+
+
+@pytest.mark.parametrize("name", ["declared: concatenation", "declared: grouped-query attention"])
+def test_projection_can_be_differentiated(name):
+    """Of r·x/‖x‖ nothing is left along x: norms, too, are functions of x."""
+    sym, params = setting(name)
+    space = manifold(sym)
+    start = {n: t.double() for n, t in params.items() if n in space.shapes}
+    key = next(iter(space.spheres[0].names))
+
+    def project(x):
+        return tuple(space.project({**params, **start, key: x})[n] for n in start)
+
+    assert torch.autograd.gradcheck(project, start[key].clone().requires_grad_())

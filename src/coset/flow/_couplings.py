@@ -1,184 +1,57 @@
-"""Affine coupling layers as pure functions: noise to weights and back, with the volume (Dinh et al. 2017)."""
+"""Which draw of the source a flow brings to which network (thesis, section 3.2.3, and orbits)."""
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
 
 import torch
-import torch.nn.functional as F
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from coset._checks import check_count, check_positive
+from coset.alignment import align_stack
 from coset.errors import InputError
-from coset.train.randomness import stream
+from coset.flow._space import Space
+from coset.symmetry import Symmetry
 
-HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-
-
-@dataclass(frozen=True)
-class Couplings:
-    """K coupling layers on vectors (…, D): one half of the numbers moves the other, then the other way round.
-
-    The first two layers have halves of the order, the next two halves of these halves (first and third quarter against
-    second and fourth), and so on: two numbers that stay in one half could be correlated by way of others only, which no
-    gradient asks for at the identity. With K ≥ 2·log₂ D layers every two are in different halves in some layer.
-    A conditioner is an MLP of widths ``hidden`` with silu between; it says a shift t and a log-scale
-    ``bound``·tanh(·/``bound``) of every number of the other half.
-    """
-
-    size: int
-    layers: int
-    hidden: tuple[int, ...]
-    bound: float
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.hidden, tuple | list):
-            raise InputError(f"hidden is {self.hidden!r}; expected a sequence of widths, such as (64,)")
-        object.__setattr__(self, "hidden", tuple(self.hidden))
-        check_count("layers", self.layers)
-        for width in self.hidden:
-            check_count("a width in hidden", width)
-        check_positive("bound", self.bound)
-        if self.size < 2:
-            raise InputError(f"{self.size} number varies; expected two or more, for one half to move the other")
-
-    @cached_property
-    def masks(self) -> tuple[tuple[Tensor, Tensor, Tensor], ...]:
-        """Of each layer, which numbers stay, which are moved, and where both together are put back."""
-        places, depths, found = torch.arange(self.size, device="cpu"), (self.size - 1).bit_length(), []
-        for layer in range(self.layers):
-            digit = (places * 2 ** (1 + layer // 2 % depths) // self.size + layer) % 2
-            fixed, moving = (digit == 0).nonzero()[:, 0], (digit == 1).nonzero()[:, 0]
-            found.append((fixed, moving, torch.cat([fixed, moving]).argsort()))
-        return tuple(found)
-
-    @cached_property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Layer.depth.kind → the shape of that tensor of the conditioners."""
-        found: dict[str, tuple[int, ...]] = {}
-        for layer, (fixed, moving, _) in enumerate(self.masks):
-            widths = (len(fixed), *self.hidden, 2 * len(moving))
-            for depth, (before, after) in enumerate(pairwise(widths)):
-                found |= {f"{layer}.{depth}.weight": (after, before), f"{layer}.{depth}.bias": (after,)}
-        return found
-
-    @property
-    def depth(self) -> int:
-        """How many linear maps a conditioner has."""
-        return len(self.hidden) + 1
-
-    def __call__(
-        self, conditioners: Mapping[str, Tensor], u: Tensor, *, inverse: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """T(u) or T⁻¹(u), (…, D), and log|det| of the Jacobian of T there, (…): the sum of all log-scales.
-
-        One layer is b ← b·exp(s(a)) + t(a), with a as it is; its Jacobian is triangular.
-        """
-        volume = u.new_zeros(u.shape[:-1])
-        for layer in range(self.layers)[:: -1 if inverse else 1]:
-            stays, moves, back = (index.to(u.device) for index in self.masks[layer])
-            fixed, moving = u[..., stays], u[..., moves]
-            raw, shift = self._conditioned(conditioners, layer, fixed).chunk(2, -1)
-            log_scale = self.bound * torch.tanh(raw / self.bound)
-            if inverse:
-                moving = (moving - shift) * torch.exp(-log_scale)
-            else:
-                moving = moving * torch.exp(log_scale) + shift
-            u = torch.cat([fixed, moving], -1)[..., back]
-            volume = volume + log_scale.sum(-1)
-        return u, volume
-
-    def _conditioned(self, conditioners: Mapping[str, Tensor], layer: int, x: Tensor) -> Tensor:
-        for depth in range(self.depth):
-            x = F.linear(x, conditioners[f"{layer}.{depth}.weight"], conditioners[f"{layer}.{depth}.bias"])
-            x = F.silu(x) if depth < self.depth - 1 else x
-        return x
-
-    def identity(self, seed: int, like: Tensor) -> dict[str, Tensor]:
-        """Conditioners whose last map is zero, so that T(u) = u; the others are N(0, 1/fan-in), their biases zero."""
-        generator, made = stream("conditioners", seed, 0), {}
-        for name, shape in self.shapes.items():
-            made[name] = torch.zeros(shape, dtype=like.dtype, device=like.device)
-            if name.endswith("weight") and name.split(".")[1] != str(self.depth - 1):
-                noise = torch.randn(shape, generator=generator, dtype=like.dtype, device="cpu")
-                made[name] = (noise / math.sqrt(shape[1])).to(like.device)
-        return made
+_HELD = 2**23
+"""Numbers that are held at once where all pairs are compared."""
 
 
-def couplings_of(conditioners: Mapping[str, Tensor], size: int, bound: float) -> Couplings:
-    """What layers the tensors of conditioners belong to; raises unless they are those of couplings of D = ``size``."""
-    layers = 1 + max((int(name.split(".")[0]) for name in conditioners if name.split(".")[0].isdigit()), default=-1)
-    depths = sum(1 for name in conditioners if name.startswith("0.") and name.endswith(".weight"))
-    widths = [conditioners.get(f"0.{depth}.bias") for depth in range(depths - 1)]
-    hidden = tuple(len(width) for width in widths if width is not None and width.ndim == 1)
-    couplings = Couplings(size, layers, hidden, bound)
-    found = {name: tuple(tensor.shape) for name, tensor in conditioners.items()}
-    for name in (*couplings.shapes, *found):
-        mine, expected = found.get(name), couplings.shapes.get(name)
-        if mine != expected:
-            raise InputError(
-                f"conditioners['{name}'] has shape {mine}; expected {expected} of {layers} layers of widths {hidden} "
-                f"on {size} numbers"
-            )
-    return couplings
+def squared_distances(space: Space, x: Tensor, y: Tensor) -> Tensor:
+    """d(xᵢ, yⱼ)² of all pairs, (N, M) in float64: geodesic on spheres."""
+    if not space.curved:
+        wide, other = x.double(), y.double()
+        centre = other.mean(0)
+        return torch.cdist(wide - centre, other - centre).square()
+    rows = max(1, _HELD // y.numel())
+    parts = [space.distance(part[:, None], y[None]) for part in torch.split(x, rows)]
+    return torch.cat(parts).double().square()
 
 
-class Parts(NamedTuple):
-    """The numbers of a flow θ = m + s·T(ε)[order]: m, s and order (D,), and the conditioners of T."""
-
-    location: Tensor
-    scale: Tensor
-    order: Tensor
-    conditioners: Mapping[str, Tensor]
+def independent(space: Space, sym: Symmetry | None, x0: Tensor, x1: Tensor) -> Tensor:
+    """q(x₀)p(x₁): pairs as they were drawn."""
+    return x1
 
 
-def push(couplings: Couplings, parts: Parts, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """ε (…, D) → θ = m + s·T(ε)[order] (…, D), and log|det ∂θ/∂ε| (…)."""
-    u, volume = couplings(parts.conditioners, noise)
-    return parts.location + parts.scale * u[..., parts.order], volume + parts.scale.abs().log().sum()
+def optimal_transport(space: Space, sym: Symmetry | None, x0: Tensor, x1: Tensor) -> Tensor:
+    """The pairing of a batch with the least Σ d(x₀, x₁)²: an assignment, so that every network is used once (3.13)."""
+    with torch.no_grad():
+        _, columns = linear_sum_assignment(squared_distances(space, x0, x1).cpu().numpy())
+    return x1[torch.as_tensor(columns, device=x1.device)]
 
 
-def pull(couplings: Couplings, parts: Parts, away: Tensor) -> tuple[Tensor, Tensor]:
-    """θ − m (…, D) → ε (…, D), and log|det ∂θ/∂ε| (…)."""
-    u = (away / parts.scale)[..., parts.order.argsort()]
-    noise, volume = couplings(parts.conditioners, u, inverse=True)
-    return noise, volume + parts.scale.abs().log().sum()
+def orbit(space: Space, sym: Symmetry | None, x0: Tensor, x1: Tensor) -> Tensor:
+    """x₁ moved along its orbit to x₀, pair by pair, by permutations and signs."""
+    if sym is None:
+        raise InputError(
+            "coupling is 'orbit', and the flow has no symmetry; expected 'independent' or 'optimal-transport'"
+        )
+    with torch.no_grad():
+        moved = align_stack(sym, space.points(x0), space.points(x1), relax=False, continuous=False, show=False).aligned
+    return space.rows(moved).to(x1)
 
 
-def log_normal(noise: Tensor) -> Tensor:
-    """log N(ε; 0, I), (…, D) → (…)."""
-    return -0.5 * noise.square().sum(-1) - HALF_LOG_2PI * noise.shape[-1]
-
-
-@dataclass(frozen=True)
-class Packed:
-    """A flow's trained numbers as one vector (P,): m, log s, then the conditioners."""
-
-    couplings: Couplings
-    order: Tensor
-
-    @property
-    def sizes(self) -> list[int]:
-        """How many numbers each part has."""
-        size = self.couplings.size
-        return [size, size, *(math.prod(shape) for shape in self.couplings.shapes.values())]
-
-    def initial(self, location: Tensor, log_scale: Tensor, seed: int) -> Tensor:
-        """m and log s as given, T the identity."""
-        conditioners = self.couplings.identity(seed, location)
-        return torch.cat([location, log_scale, *(tensor.reshape(-1) for tensor in conditioners.values())])
-
-    def parts(self, values: Tensor) -> Parts:
-        """The parts, as views but for s; differentiable."""
-        location, log_scale, *rest = torch.split_with_sizes(values, self.sizes)
-        named = zip(self.couplings.shapes.items(), rest, strict=True)
-        conditioners = {name: part.view(shape) for (name, shape), part in named}
-        return Parts(location, log_scale.exp(), self.order, conditioners)
-
-
-def random_order(size: int, seed: int, device: torch.device) -> Tensor:
-    """Which number of T's output each weight takes: who is in which half is a matter of the seed."""
-    return torch.randperm(size, generator=stream("halves", seed, 0), device="cpu").to(device)
+COUPLINGS: Mapping[str, Callable[[Space, Symmetry | None, Tensor, Tensor], Tensor]] = {
+    "independent": independent,
+    "optimal-transport": optimal_transport,
+    "orbit": orbit,
+}
+"""Name → the networks of a batch in the order, and at the places of their orbits, in which they are paired with x₀."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coset._values import freeze, ties
 from coset.errors import InputError
-from coset.geometry import Manifold
+from coset.geometry import Manifold, spheres
 
 Points = Mapping[str, Tensor]
 
@@ -128,7 +128,7 @@ class Space:
     def distance(self, x: Tensor, y: Tensor) -> Tensor:
         """The lengths of shortest geodesics, (…)."""
         if not self.curved:
-            return torch.linalg.vector_norm(x - y, dim=-1)
+            return spheres.norm(x - y)
         return self.manifold.distance(self.coordinates(x), self.coordinates(y))
 
     def _rows(self, coordinates: Points) -> Tensor:
