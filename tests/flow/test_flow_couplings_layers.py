@@ -24,7 +24,7 @@ from coset.flow import (
     fit_coupling_flow_to_draws,
     transport,
 )
-from coset.flow._coupling_layers import CouplingLayers
+from coset.flow._coupling_layers import Couplings
 from coset.models import MLP
 from coset.posterior import GaussianNoise, Isotropic, fit_hmc, fit_mean_field, predictive
 from coset.symmetry.action import Action
@@ -36,7 +36,7 @@ DOUBLE = torch.float64
 def flow_over(params, names, generator, layers=3, hidden=(5,), strength=0.5):
     """Any flow over ``params``: T is far from linear."""
     size = sum(params[name].numel() for name in names)
-    couplings = CouplingLayers(size, layers, hidden, 1.0)
+    couplings = Couplings(size, layers, hidden, 1.0)
     conditioners = {
         name: strength * torch.randn(shape, generator=generator, dtype=DOUBLE) / math.sqrt(shape[-1])
         for name, shape in couplings.shapes.items()
@@ -105,7 +105,7 @@ def test_each_half_moves_the_other():
 @given(size=st.integers(2, 70))
 def test_every_two_numbers_are_in_different_halves_somewhere(size):
     depths = math.ceil(math.log2(size))
-    masks = CouplingLayers(size, 2 * depths, (), 1.0).masks
+    masks = Couplings(size, 2 * depths, (), 1.0).masks
     apart = torch.zeros(size, size, dtype=torch.bool)
     for fixed, moving, _ in masks:
         assert sorted([*fixed.tolist(), *moving.tolist()]) == list(range(size))
@@ -304,7 +304,7 @@ def test_gradients_are_those_of_the_bound(gradient, samples):
 
     model, data, _, _, how = linear_gaussian()
     problem = pose(model, data, how["likelihood"], 1.0, 0.7)
-    packed = Packed(CouplingLayers(4, 2, (3,), 2.0), random_order(4, 0, problem.start.device))
+    packed = Packed(Couplings(4, 2, (3,), 2.0), random_order(4, 0, problem.start.device))
     start = packed.initial(problem.start, torch.full_like(problem.start, -1.0), 0)
     values = start + 0.1 * torch.randn(start.shape, generator=seeded(2), dtype=DOUBLE)
     noise = torch.randn(samples, 4, generator=seeded(3), dtype=DOUBLE)
@@ -481,7 +481,7 @@ def test_transport_refuses_by_name():
         Samples.stack(list(Samples({"weight": torch.randn(1, 3, 1, 4)}))),
     )
     field = MeanField({"weight": model.weight.detach()}, {"weight": torch.ones(1, 4, dtype=DOUBLE)})
-    with pytest.raises(InputError, match="way is 'straight'; expected one of coupling layers"):
+    with pytest.raises(InputError, match="way is 'straight'; expected one of couplings"):
         transport(field, target, way="straight")
     with pytest.raises(InputError, match="source is a Gaussian; expected a MeanField"):
         transport(exact, target)

@@ -17,7 +17,7 @@ from coset.distribution.density import pieces, vector
 from coset.distribution.ties import map_tied
 from coset.errors import InputError
 from coset.flow._coupling_flow import CouplingFlow
-from coset.flow._coupling_layers import CouplingLayers, Packed, Parts, log_normal, pull, push, random_order
+from coset.flow._coupling_layers import Couplings, Packed, Parts, log_normal, pull, push, random_order
 from coset.posterior.fit import Callback, Control, Fit, device_stream
 from coset.posterior.inference.chains import require_batching
 from coset.posterior.inference.flat_optimizer import FlatOptimizer, numbered_batches, optimization, run_descent
@@ -75,7 +75,7 @@ def fit_coupling_flow(
     check_count("samples", samples)
     check_positive("std", std)
     check_choice("gradient", gradient, GRADIENTS)
-    couplings = CouplingLayers(problem.layout.size, layers, hidden, bound)
+    couplings = Couplings(problem.layout.size, layers, hidden, bound)
     control = Control(seed, checkpoint, checkpoint_seconds, callback, show)
     if samples > 1:
         require_batching(problem)
@@ -114,7 +114,7 @@ def fit_coupling_flow(
     return Fit(_flow(couplings, parts, problem.layout.whole(parts.location), problem), trace, "coupling flow", seconds)
 
 
-def _flow(couplings: CouplingLayers, parts: Parts, location: Mapping[str, Tensor], problem: Problem) -> CouplingFlow:
+def _flow(couplings: Couplings, parts: Parts, location: Mapping[str, Tensor], problem: Problem) -> CouplingFlow:
     conditioners = {name: tensor.clone() for name, tensor in parts.conditioners.items()}
     return CouplingFlow(location, parts.scale, parts.order, conditioners, tuple(problem.layout.shapes), couplings.bound)
 
@@ -227,7 +227,7 @@ def fit_coupling_flow_to_draws(
         raise InputError("draws has values that are NaN or infinite")
     location, spread = rows.double().mean(0).to(rows), rows.double().std(0, correction=0).to(rows)
     _require_spread(names, like, spread)
-    couplings = CouplingLayers(rows.shape[1], layers, hidden, bound)
+    couplings = Couplings(rows.shape[1], layers, hidden, bound)
     others = None
     if held_out is not None:
         others = vector(require(held_out, Samples, "held_out", "a Samples").flat, names, like).to(rows)

@@ -15,7 +15,7 @@ from coset.distribution.files import KINDS, Kind
 from coset.distribution.mixture import check_samples
 from coset.distribution.ties import map_tied, ties
 from coset.errors import InputError
-from coset.flow._coupling_layers import HALF_LOG_2PI, CouplingLayers, Parts, couplings_of, log_normal, pull, push
+from coset.flow._coupling_layers import HALF_LOG_2PI, Couplings, Parts, couplings_of, log_normal, pull, push
 from coset.symmetry.action import Action
 from coset.train.randomness import stream
 
@@ -31,7 +31,7 @@ class CouplingFlow(Distribution):
 
     With T the identity it is N(m, diag s²). ``location``: m, and points, names as in ``state_dict()``; ``names``: what
     varies, of tied names one; ``scale`` s ≠ 0 and ``order``, which entry of T's output each takes: (D,), the ``names``
-    one after the other; ``conditioners``: the tensors of T, see ``CouplingLayers``; ``bound``: of its log-scales.
+    one after the other; ``conditioners``: the tensors of T, see ``Couplings``; ``bound``: of its log-scales.
     Under a monomial g with matrix A: m → g·m, and A goes into s and order; T stays. Draws are moved exactly.
     Mean and deviations have no closed form: they are those of ``MOMENTS`` draws, from a fixed seed, in mirrored pairs
     of unit variance; exact where T is the identity, the mean where it is linear.
@@ -63,7 +63,7 @@ class CouplingFlow(Distribution):
         _ = self.couplings
 
     @cached_property
-    def couplings(self) -> CouplingLayers:
+    def couplings(self) -> Couplings:
         """The layers of T."""
         return couplings_of(self.conditioners, len(self.scale), self.bound)
 

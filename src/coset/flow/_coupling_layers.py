@@ -19,7 +19,7 @@ HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 @dataclass(frozen=True)
-class CouplingLayers:
+class Couplings:
     """K coupling layers on vectors (…, D): one half of the numbers moves the other, then the other way round.
 
     The first two layers have halves of the order, the next two halves of these halves (first and third quarter against
@@ -108,13 +108,13 @@ class CouplingLayers:
         return made
 
 
-def couplings_of(conditioners: Mapping[str, Tensor], size: int, bound: float) -> CouplingLayers:
+def couplings_of(conditioners: Mapping[str, Tensor], size: int, bound: float) -> Couplings:
     """What layers the tensors of conditioners belong to; raises unless they are those of couplings of D = ``size``."""
     layers = 1 + max((int(name.split(".")[0]) for name in conditioners if name.split(".")[0].isdigit()), default=-1)
     depths = sum(1 for name in conditioners if name.startswith("0.") and name.endswith(".weight"))
     widths = [conditioners.get(f"0.{depth}.bias") for depth in range(depths - 1)]
     hidden = tuple(len(width) for width in widths if width is not None and width.ndim == 1)
-    couplings = CouplingLayers(size, layers, hidden, bound)
+    couplings = Couplings(size, layers, hidden, bound)
     found = {name: tuple(tensor.shape) for name, tensor in conditioners.items()}
     for name in (*couplings.shapes, *found):
         mine, expected = found.get(name), couplings.shapes.get(name)
@@ -135,13 +135,13 @@ class Parts(NamedTuple):
     conditioners: Mapping[str, Tensor]
 
 
-def push(couplings: CouplingLayers, parts: Parts, noise: Tensor) -> tuple[Tensor, Tensor]:
+def push(couplings: Couplings, parts: Parts, noise: Tensor) -> tuple[Tensor, Tensor]:
     """ε (…, D) → θ = m + s·T(ε)[order] (…, D), and log|det ∂θ/∂ε| (…)."""
     u, volume = couplings(parts.conditioners, noise)
     return parts.location + parts.scale * u[..., parts.order], volume + parts.scale.abs().log().sum()
 
 
-def pull(couplings: CouplingLayers, parts: Parts, away: Tensor) -> tuple[Tensor, Tensor]:
+def pull(couplings: Couplings, parts: Parts, away: Tensor) -> tuple[Tensor, Tensor]:
     """θ − m (…, D) → ε (…, D), and log|det ∂θ/∂ε| (…)."""
     u = (away / parts.scale)[..., parts.order.argsort()]
     noise, volume = couplings(parts.conditioners, u, inverse=True)
@@ -157,7 +157,7 @@ def log_normal(noise: Tensor) -> Tensor:
 class Packed:
     """A flow's trained numbers as one vector (P,): m, log s, then the conditioners."""
 
-    couplings: CouplingLayers
+    couplings: Couplings
     order: Tensor
 
     @property

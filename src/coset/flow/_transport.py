@@ -13,6 +13,8 @@ from coset.distribution.density import vector
 from coset.errors import InputError
 from coset.flow._coupling_fits import fit_coupling_flow, fit_coupling_flow_to_draws, varying_names
 from coset.flow._coupling_flow import CouplingFlow
+from coset.flow._fitting import fit_flow
+from coset.flow._flow import Flow
 from coset.posterior import Fit
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.problem import Data, PriorLike
@@ -32,12 +34,12 @@ class PosteriorTarget:
 Target = Samples | PosteriorTarget
 
 
-def transport(source: Distribution, target: Target, *, way: str = "coupling layers", **settings: Any) -> Fit[Any]:
+def transport(source: Distribution, target: Target, *, way: str = "couplings", **settings: Any) -> Fit[Any]:
     """Fit a flow that carries ``source`` to ``target``: a distribution with the density of what arrives.
 
     ``target``: draws of any sampler on any model (by maximum likelihood), or a ``PosteriorTarget``, by
     its evidence bound. ``way``: the kind of flow, a name in ``WAYS``; ``settings``: those of its fit,
-    for coupling layers ``fit_coupling_flow_to_draws`` or ``fit_coupling_flow``.
+    for couplings ``fit_coupling_flow_to_draws`` or ``fit_coupling_flow``, for a field ``fit_flow``.
     """
     check_choice("way", way, WAYS)
     source = require(source, Distribution, "source", "a distribution to begin with, such as the prior")
@@ -55,7 +57,7 @@ def carry(source: MeanField, flow: CouplingFlow | Fit[CouplingFlow], params: Map
     return q.from_noise((away / spread).to(q.scale)[..., q.order.argsort()])
 
 
-def _coupling_layers(source: Distribution, target: Target, settings: Mapping[str, Any]) -> Fit[CouplingFlow]:
+def _couplings(source: Distribution, target: Target, settings: Mapping[str, Any]) -> Fit[CouplingFlow]:
     """The source is where the flow's own base lies: to begin with the identity carries it to itself."""
     source = require(source, MeanField, "source", "a MeanField, of which coupling layers know the standard noise")
     if isinstance(target, Samples):
@@ -78,5 +80,17 @@ def _standard(source: MeanField, names: tuple[str, ...]) -> tuple[Tensor, Tensor
     return mean, spread.to(mean)
 
 
-WAYS: dict[str, Callable[[Distribution, Target, Mapping[str, Any]], Fit[Any]]] = {"coupling layers": _coupling_layers}
+def _field(source: Distribution, target: Target, settings: Mapping[str, Any]) -> Fit[Flow]:
+    """Flow matching from the source to draws, which sees no density."""
+    if not isinstance(target, Samples):
+        raise InputError(
+            "target is a PosteriorTarget, and way is 'field'; expected draws as Samples, or way 'couplings'"
+        )
+    return fit_flow(target, source=source, **settings)
+
+
+WAYS: dict[str, Callable[[Distribution, Target, Mapping[str, Any]], Fit[Any]]] = {
+    "couplings": _couplings,
+    "field": _field,
+}
 """Kind of flow → how it is fitted, for (source, target, settings)."""
