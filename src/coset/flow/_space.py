@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coset._values import freeze, ties
 from coset.errors import InputError
-from coset.geometry import Manifold
+from coset.geometry import Manifold, spheres
 
 Points = Mapping[str, Tensor]
 
@@ -90,7 +90,7 @@ class Space:
         """(…, D) → whole points, in the types of ``like`` and with all that it has beside coordinates."""
         lead = rows.shape[:-1]
         found = {name: tensor.to(self.like[name]) for name, tensor in self.coordinates(rows).items()}
-        whole = {name: tensor.expand(*lead, *tensor.shape) for name, tensor in self.like.items()}
+        whole = {name: tensor.expand((*lead, *tensor.shape)) for name, tensor in self.like.items()}
         return self.manifold.complete(found, whole)
 
     # Geometry ---------------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class Space:
     def distance(self, x: Tensor, y: Tensor) -> Tensor:
         """The lengths of shortest geodesics, (…)."""
         if not self.curved:
-            return torch.linalg.vector_norm(x - y, dim=-1)
+            return spheres.norm(x - y)
         return self.manifold.distance(self.coordinates(x), self.coordinates(y))
 
     def _rows(self, coordinates: Points) -> Tensor:
