@@ -19,7 +19,7 @@ from coset._values import freeze
 from coset.alignment.inputs import check_same_names
 from coset.distribution import Estimate
 from coset.errors import InputError
-from coset.flow._evaluation import Data, Evaluation, divergences, evaluated, finite_networks, mean_of_pairs
+from coset.flow._evaluation import Data, Evaluation, evaluated, finite_networks, jensen_shannon, mean_of_pairs
 from coset.flow._measured_zoo import MeasuredZoo, check_networks, functions, measure_zoo
 from coset.flow._two_samples import TwoSamples, discrepancy_of_distances, distances_of_rows, energy_of_distances
 from coset.symmetry import Symmetry
@@ -181,8 +181,8 @@ def score_against(
     mean discrepancy. ``log_likelihood``: see ``per_weight``.
     """
     _check_bar(bar, zoo.task.loss)
-    frame = zoo.frame
-    count = check_networks(frame.sym, samples, "samples", 1)
+    quotient = zoo.quotient
+    count = check_networks(quotient.sym, samples, "samples", 1)
     check_same_names(zoo.networks, samples, "the zoo", "samples")
     if log_likelihood is not None and not isinstance(log_likelihood, Estimate):
         raise InputError(f"log_likelihood is a {type(log_likelihood).__name__}; expected what per_weight gives")
@@ -195,15 +195,15 @@ def score_against(
         number = int(usable.sum())
         spread, divergence = math.nan, None
         if number:
-            nearest[usable] = frame.distances(good, zoo.networks, show=False).values.amin(1)
+            nearest[usable] = quotient.distances(good, zoo.networks, show=False).values.amin(1)
         ticker.advance()
         energy, discrepancy = {}, {}
         if number > 1:
-            spread = mean_of_pairs(frame.distances(good, show=False).values)
+            spread = mean_of_pairs(quotient.distances(good, show=False).values)
             predictions = evaluation.predictions[usable]
-            divergence = mean_of_pairs(divergences(predictions)) if zoo.task.reading.classes else None
-            views = {"weights": frame.rows(good, zoo.reference), "functions": functions(predictions)}
-            seed = frame.seed
+            divergence = mean_of_pairs(jensen_shannon(predictions)) if zoo.task.reading.classes else None
+            views = {"weights": quotient.rows(good, zoo.reference), "functions": functions(predictions)}
+            seed = quotient.seed
             for name, rows in views.items():
                 other = zoo.views[name]
                 apart = distances_of_rows(rows, rows), distances_of_rows(rows, other.rows), other.between
