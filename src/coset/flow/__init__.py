@@ -23,6 +23,7 @@ from coset.flow._generators import (
     principal_gaussian,
     soups,
 )
+from coset.flow._guidance import NetworkLoss, task_loss
 from coset.flow._likelihood import log_density, push
 from coset.flow._measured_zoo import MeasuredZoo, measure_zoo
 from coset.flow._paths import GEOMETRIES, Path
@@ -60,6 +61,7 @@ __all__ = [
     "Flow",
     "FlowRecipe",
     "MeasuredZoo",
+    "NetworkLoss",
     "Path",
     "PosteriorTarget",
     "SampleScores",
@@ -99,6 +101,7 @@ __all__ = [
     "score_against",
     "score_samples",
     "soups",
+    "task_loss",
     "trajectory",
     "transport",
 ]
