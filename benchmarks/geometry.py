@@ -11,10 +11,12 @@ from coset.models import MLP
 from coset.symmetry import discover
 
 COPIES, READS, LOOP = 3.0, 3.0, 0.1
+FLAT = 2.0
+"""What the norms of v and a second coefficient may add to x + v, the same step without spheres."""
 
 
 def run(small: bool) -> list[Ratio]:
-    """exp of 1,000 networks 784-10-10 against copies of their weights, and unit by unit."""
+    """exp of 1,000 networks 784-10-10 against copies, sums and x + v of the same tensors, and unit by unit."""
     count, repeat = (20, 3) if small else (1000, 15)
     model = MLP(784, [10], 10)
     space = manifold(discover(model, torch.zeros(1, 784), verify=False))
@@ -30,9 +32,18 @@ def run(small: bool) -> list[Ratio]:
     def read() -> object:
         return [tensor.sum() for tensor in x.values()]
 
+    def read_both() -> object:
+        return [tensor.sum() for tensor in (*x.values(), *v.values())]
+
+    def flat() -> object:
+        return {name: tensor + v[name] for name, tensor in x.items()}
+
     return [
         ratio(label, lambda: space.exp(x, v), "clone", copied, bound=COPIES, repeat=repeat),
-        ratio(label, lambda: space.exp(x, v), "sum", read, bound=READS, repeat=repeat),
+        ratio(label, lambda: space.exp(x, v), "sum of x and v", read_both, bound=READS, repeat=repeat),
+        ratio(label, lambda: space.exp(x, v), "sum of x alone", read, bound=READS, repeat=repeat),
+        ratio(f"{label}, the least", flat, "sum of x alone", read, bound=READS, repeat=repeat),
+        ratio(label, lambda: space.exp(x, v), "x + v", flat, bound=FLAT, repeat=repeat),
         ratio(label, lambda: space.exp(x, v), "unit by unit", lambda: _plain(space, x, v), bound=LOOP, repeat=repeat),
     ]
 
