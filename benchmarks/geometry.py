@@ -13,7 +13,7 @@ from coset.symmetry import discover
 
 COPIES, READS, LOOP = 3.0, 3.0, 0.1
 FLAT = 2.0
-"""Against x + v: a step takes six tensors through memory (v twice, x, the result written, read, written), x + v three."""
+"""A step takes six tensors through memory (v twice, x, the result written, read and written), x + v three."""
 
 
 def run(small: bool) -> list[Ratio]:
