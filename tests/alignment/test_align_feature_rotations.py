@@ -45,7 +45,7 @@ def test_a_planted_element_of_the_whole_group_is_found_back(name):
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("heads, layers", [(2, 2), (4, 1)])
+@pytest.mark.parametrize(("heads", "layers"), [(2, 2), (4, 1)])
 def test_signs_of_heads_beside_signs_of_coordinates_are_found_back(heads, layers, seed):
     """Norms of queries and keys: a sign for every head, others for coordinates of all heads, none of which show."""
     model, sym, params, x = normed_heads(heads, layers)
