@@ -60,8 +60,10 @@ def rotated(
     """
     gauges = [matching_gauge(sym, params, scales=normalized) for params in (reference, other())]
 
-    sides = Acted(sym, gauges[0], reference), Acted(sym, gauges[1], other())
-    left, count = weighed(sym, weighting, _streams(sym), *sides)
+    # No name for the other network: it is not held beside its moved copy.
+    left, count = weighed(
+        sym, weighting, _streams(sym), Acted(sym, gauges[0], reference), Acted(sym, gauges[1], other())
+    )
 
     def moved(start: Element) -> dict[str, Tensor]:
         params = dict(other())
