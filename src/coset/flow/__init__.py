@@ -41,6 +41,7 @@ from coset.flow._two_samples import (
     energy_of_distances,
     mean_discrepancy,
 )
+from coset.flow._widths import for_architecture
 
 __all__ = [
     "COUPLINGS",
@@ -82,6 +83,7 @@ __all__ = [
     "fit_coupling_flow",
     "fit_coupling_flow_to_draws",
     "fit_flow",
+    "for_architecture",
     "gaussian",
     "integrate",
     "integrate_stochastic",
