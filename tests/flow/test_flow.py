@@ -10,7 +10,7 @@ from torch import nn
 from architectures import made, randomized
 from coset.distribution import MeanField, Samples, load_distribution
 from coset.errors import InputError
-from coset.flow import Flow, FlowRecipe, Solver, Space, fit_flow, load_flow, save_flow, transport
+from coset.flow import Flow, FlowRecipe, Solver, Space, fit_flow, load_flow, save_flow, task_loss, transport
 from coset.geometry import Manifold
 from coset.models import MLP
 from coset.symmetry import discover
@@ -173,9 +173,9 @@ def test_guidance_by_a_loss_lowers_it():
     model, sym, stack = relu()
     x, y = normal(20, 4), normal(20, 2, seed=9)
 
-    def loss(params):
-        outputs = torch.vmap(lambda p: torch.func.functional_call(model, p, (x,)))(params)
-        return (outputs - y).square().mean((1, 2))
+    loss = task_loss(model, (x, y), "mse")
+    outputs = torch.vmap(lambda p: torch.func.functional_call(model, p, (x,)))(stack)
+    torch.testing.assert_close(loss(stack), (outputs - y).square().mean((1, 2)))
 
     for geometry in ("euclidean", "geometric"):
         flow = fitted(stack, sym=sym, geometry=geometry)

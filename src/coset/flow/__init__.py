@@ -23,6 +23,7 @@ from coset.flow._generators import (
     principal,
     soup,
 )
+from coset.flow._guidance import NetworkLoss, task_loss
 from coset.flow._likelihood import log_density, push
 from coset.flow._measured_zoo import MeasuredZoo, measure_zoo
 from coset.flow._paths import GEOMETRIES, Path
@@ -61,6 +62,7 @@ __all__ = [
     "Flow",
     "FlowRecipe",
     "MeasuredZoo",
+    "NetworkLoss",
     "Path",
     "PosteriorTarget",
     "SampleScores",
@@ -101,6 +103,7 @@ __all__ = [
     "score_against",
     "score_samples",
     "soup",
+    "task_loss",
     "trajectory",
     "transport",
 ]

@@ -81,7 +81,9 @@ def fit_flow(
         raise InputError("coupling is 'orbit', and there is no symmetry; expected 'independent' or 'optimal-transport'")
     known = _conditions(conditions, len(rows))
     learned, held_out, known = _parts(rows, known, validation, seed)
-    begin, baseline = _beginning(frame, field, learned, _source_name(source, geometry), source_std, projection, components, seed)
+    begin, baseline = _beginning(
+        frame, field, learned, _source_name(source, geometry), source_std, recipe.coupling, projection, components, seed
+    )
     if not isinstance(field, nn.Module):
         check_choice("field", field, FIELDS, otherwise=", or a torch.nn.Module")
     options = dict(field_options or {})
@@ -138,6 +140,7 @@ def _beginning(
     rows: Tensor,
     name: str | Distribution,
     std: float,
+    coupling: str,
     projection: str,
     components: int | None,
     seed: int,
@@ -164,7 +167,8 @@ def _beginning(
     if matched:
         raise InputError(f"source is {UNITS!r}, which is for the field {UNITS!r}; expected one of {', '.join(SOURCES)}")
     begin = make_source(name, space, rows, std)
-    moves = not isinstance(field, nn.Module) and field != "mlp" and sym is not None
+    # Readers see no order of units, and pairs of one orbit have none.
+    moves = coupling == "orbit" or (not isinstance(field, nn.Module) and field != "mlp")
     baseline = make_baseline(
         rows,
         begin.mean,
