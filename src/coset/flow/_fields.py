@@ -136,8 +136,8 @@ _READERS: Mapping[str, Callable[..., Reader]] = {"relational": RelationalTransfo
 UNITS = "units"
 
 FIELDS = ("mlp", UNITS, *_READERS)
-"""A perceptron on all numbers; a transformer whose tokens are units, the relational transformer and PNA, which move with
-the permutations of units.
+"""A perceptron on all numbers; a transformer whose tokens are units, the relational transformer and PNA, which move
+with the permutations of units.
 """
 
 

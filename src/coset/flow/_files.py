@@ -121,7 +121,9 @@ def _read(tensors: dict[str, Tensor], content: dict[str, Any], sym: Symmetry | N
     made.load_state_dict(held)
     solver = content["solver"]
     grid = None if solver["grid"] is None else tuple(solver["grid"])
-    source = _source(tensors, content["source"], made.baseline, space if told["geometry"] != "euclidean" else space.flat)
+    source = _source(
+        tensors, content["source"], made.baseline, space if told["geometry"] != "euclidean" else space.flat
+    )
     recipe = FlowRecipe(**content["recipe"])
     return Flow(frame, source, made.eval(), recipe, spec, Solver(**{**solver, "grid": grid}))
 
@@ -162,9 +164,7 @@ def _source_parts(source: Source) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, told
 
 
-def _source(
-    tensors: Mapping[str, Tensor], told: Mapping[str, Any], baseline: Baseline, space: Space
-) -> Source:
+def _source(tensors: Mapping[str, Tensor], told: Mapping[str, Any], baseline: Baseline, space: Space) -> Source:
     cls, moments = _SOURCES[told["kind"]], (tensors["source/mean"], tensors["source/std"])
     own = space.flat if told["flat"] else space
     if cls is WrappedSource:

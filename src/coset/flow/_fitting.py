@@ -153,7 +153,9 @@ def _beginning(
             raise InputError(f"field is {UNITS!r}, which reads networks, and there is no symmetry; expected 'mlp'")
         if matched and space.curved and frame.geometry == "geometric":
             raise InputError(f"source is {UNITS!r}, a Gaussian, and this flow runs on spheres; expected 'uniform'")
-        begin = make_source("gaussian" if matched else name, space.flat if matched else space, rows, 1.0 if matched else std)
+        begin = make_source(
+            "gaussian" if matched else name, space.flat if matched else space, rows, 1.0 if matched else std
+        )
         made = make_unit_baseline(
             units_of(frame.space, sym),
             rows,

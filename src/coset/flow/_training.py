@@ -32,10 +32,11 @@ class FlowRecipe:
     ``steps`` of ``batch_size`` pairs; ``coupling``: a name in ``COUPLINGS``; ``times``: "uniform" or "beta" (1, 2);
     ``sigma``: noise of the paths; ``prediction``: "velocity" or "end"; ``ema``: the decay of the average of the weights
     of the field that a flow has, 0 for the last ones; ``clip``: the largest norm of the whole gradient; ``untold``: the
-    share of conditions that are left out, for classifier-free guidance; ``every``: so many steps are one record of the
-    trace; ``weight_decay`` of the optimizer; ``balance`` p: errors along a direction of the baseline in which the
-    networks have the variance λ weigh λ^(−p), which changes how fast directions are learned and not the field that is
-    sought: with 0 all coordinates count alike, with 1 all directions; ``learning_rate`` rises over ``warmup`` records and follows ``schedule``, as in ``coset.train``.
+    share of conditions that are left out, for classifier-free guidance; ``weight_decay``: of the optimizer;
+    ``balance`` p: squared errors along a direction of the baseline in which the networks have the variance λ are
+    weighed by λ^(−p). It changes how fast directions are learned, and not the field that is sought: with 0 all
+    coordinates count alike, with 1 all directions. ``every``: so many steps are one record of the trace;
+    ``learning_rate`` rises over ``warmup`` records and follows ``schedule``, as in ``coset.train``.
     """
 
     steps: int = 2000

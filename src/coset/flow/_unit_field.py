@@ -43,14 +43,20 @@ class UnitTransformer(nn.Module):
         self.sizes: Mapping[Key, tuple[int, ...]] = baseline.reading
         thin = channels // pairs
         ends = {key: shape[-1] for key, shape in self.sizes.items()}
-        self.first = nn.ModuleDict({_name(key): nn.Linear(n, thin if len(key) > 1 else channels) for key, n in ends.items()})
+        self.first = nn.ModuleDict(
+            {_name(key): nn.Linear(n, thin if len(key) > 1 else channels) for key, n in ends.items()}
+        )
         names = dict.fromkeys(name for key in ends for name in key)
         self.kinds = nn.ParameterDict({_name((name,)): nn.Parameter(torch.zeros(channels)) for name in names})
         joins = [key for key in ends if len(key) > 1]
-        self.blocks = nn.ModuleList(_UnitBlock(joins, channels, thin, heads, conditions, dropout) for _ in range(layers))
+        self.blocks = nn.ModuleList(
+            _UnitBlock(joins, channels, thin, heads, conditions, dropout) for _ in range(layers)
+        )
         self.norm = nn.LayerNorm(channels)
         self.seen = nn.ModuleDict({_name(key): _Ends(channels, thin) for key in joins})
-        self.last = nn.ModuleDict({_name(key): nn.Linear(thin if len(key) > 1 else channels, n) for key, n in ends.items()})
+        self.last = nn.ModuleDict(
+            {_name(key): nn.Linear(thin if len(key) > 1 else channels, n) for key, n in ends.items()}
+        )
         for layer in self.last.values():
             nn.init.zeros_(layer.weight)  # type: ignore[arg-type]
             nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
@@ -66,7 +72,11 @@ class UnitTransformer(nn.Module):
         edges = {key: self.first[_name(key)](part) for key, part in parts.items() if len(key) > 1}
         tokens: dict[Key, Tensor] = {}
         for name, kind in zip(self._classes, self.kinds.values(), strict=True):
-            own = self.first[_name((name,))](parts[name,]) if (name,) in parts else rows.new_zeros(len(rows), self._count(name), len(kind))
+            own = (
+                self.first[_name((name,))](parts[name,])
+                if (name,) in parts
+                else rows.new_zeros(len(rows), self._count(name), len(kind))
+            )
             tokens[name,] = own + kind
         if () in parts:
             tokens[()] = self.first[_name(())](parts[()])[:, None]
@@ -130,9 +140,7 @@ class _Messages(nn.Module):
 
 
 class _UnitBlock(nn.Module):
-    def __init__(
-        self, joins: list[Key], channels: int, thin: int, heads: int, conditions: int, dropout: float
-    ) -> None:
+    def __init__(self, joins: list[Key], channels: int, thin: int, heads: int, conditions: int, dropout: float) -> None:
         super().__init__()
         self.heads = heads
         self.norms = nn.ModuleList(nn.LayerNorm(channels, elementwise_affine=False) for _ in range(2))
