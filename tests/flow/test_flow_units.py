@@ -73,13 +73,14 @@ def test_every_coordinate_is_of_the_units_it_carries():
 
 def test_without_a_network_units_have_the_covariance_of_the_data():
     """The field of the baseline alone carries independent units to the Gaussian of all units, weights in with out."""
-    made, sym = model(4)
+    _, sym = model(4)
     draw = generator(4)
     shared = torch.randn(6, 6, generator=draw, dtype=torch.float64)
     tokens = torch.randn(300, 4, 6, generator=draw, dtype=torch.float64) @ shared + 0.5
     stack = {
         "layers.0.weight": tokens[..., :3], "layers.0.bias": tokens[..., 3],
-        "layers.1.weight": tokens[..., 4:].mT, "layers.1.bias": torch.randn(300, 2, generator=draw, dtype=torch.float64),
+        "layers.1.weight": tokens[..., 4:].mT,
+        "layers.1.bias": torch.randn(300, 2, generator=draw, dtype=torch.float64),
     }  # fmt: skip
     recipe = FlowRecipe(steps=1, batch_size=8, learning_rate=1e-12, every=1)
     flat = tokens.flatten(0, 1)

@@ -129,11 +129,11 @@ def _read(tensors: dict[str, Tensor], content: dict[str, Any], sym: Symmetry | N
 
 
 def _baseline(held: dict[str, Tensor], spec: FieldSpec, space: Space, sym: Symmetry | None, matched: float) -> Baseline:
-    moments = [held[name] for name in ("m0", "s0", "mu")]
+    m0, s0, mu = (held[name] for name in ("m0", "s0", "mu"))
     if spec.name != UNITS or sym is None:
-        return Baseline(*moments, *(held[name] for name in ("variances", "rest", "basis")))
+        return Baseline(m0, s0, mu, *(held[name] for name in ("variances", "rest", "basis")))
     parts = {name: tensor for name, tensor in held.items() if name not in ("m0", "s0", "mu")}
-    return UnitBaseline(units_of(space, sym), *moments, parts, matched)
+    return UnitBaseline(units_of(space, sym), m0, s0, mu, parts, matched)
 
 
 def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

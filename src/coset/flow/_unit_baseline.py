@@ -103,9 +103,9 @@ class UnitBaseline(Baseline):
 
     def widened(self, units: Units) -> "UnitBaseline":
         """The same for networks with other numbers of units."""
-        moments = (self.units.carried(getattr(self, name), units) for name in ("m0", "s0", "mu"))
+        m0, s0, mu = (self.units.carried(getattr(self, name), units) for name in ("m0", "s0", "mu"))
         parts = {name: tensor for name, tensor in self.named_buffers() if name not in ("m0", "s0", "mu")}
-        return UnitBaseline(units, *moments, parts, self.matched)
+        return UnitBaseline(units, m0, s0, mu, parts, self.matched)
 
     def extra_repr(self) -> str:
         return ", ".join(f"{'×'.join(key) or 'still'}: {tuple(shape)}" for key, shape in self.reading.items())

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Self
 
 import torch
@@ -84,7 +84,7 @@ class UnitTransformer(nn.Module):
         whole = torch.cat(list(tokens.values()), 1)
 
         def apart(x: Tensor) -> dict[Key, Tensor]:
-            return dict(zip(tokens, x.split(counts, 1), strict=True))
+            return dict(zip(tokens, torch.split_with_sizes(x, counts, 1), strict=True))
 
         for block in self.blocks:
             whole, edges = block(whole, edges, conditions, apart)
@@ -151,7 +151,14 @@ class _UnitBlock(nn.Module):
         )
         self.messages = nn.ModuleDict({_name(key): _Messages(channels, thin) for key in joins})
 
-    def forward(self, x: Tensor, edges: dict[Key, Tensor], conditions: Tensor, apart):  # type: ignore[no-untyped-def]
+    def forward(
+        self,
+        x: Tensor,
+        edges: dict[Key, Tensor],
+        conditions: Tensor,
+        apart: Callable[[Tensor], dict[Key, Tensor]],
+    ) -> tuple[Tensor, dict[Key, Tensor]]:
+        """New tokens and features of pairs; ``apart`` takes tokens apart by classes."""
         changes = self.change(functional.silu(conditions))[:, None].chunk(6, -1)
         normed = self.norms[0](x) * (1 + changes[0]) + changes[1]
         parts = self.of_tokens(normed).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)

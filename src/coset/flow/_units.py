@@ -78,7 +78,7 @@ class Units:
 
 def split(rows: Tensor, sizes: Mapping[Key, tuple[int, ...]]) -> dict[Key, Tensor]:
     """(N, Σ) → key → (N, *size), one after the other."""
-    parts = rows.split([math.prod(shape) for shape in sizes.values()], 1)
+    parts = torch.split_with_sizes(rows, [math.prod(shape) for shape in sizes.values()], 1)
     return {key: part.reshape(len(rows), *shape) for (key, shape), part in zip(sizes.items(), parts, strict=True)}
 
 
@@ -125,7 +125,7 @@ def _of_parameter(sym: Symmetry, name: str, size: int) -> Iterator[tuple[Key, Te
             units = spread(item.unit, structure, stretch).expand(structure.sizes)
             labels.append((item.name, units.reshape(-1)))
     carried = sum(((units >= 0).long() << place for place, (_, units) in enumerate(labels)), torch.zeros(size).long())
-    for pattern in carried.unique().tolist():
+    for pattern in torch.unique(carried).tolist():
         here = (carried == pattern).nonzero().flatten()
         own = [(owner, units[here]) for place, (owner, units) in enumerate(labels) if pattern >> place & 1]
         if len(own) > 2:

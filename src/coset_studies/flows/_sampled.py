@@ -1,7 +1,7 @@
 """What studies of sampled networks share: rows of scores, accuracies with their intervals, tuning on other data."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,20 +23,20 @@ class Kind:
     options: Mapping[str, Any]
     recipe: Mapping[str, Any]
     steps: int | None = None
+    solver: Solver = field(default_factory=lambda: Solver("midpoint", 20))
 
     def fitted(self, sym: Symmetry, stack: Stack, steps: int, batch_size: int, seed: int) -> Flow:
         """One flow of this kind, with so many steps unless the kind has its own."""
         number = self.steps or steps
         known = {"steps": number, "batch_size": batch_size, "every": max(1, number // 10)}
         recipe = FlowRecipe(**{**known, **self.recipe})
-        solver = Solver("midpoint", 20)
-        return fit_flow(stack, recipe, sym=sym, seed=seed, solver=solver, show=False, **self.options).posterior
+        return fit_flow(stack, recipe, sym=sym, seed=seed, solver=self.solver, show=False, **self.options).posterior
 
 
-def unit_kind(field: Mapping[str, Any], components: int, steps: int | None = None, **changes: Any) -> Kind:
+def unit_kind(field_options: Mapping[str, Any], components: int, steps: int | None = None, **changes: Any) -> Kind:
     """A flow whose field has units as tokens, with orbit coupling unless changed."""
     options = {
-        "order": "given", "field": "units", "field_options": field, "source": "units", "projection": "pca",
+        "order": "given", "field": "units", "field_options": field_options, "source": "units", "projection": "pca",
         "components": components,
     }  # fmt: skip
     recipe = {
@@ -46,6 +46,12 @@ def unit_kind(field: Mapping[str, Any], components: int, steps: int | None = Non
     own = {name: value for name, value in changes.items() if name in options or name == "geometry"}
     others = {name: value for name, value in changes.items() if name not in own}
     return Kind({**options, **own}, {**recipe, **others}, steps)
+
+
+def reader_kind(name: str, steps: int) -> Kind:
+    """A flow whose field reads all weights as edges, for so few steps as its cost allows."""
+    options = {"order": "given", "field": name, "field_options": {"channels": 16, "layers": 2}}
+    return Kind(options, {"coupling": "orbit", "batch_size": 8, "ema": 0.9}, steps, Solver("midpoint", 5))
 
 
 SCORED = (
@@ -82,7 +88,7 @@ def accuracies(model: nn.Module, part: Split, stack: Stack) -> Tensor:
 def averaged(model: nn.Module, part: Split, stack: Stack, count: int) -> list[float]:
     """Accuracies of averaged predictions of disjoint groups of ``count`` networks."""
     predictions = _outputs(model, part, stack).softmax(-1)
-    groups = predictions.split(count)
+    groups = torch.split(predictions, count)
     return [float((group.mean(0).argmax(-1) == part.y).double().mean()) for group in groups if len(group) == count]
 
 
@@ -148,6 +154,16 @@ def within(values: Sequence[float]) -> Estimate:
 def mean_and_error(values: Tensor) -> tuple[float, float]:
     """The mean and its standard error."""
     return float(values.mean()), float(values.std() / counted({"values": values}) ** 0.5)
+
+
+def descended(flow: Flow, count: int, generator: torch.Generator, loss: "Loss", strength: float, steps: int) -> Stack:
+    """Draws of the source of a flow, and as many steps along −λ∇ℓ as guided samples take, without the field."""
+    rows = flow.source.sample(count, generator)
+    for _ in range(steps):
+        leaves = rows.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(flow.frame.networks(leaves)).sum(), leaves)
+        rows = rows - strength / steps * gradient
+    return flow.frame.networks(rows)
 
 
 Loss = Callable[[dict[str, Tensor]], Tensor]
