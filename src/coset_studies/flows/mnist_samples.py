@@ -49,11 +49,11 @@ GUIDED, ALONE = "units, orbits, guided", "the gradient alone"
 
 @dataclass(frozen=True)
 class Config:
-    """``zoo``: of which the last ``held_out`` networks are seen by no generator. ``samples``: of each generator, ``few``
+    """``zoo``: its last ``held_out`` networks are seen by no generator. ``samples``: of each generator, ``few``
     where more is asked of each. ``bar``: the accuracy of performant networks. Guidance takes ``guided`` Euler steps, of
     the strength ``task`` by the loss on the data of the zoo, of several ``strengths`` by that on ``other`` data, to
-    which networks are tuned, too, for so many ``tuning`` steps, until the loss is below ``reach``. ``width``: another
-    number of hidden units. ``likelihoods``: of so many held-out networks.
+    which networks are tuned, too, for so many ``tuning`` steps, until the loss is below ``reach``. ``width``:
+    another number of hidden units. ``likelihoods``: of so many held-out networks.
     """
 
     zoo: Networks
@@ -427,5 +427,4 @@ def _figure(scores: Mapping[str, SampleScores], averages: list[list[Scalar]], zo
     right.set_xlabel("networks")
     right.legend(fontsize=5, frameon=False)
     label_panel(right, "c", "accuracy, averaged")
-    figure.tight_layout()
     return figure

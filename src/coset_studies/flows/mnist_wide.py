@@ -208,5 +208,4 @@ def _figure(scores: Mapping[str, SampleScores], novel_from: float) -> "Figure":
     panel.set_xlabel("distance to the nearest training network")
     panel.set_ylabel("test accuracy")
     panel.legend(fontsize=6, frameon=False)
-    figure.tight_layout()
     return figure
