@@ -128,7 +128,7 @@ SMALL = Config(
     },
     samples=128,
     few=32,
-    steps=1000,
+    steps=700,
     batch_size=64,
     bar=0.85,
     compared=150,
