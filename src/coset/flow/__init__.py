@@ -42,6 +42,7 @@ from coset.flow._two_samples import (
     energy_of_distances,
     mean_discrepancy,
 )
+from coset.flow._widths import for_architecture
 
 __all__ = [
     "COUPLINGS",
@@ -84,6 +85,8 @@ __all__ = [
     "fit_coupling_flow_to_draws",
     "fit_flow",
     "fitted_gaussian",
+    "for_architecture",
+    "gaussian",
     "integrate",
     "integrate_stochastic",
     "interpolations",

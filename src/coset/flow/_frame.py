@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -147,6 +147,15 @@ def make_frame(
         bad = int((~torch.isfinite(rows)).any(1).nonzero()[0])
         raise InputError(f"network {bad} has weights that are NaN or infinite; expected finite numbers")
     return Frame(sym, geometry, order, own, target, last, factor, offsets), own.project(rows)
+
+
+def frame_of(frame: Frame, sym: Symmetry, like: Points) -> Frame:
+    """The same frame for networks of another symmetry, of which one is ``like``; units stand in the order given."""
+    stack = {name: tensor.detach()[None] for name, tensor in like.items()}
+    made, _ = make_frame(
+        sym, stack, geometry=frame.geometry, order="given", classifier=bool(frame.last), reference=None, space=None
+    )
+    return replace(made, factor=frame.factor)
 
 
 def _without_symmetry(networks: Points, geometry: str, space: Space | None) -> tuple[Frame, Tensor]:
