@@ -40,6 +40,8 @@ class Comparison:
             "generator", "samples", measure, "loss", "averaged", "novel", "novel, performant", "memorised", "distance",
             "divergence", "energy, weights", "energy, functions",
         ]  # fmt: skip
+        likelihoods = any(one.log_likelihood is not None for one in self.scores.values())
+        columns += ["log-likelihood"] * likelihoods
         zoo = first.zoo
         lines = [
             [
@@ -50,9 +52,9 @@ class Comparison:
                 digits(zoo.evaluation.averages[-1].measure),
                 *["", "", "", "1"],
                 digits(zoo.divergence),
-                *["", ""],
+                *[""] * (2 + likelihoods),
             ],
-            *(_line(name, one) for name, one in self.scores.items()),
+            *(_line(name, one, likelihoods) for name, one in self.scores.items()),
         ]
         return "\n".join([text_table(columns, lines, right=range(1, len(columns))), *notes(first)])
 
@@ -75,7 +77,9 @@ def compare_generators(
     )
 
 
-def _line(name: str, one: SampleScores) -> list[str]:
+def _line(name: str, one: SampleScores, likelihoods: bool) -> list[str]:
+    found = one.log_likelihood
+    last = "" if found is None else f"{found.value:.4f} ± {found.error:.4f}"
     known = summary(one.evaluation)
     return [
         name,
@@ -89,4 +93,5 @@ def _line(name: str, one: SampleScores) -> list[str]:
         digits(one.distance_ratio),
         digits(one.divergence),
         *(with_level(one.energy[part]) if part in one.energy else "" for part in ("weights", "functions")),
+        *[last] * likelihoods,
     ]

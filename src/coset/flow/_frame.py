@@ -54,7 +54,7 @@ class Frame:
         """Networks (N, *shape) → their rows (N, D) in the frame."""
         if self.symmetry is None:
             return self.space.project(self.space.rows(networks))
-        formed = _formed(self.symmetry, self.geometry, self.order, networks, self.reference, self._classifier)
+        formed = _formed(self.symmetry, self.geometry, self.order, networks, self.reference, self.classifier)
         return self.space.rows(self.space.manifold.project(formed.params))
 
     def networks(self, rows: Tensor) -> dict[str, Tensor]:
@@ -70,7 +70,8 @@ class Frame:
         return {name: tensor * factor if name in self.last else tensor for name, tensor in networks.items()}
 
     @property
-    def _classifier(self) -> bool | str:
+    def classifier(self) -> bool | str:
+        """The last layer, whose logits have one size in rows; False where they keep theirs."""
         return self.last[0].rpartition(".")[0] if self.last else False
 
 
