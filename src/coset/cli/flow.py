@@ -131,9 +131,10 @@ def flow_fit(
         print_json(told)
         return
     print(f"{fit.posterior}, of {len(opened.indices)} networks of {zoo}")
+    losses = [name for name in fit.trace.columns if name != "seconds"]
     show_table(
         ["per coordinate", "first record", "last record"],
-        [[name, f"{fit.trace[0][name]:.6g}", f"{fit.trace[-1][name]:.6g}"] for name in fit.trace.columns],
+        [[name, f"{fit.trace[0][name]:.6g}", f"{fit.trace[-1][name]:.6g}"] for name in losses],
         right=[1, 2],
     )
     print(f"{recipe.steps} steps; written: {out}")

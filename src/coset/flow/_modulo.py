@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coset._checks import check_count, check_seed
+from coset._checks import check_count, check_seed, keyword_options
 from coset.distribution import Distribution
 from coset.distribution.contract import require
 from coset.errors import InputError
@@ -33,7 +33,8 @@ def log_prob_modulo(
     """log q^G(θ) = log (1/|G|) Σ_g q(g⁻¹·θ) over the permutations of ``sym``, in nats (Gelberg et al. 2024, eq. 4).
 
     ``q``: any distribution with a density; ``params``: all parameters of one network, or (N, *shape) each; (N,) in
-    float64. ``options`` are those of ``q.log_prob``. Scales and signs of ``sym`` play no part.
+    float64. ``options`` are those of ``q.log_prob``, which gets the ``seed``, too, where it has one. Scales and signs
+    of ``sym`` play no part.
 
     Without ``draws`` the sum is exact, over groups of at most 100,000 elements. With ``draws`` K it is the estimate
 
@@ -55,6 +56,8 @@ def log_prob_modulo(
     rows = len(next(iter(stack.values())))
     size = sum(t[0].numel() for t in stack.values() if t.is_floating_point())
     most = max(1, _ENTRIES // (rows * size))
+    if "seed" in keyword_options(q.log_prob):
+        options = {"seed": seed, **options}
     total: Tensor | None = None
     # With g also g⁻¹ is gone through, and it is as likely to be drawn.
     while part := list(islice(elements, most)):
