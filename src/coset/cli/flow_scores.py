@@ -162,20 +162,15 @@ def flow_evaluate(
         compared=compared,
         generators=chosen,
     )
-    unbeaten = found.not_beaten("flow")
     if as_json:
         about = {"flow": str(flow), "zoo": str(zoo), "part": part, "seed": seed, **about_flow(loaded)}
-        print_json({**about, "scores": found.to_dict(), "not_beaten": list(unbeaten)})
+        print_json({**about, "scores": found.to_dict(), "not_beaten": list(found.not_beaten("flow"))})
         return
     print(found)
     first = found.scores["flow"]
     sign = "at least" if first.evaluation.measure == "accuracy" else "at most"
     reached = f"{first.evaluation.measure} {sign} {first.bar:.4g}"
     print(f"performant: {reached} on the {part} part, {len(examples):,} examples")
-    if unbeaten:
-        print(f"as many novel and performant samples, or more, come from {', '.join(unbeaten)}")
-    else:
-        print("no cheap generator gives as many novel and performant samples")
 
 
 def _read(flow: "Flow", paths: list[Path], key: str | None, strip_prefix: str) -> tuple[list[str], dict[str, "Tensor"]]:

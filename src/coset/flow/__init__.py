@@ -6,7 +6,7 @@ from coset.flow._coupling_flow import CouplingFlow
 from coset.flow._couplings import COUPLINGS
 from coset.flow._divergence import divergence
 from coset.flow._evaluated_flow import evaluate_flow
-from coset.flow._evaluation import Averaged, Evaluation, divergences
+from coset.flow._evaluation import Averaged, Evaluation, jensen_shannon
 from coset.flow._evidence import Evidence, evidence
 from coset.flow._fields import FIELDS
 from coset.flow._files import load_flow, save_flow
@@ -17,13 +17,14 @@ from coset.flow._generators import (
     GENERATORS,
     Blends,
     cheap_samples,
-    gaussian,
-    interpolation,
-    midpoint,
-    noise,
-    principal,
-    soup,
+    fitted_gaussian,
+    interpolations,
+    midpoints,
+    noisy_networks,
+    principal_gaussian,
+    soups,
 )
+from coset.flow._guidance import NetworkLoss, task_loss
 from coset.flow._likelihood import log_density, push
 from coset.flow._measured_zoo import MeasuredZoo, measure_zoo
 from coset.flow._modulo import log_prob_modulo
@@ -62,6 +63,7 @@ __all__ = [
     "Flow",
     "FlowRecipe",
     "MeasuredZoo",
+    "NetworkLoss",
     "Path",
     "PosteriorTarget",
     "SampleScores",
@@ -76,7 +78,6 @@ __all__ = [
     "compare_generators",
     "discrepancy_of_distances",
     "divergence",
-    "divergences",
     "energy_distance",
     "energy_of_distances",
     "euclidean",
@@ -85,24 +86,26 @@ __all__ = [
     "fit_coupling_flow",
     "fit_coupling_flow_to_draws",
     "fit_flow",
-    "gaussian",
+    "fitted_gaussian",
     "integrate",
     "integrate_stochastic",
-    "interpolation",
+    "interpolations",
+    "jensen_shannon",
     "load_flow",
     "log_density",
     "log_prob_modulo",
     "mean_discrepancy",
     "measure_zoo",
-    "midpoint",
-    "noise",
+    "midpoints",
+    "noisy_networks",
     "per_weight",
-    "principal",
+    "principal_gaussian",
     "push",
     "save_flow",
     "score_against",
     "score_samples",
-    "soup",
+    "soups",
+    "task_loss",
     "trajectory",
     "transport",
 ]

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from coset._checks import check_count, check_seed
 from coset.distribution import Estimate
@@ -12,13 +12,15 @@ from coset.errors import InputError
 from coset.flow._comparison import Comparison
 from coset.flow._evaluation import Data
 from coset.flow._flow import Flow
-from coset.flow._frame import make_frame
+from coset.flow._frame import Frame, make_frame
 from coset.flow._generators import GENERATORS, cheap_samples
 from coset.flow._measured_zoo import MeasuredZoo, measure_zoo
 from coset.flow._scores import PERMUTATIONS, per_weight, score_against
 from coset.flow._solvers import Solver
 from coset.symmetry.stacks import Stack
 from coset.train.randomness import stream
+
+_WITH_DENSITY = ("noise", "gaussian")
 
 _REACHED = 0.95
 """By default the bar is what so many of the training networks reach."""
@@ -62,18 +64,22 @@ def evaluate_flow(
     zoo = measure_zoo(model, sym, networks, data, held_out=held_out, seed=seed, show=show, **options)
     reached = _bar(zoo) if bar is None else bar
     drawn = {"flow": flow.sample(samples, stream("samples of a flow", seed, 0), solver=solver)}
-    aligned = _aligned(flow, networks)
+    frame, points = _aligned(flow, networks)
     made = _options(flow, zoo.count)
-    drawn |= cheap_samples(aligned, samples, seed=seed, generators=generators, options=made)
+    cheap = cheap_samples(points, samples, seed=seed, generators=generators, options=made)
+    drawn |= {name: frame.weights(stack) for name, stack in cheap.items()}
     likelihoods: dict[str, Estimate] = {}
-    if held_out is not None and flow.frame.geometry != "normalized":
+    if held_out is not None and frame.geometry != "normalized":
         there, size = flow.canonical(held_out), flow.frame.space.size
         with torch.no_grad():
             logs = flow.log_prob(there, solver=solver, trace=trace, probes=probes, seed=seed)
             likelihoods["flow"] = per_weight(logs, size)
-            if flow.frame.geometry == "euclidean" and flow.frame.order != "given":
-                for name in (one for one in ("noise", "gaussian") if one in generators):
-                    likelihoods[name] = per_weight(GENERATORS[name](aligned, **made[name]).log_prob(there), size)
+            if frame.geometry == "euclidean" and flow.frame.order != "given":
+                rows = frame.back(there)
+                own, volume = frame.space.points(rows), frame.log_volume(rows)
+                for name in (one for one in _WITH_DENSITY if one in generators):
+                    found = GENERATORS[name](points, **made[name]).log_prob(own).double() + volume
+                    likelihoods[name] = per_weight(found, size)
     return Comparison(
         {
             name: score_against(
@@ -90,11 +96,11 @@ def _bar(zoo: MeasuredZoo) -> float:
     return float(found.measures.quantile(1 - _REACHED if found.measure == "accuracy" else _REACHED))
 
 
-def _aligned(flow: Flow, networks: Stack) -> Stack:
-    """The networks in the frame of the flow; aligned to the first where it takes units as they stand."""
+def _aligned(flow: Flow, networks: Stack) -> tuple[Frame, dict[str, Tensor]]:
+    """The coordinates of the networks in the frame of the flow; aligned to the first where it leaves units in place."""
     frame = flow.frame
     if frame.order != "given":
-        return flow.canonical(networks)
+        return frame, frame.space.points(frame.rows(networks))
     own, rows = make_frame(
         frame.symmetry,
         networks,
@@ -104,7 +110,7 @@ def _aligned(flow: Flow, networks: Stack) -> Stack:
         reference=None,
         space=None,
     )
-    return own.networks(rows)
+    return own, own.space.points(rows)
 
 
 def _options(flow: Flow, count: int) -> dict[str, Mapping[str, Any]]:

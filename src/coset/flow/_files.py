@@ -51,7 +51,13 @@ def save_flow(flow: Flow, path: str | os.PathLike[str]) -> None:
         spheres.append({"key": item.key, "radius": item.radius, "units": item.units.tolist()})
     parts, source = _source_parts(flow.source)
     content = {
-        "frame": {"geometry": frame.geometry, "order": frame.order, "last": list(frame.last), "factor": frame.factor},
+        "frame": {
+            "geometry": frame.geometry,
+            "order": frame.order,
+            "last": list(frame.last),
+            "factor": frame.factor,
+            "offsets": dict(frame.offsets),
+        },
         "symmetry": None if frame.symmetry is None else frame.symmetry.to_json(),
         "manifold": {
             "spheres": spheres,
@@ -107,7 +113,9 @@ def _read(tensors: dict[str, Tensor], content: dict[str, Any], sym: Symmetry | N
     space = Space(Manifold(tuple(spheres), sizes, tied, tuple(shapes["fixed"])), like)
     told = content["frame"]
     reference = _under(tensors, "reference/") if content["aligned"] else None
-    frame = Frame(own, told["geometry"], told["order"], space, reference, tuple(told["last"]), told["factor"])
+    frame = Frame(
+        own, told["geometry"], told["order"], space, reference, tuple(told["last"]), told["factor"], told["offsets"]
+    )
     spec = FieldSpec(**content["spec"])
     if (spec.name == "own") != (field is not None):
         wanted = "field=, the network it was made with" if field is None else "none, since the file says what it is"

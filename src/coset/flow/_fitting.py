@@ -83,7 +83,8 @@ def fit_flow(
         learned,
         source_std,
     )
-    moves = not isinstance(field, nn.Module) and field != "mlp"
+    # Readers see no order of units, and pairs of one orbit have none.
+    moves = recipe.coupling == "orbit" or (not isinstance(field, nn.Module) and field != "mlp")
     baseline = make_baseline(
         learned,
         begin.mean,

@@ -22,7 +22,7 @@ from coset.symmetry import Symmetry
 from coset.train.randomness import stream
 
 PREDICTIONS = ("velocity", "end")
-"""What the loss compares: v with u, or x̂₁ with x₁, which weighs times by (1 − t)²."""
+"""What the loss compares: v with u, or x̂₁ = x_t + (1−t)·v with x₁, on spheres in the space around them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,9 +188,10 @@ class _Matching:
         x1 = COUPLINGS[self.recipe.coupling](self.path.space, self.sym, x0, x1)
         t = draw_times(self.recipe.times, len(x1), x1, generator)
         place, target = self.path.between(x0, x1, t, generator)
-        said = self.path.space.tangent(place, self.field(t, place, condition, told))
-        each = (said - target).square().mean(-1)
-        return (each * remaining(t).square() if self.recipe.prediction == "end" else each).mean()
+        said: Tensor = self.field(t, place, condition, told)
+        if self.recipe.prediction == "end":
+            return (place + remaining(t)[:, None] * said - x1).square().mean()
+        return (self.path.space.tangent(place, said) - target).square().mean()
 
 
 def _become_views(parameters: list[nn.Parameter], flat: FlatOptimizer) -> None:
