@@ -60,7 +60,7 @@ def test_it_is_made_of_its_parts(setting):
     torch.testing.assert_close(found.scores["flow"].nearest, own.nearest)
     # The networks that the cheap generators get are aligned by hand here.
     aligned = canonicalize(finite, seen, {name: tensor[0] for name, tensor in seen.items()}).params
-    soup = soups(aligned, count=16).sample(6, stream("cheap soup", 2, 0))
+    soup = soups(aligned, count=8).sample(6, stream("cheap soup", 2, 0))
     torch.testing.assert_close(found.scores["soup"].nearest, score_against(zoo, soup, bar=bar, show=False).nearest)
     there = flow.canonical(unseen)
     for name, logs in (("flow", flow.log_prob(there, trace="hutchinson", seed=2)),
@@ -80,7 +80,7 @@ def test_cheap_generators_are_aligned_whatever_the_order(setting, geometry):
     # Units as they stand are another frame than that of soups: no likelihood of anything else beside that of the flow.
     assert (found.scores["flow"].log_likelihood is None) == (geometry == "normalized")
     raw = measure_zoo(model, sym, seen, data, show=False)
-    unaligned = score_against(raw, soups(seen).sample(6, generator()), bar=0.5, show=False)
+    unaligned = score_against(raw, soups(seen, count=8).sample(6, generator()), bar=0.5, show=False)
     assert float(unaligned.evaluation.measures.max()) < float(scores.evaluation.measures.min())
 
 

@@ -200,7 +200,8 @@ def flow_sample(
         print_json({"folder": str(out), "networks": networks, "files": files, "zoo": like is not None})
     else:
         print(f"{networks} samples of {loaded}")
-        print(f"written: {out}" if like is not None else f"written: {files[0]} … {Path(files[-1]).name}")
+        last = f" … {Path(files[-1]).name}" if len(files) > 1 else ""
+        print(f"written: {files[0]}{last}" if files else f"written: {out}")
 
 
 flow_app.command("score")(flow_score)

@@ -114,6 +114,6 @@ def _aligned(flow: Flow, networks: Stack) -> tuple[Frame, dict[str, Tensor]]:
 
 
 def _options(flow: Flow, count: int) -> dict[str, Mapping[str, Any]]:
-    """Options of the cheap generators: parameters that are coordinates vary, soups are of no more than there are."""
+    """Of the cheap generators: coordinates vary; soups are of half the networks at most, so that they differ."""
     names = {"names": flow.random_names}
-    return {"noise": names, "gaussian": names, "principal": names, "soup": {"count": min(16, count)}}
+    return {"noise": names, "gaussian": names, "principal": names, "soup": {"count": max(2, min(16, count // 2))}}
