@@ -89,7 +89,6 @@ __all__ = [
     "fit_flow",
     "fitted_gaussian",
     "for_architecture",
-    "gaussian",
     "integrate",
     "integrate_stochastic",
     "interpolations",
