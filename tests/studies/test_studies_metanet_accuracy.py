@@ -9,7 +9,7 @@ from torch.func import functional_call
 from coset.metanet import rank_correlation
 from coset.models import build
 from coset.study import Estimate, Table
-from coset_studies.metanet import accuracy
+from coset_studies.metanet import _accuracy_tables, accuracy
 from coset_studies.metanet._accuracy_claims import CLAIMS
 from coset_studies.metanet._methods import METHODS, STATISTICS
 from coset_studies.metanet._tests import MEAN, NORMED, SAME
@@ -72,7 +72,7 @@ def test_the_mean_over_data_sets_has_the_interval_of_independent_draws():
     truths = torch.randn(2, 50, generator=generator)
     ones = [rank_correlation(truth + torch.randn(50, generator=generator), truth, draws=900, seed=s)
             for s, truth in enumerate(truths)]  # fmt: skip
-    mean = accuracy.mean_of(ones)
+    mean = _accuracy_tables.mean_of(ones)
     assert mean.value == pytest.approx((ones[0].value + ones[1].value) / 2)
     widths = [one.high - one.low for one in ones]
     assert mean.high - mean.low == pytest.approx((widths[0] ** 2 + widths[1] ** 2) ** 0.5 / 2, rel=0.15)

@@ -121,7 +121,7 @@ class Reader(nn.Module):
             few = graph[:CALIBRATED]
             with torch.no_grad():
                 nodes, edges, _ = self.features(few)
-                self.head.calibrate(few.to(nodes), self.embedding, nodes, edges)
+                self.head.calibrate(few, self.embedding, nodes, edges)
 
     def forward(
         self,

@@ -57,7 +57,7 @@ class Summaries(nn.Module):
 
     def raw(self, graph: NeuralGraph, embedding: Embedding, nodes: Tensor, edges: Edges) -> list[Summary]:
         """Summaries as they are."""
-        found = []
+        graph, found = graph.to(nodes), []
         for item in graph.layout.sets:
             rows = nodes[:, item.start : item.start + item.count]
             found.append(Summary(UNITS, item.name, "kind units", _spread(rows)))

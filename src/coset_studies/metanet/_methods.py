@@ -1,4 +1,4 @@
-"""Five ways to read a number from weights, each fitted once and kept in the store."""
+"""Six ways to read a number from weights, each fitted once and kept in the store."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -19,13 +19,16 @@ from coset.study import Context
 from coset.symmetry import Symmetry
 from coset.train import Recipe
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of what is stored: to be raised where the same settings come to train otherwise."""
 
 TRANSFORMER, PNA_NAME = "relational transformer", "PNA"
-STATISTICS, FLAT, CANONICAL = "statistics, boosted", "flat MLP", "flat MLP, canonical"
+STATISTICS, CANONICAL_STATISTICS = "statistics, boosted", "statistics, canonical"
+FLAT, CANONICAL = "flat MLP", "flat MLP, canonical"
 READERS = (TRANSFORMER, PNA_NAME)
-METHODS = (*READERS, STATISTICS, CANONICAL, FLAT)
+METHODS = (*READERS, STATISTICS, CANONICAL_STATISTICS, CANONICAL, FLAT)
+ON_FEWER = (*READERS, STATISTICS, CANONICAL_STATISTICS)
+"""Those that are trained on fewer networks, too."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Predictor(Protocol):
         ...
 
 
+Fits = Mapping[str, list[Predictor]]
+"""By method, a fit of each seed."""
 Set = tuple[Symmetry, Mapping[str, Tensor], Tensor]
 
 
@@ -60,8 +65,8 @@ def fitted(
 ) -> Predictor:
     """A method fitted to networks by a seed, now or found in the store; ``about`` says which networks these are."""
     sym, _, _ = train
-    if method == STATISTICS:
-        return fit_statistics(train, loss="mse", seed=seed)
+    if method in (STATISTICS, CANONICAL_STATISTICS):
+        return fit_statistics(train, canonical=method == CANONICAL_STATISTICS, loss="mse", seed=seed)
     made: dict[str, Callable[[], nn.Module]] = {
         TRANSFORMER: lambda: RelationalTransformer(sym, 1, channels=fitting.channels, layers=fitting.layers, seed=seed),
         PNA_NAME: lambda: PNA(sym, 1, channels=fitting.channels, layers=fitting.layers, seed=seed),
