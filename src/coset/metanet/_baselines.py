@@ -1,7 +1,7 @@
 """Baselines that readers of networks have to beat: statistics of weights, and weights as one long vector."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -42,6 +42,22 @@ def weight_statistics(sym: Symmetry, stack: Mapping[str, Tensor], *, canonical: 
     return found
 
 
+Further = Callable[[Symmetry, Mapping[str, Tensor]], Mapping[str, Tensor]]
+"""Further features of N networks by name, (N, F)."""
+
+
+def _features(
+    sym: Symmetry, stack: Mapping[str, Tensor], canonical: bool, further: Further | None
+) -> dict[str, Tensor]:
+    """Statistics of weights, and further features."""
+    found = weight_statistics(sym, stack, canonical=canonical)
+    return (
+        found
+        if further is None
+        else found | {name: rows.detach().double() for name, rows in further(sym, stack).items()}
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class FittedStatistics:
     """Gradient boosting on statistics of the ``parameters`` it was trained with, one model for each output.
@@ -54,6 +70,7 @@ class FittedStatistics:
     models: tuple[Any, ...]
     classes: int = 0
     canonical: bool = False
+    further: Further | None = None
 
     def predict(self, sym: Symmetry, stack: Mapping[str, Tensor]) -> Tensor:
         """What is read of N networks: (N,), (N, outputs), or the probabilities of classes (N, classes).
@@ -62,7 +79,7 @@ class FittedStatistics:
         """
         one = leading(sym, stack) is None
         many = {name: tensor[None] for name, tensor in stack.items()} if one else stack
-        columns = _columns(weight_statistics(sym, many, canonical=self.canonical), self.parameters)
+        columns = _columns(_features(sym, many, self.canonical, self.further), self.parameters)
         if self.loss == "cross-entropy":
             (model,) = self.models
             outputs = torch.zeros(len(columns), self.classes, dtype=torch.float64)
@@ -78,6 +95,7 @@ def fit_statistics(
     groups: "Group | Sequence[Group]",
     *,
     canonical: bool = False,
+    further: Further | None = None,
     loss: str = "mse",
     seed: int = 0,
     rounds: int = 400,
@@ -86,14 +104,15 @@ def fit_statistics(
     """Gradient boosting of trees on ``weight_statistics``, by scikit-learn, of networks of one architecture or several.
 
     ``loss``: "mse", "shares" (targets from 0 to 1, by squared errors, cut to that range) or "cross-entropy" (labels).
-    ``canonical``: statistics are those of canonical forms.
+    ``canonical``: statistics are those of canonical forms. ``further(sym, stack)`` gives more features, by name
+    (N, F), such as outputs.
     ``rounds`` trees at most: boosting ends where a tenth of the networks, drawn by ``seed``, gains nothing from more.
     """
     check_choice("loss", loss, LOSSES)
     check_count("rounds", rounds)
     check_seed(seed)
     given = networks(groups)
-    every = [weight_statistics(group.sym, group.stack, canonical=canonical) for group in given]
+    every = [_features(group.sym, group.stack, canonical, further) for group in given]
     parameters = tuple(dict.fromkeys(name for found in every for name in found))
     columns = np.concatenate([_columns(found, parameters) for found in every])
     targets = torch.cat([group.targets.cpu() for group in given])
@@ -106,13 +125,13 @@ def fit_statistics(
         if bool((targets == targets[0]).all()):
             raise InputError(f"targets are all {int(targets[0])}; expected labels of two classes or more")
         return FittedStatistics(
-            loss, parameters, (make(**options).fit(columns, targets),), int(targets.max()) + 1, canonical
+            loss, parameters, (make(**options).fit(columns, targets),), int(targets.max()) + 1, canonical, further
         )
     values = targets.double().reshape(len(targets), -1)
     if loss == "shares" and not bool(((values >= 0) & (values <= 1)).all()):
         raise InputError("targets have values that are no shares; expected numbers from 0 to 1")
     models = tuple(make(**options).fit(columns, values[:, number].numpy()) for number in range(values.shape[1]))
-    return FittedStatistics(loss, parameters, models, canonical=canonical)
+    return FittedStatistics(loss, parameters, models, canonical=canonical, further=further)
 
 
 class FlatReader(nn.Module):

@@ -28,9 +28,11 @@ class InvariantHead(nn.Module):
     networks that have begun at the same weights differ by a hundredth of their summaries.
     """
 
-    def __init__(self, layouts: Sequence[Layout], channels: int, outputs: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self, layouts: Sequence[Layout], channels: int, outputs: int, dropout: float = 0.0, probes: int = 0
+    ) -> None:
         super().__init__()
-        self.summaries = Summaries(layouts, channels)
+        self.summaries = Summaries(layouts, channels, probes)
         hidden = 4 * channels
         self.maps = nn.ParameterDict(
             {
@@ -61,7 +63,9 @@ class UnitHead(nn.Module):
     Of classes that matrices mix canonical forms have units of their own, which stay where they are.
     """
 
-    def __init__(self, layouts: Sequence[Layout], channels: int, outputs: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self, layouts: Sequence[Layout], channels: int, outputs: int, dropout: float = 0.0, probes: int = 0
+    ) -> None:
         super().__init__()
         self.last = nn.Sequential(nn.LayerNorm(channels), Perceptron(channels, 2 * channels, outputs))
 
@@ -94,7 +98,9 @@ class EquivariantHead(nn.Module):
     x·a(e) + ∏ o·b(e), which flips with them. Buffers are parameters here, and whole numbers have no value.
     """
 
-    def __init__(self, layouts: Sequence[Layout], channels: int, outputs: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self, layouts: Sequence[Layout], channels: int, outputs: int, dropout: float = 0.0, probes: int = 0
+    ) -> None:
         super().__init__()
         self.hidden = nn.Sequential(nn.LayerNorm(channels), Perceptron(channels, 2 * channels, channels))
         self.entry = nn.Sequential(nn.LayerNorm(channels), Perceptron(channels, channels, 1))

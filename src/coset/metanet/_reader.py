@@ -79,7 +79,7 @@ class Reader(nn.Module):
             self.layers = nn.ModuleList(self.make_layer(channels) for _ in range(layers))
             signed = gauge == "layers" and any(sign_families(item) for item in self.symmetries)
             self.odd = nn.ModuleList(OddLayer(layouts, channels) for _ in range(layers if signed else 0))
-            self.head = HEADS[head](layouts, channels, outputs, dropout)
+            self.head = HEADS[head](layouts, channels, outputs, dropout, probes)
 
     def make_layer(self, channels: int) -> MessagePassing:
         """A layer of messages."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from coset.metanet._blocks import Block, Layout
+from coset.metanet._blocks import RESULT, Block, Layout
 from coset.metanet._embedding import Embedding, compressed, even_part
 from coset.metanet._graph import NeuralGraph
 from coset.metanet._messages import Edges
@@ -15,7 +15,9 @@ QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 """Those that are taken of the entries of a parameter."""
 
 LEAST = 1e-3
-"""Summaries that differ between networks by less than this share of their size are not magnified further."""
+"""Summaries that differ between networks by less than this share of their size are divided by their size: in single
+precision what would be magnified a thousand times could be rounding.
+"""
 
 UNITS, EDGES, ENTRIES = "units", "edges", "entries"
 
@@ -31,17 +33,22 @@ class Summary(NamedTuple):
 
 class Summaries(nn.Module):
     """Mean, deviation, maximum and minimum of features over the units of each class and over the entries of each
-    parameter that joins units, and mean, deviation and quantiles of the entries of every parameter; standardised.
+    parameter that joins units, and mean, deviation and quantiles of the entries of every parameter; standardised. Of
+    networks with probes what they give, too, which is known by its place.
     """
 
-    def __init__(self, layouts: Sequence[Layout], channels: int) -> None:
+    def __init__(self, layouts: Sequence[Layout], channels: int, probes: int = 0) -> None:
         super().__init__()
         self.widths = {UNITS: 4 * channels, EDGES: 4 * channels, ENTRIES: 2 + len(QUANTILES)}
+        given = [layout.by_name[RESULT].count for layout in layouts if RESULT in layout.by_name and probes]
+        self.widths |= {_outputs(count): count * probes for count in given}
         named: dict[str, list[str]] = {part: [] for part in self.widths}
         for layout in layouts:
             named[UNITS] += ["kind units", *(item.name for item in layout.sets)]
             for part, blocks in ((EDGES, layout.edges), (ENTRIES, layout.blocks)):
                 named[part] += [name for block in blocks for name in (_kind(block), block.name)]
+            for count in given:
+                named[_outputs(count)] = [RESULT]
         self.rows = {
             part: {name: number for number, name in enumerate(dict.fromkeys(names))} for part, names in named.items()
         }
@@ -67,6 +74,9 @@ class Summaries(nn.Module):
             own = graph.entries[block.name]
             own = compressed(embedding.scaled(block, even_part(block, own) if graph.gauge == "layers" else own))
             found.append(Summary(ENTRIES, block.name, _kind(block), _ranked(own.flatten(1))))
+        if RESULT in graph.probes and _outputs(graph.probes[RESULT].shape[1]) in self.widths:
+            own = graph.probes[RESULT]
+            found.append(Summary(_outputs(own.shape[1]), RESULT, "", own.flatten(1)))
         return found
 
     def forward(self, graph: NeuralGraph, embedding: Embedding, nodes: Tensor, edges: Edges) -> list[Summary]:
@@ -92,9 +102,14 @@ class Summaries(nn.Module):
         for (part, row), parts in by_row.items():
             values = torch.cat(parts).double()
             if len(values) > 1:
-                size = torch.maximum(values.std(0), LEAST * values.square().mean(0).sqrt())
+                size, whole = values.std(0), values.square().mean(0).sqrt()
+                size = torch.where(size < LEAST * whole, whole, size)
                 self.get_buffer(f"{part}_mean")[row] = values.mean(0)
                 self.get_buffer(f"{part}_size")[row] = torch.where(size > 0, size, torch.ones_like(size))
+
+
+def _outputs(count: int) -> str:
+    return f"{count} outputs"
 
 
 def _kind(block: Block) -> str:

@@ -10,9 +10,23 @@ from coset.metanet import rank_correlation
 from coset.represent import Interval
 from coset.represent.similarity.resampling import percentile_interval
 from coset.study import Context, Scalar, Table, prose
-from coset_studies.metanet._methods import CANONICAL_STATISTICS, FLAT, ON_FEWER, READERS, STATISTICS
+from coset_studies.metanet._methods import (
+    CANONICAL_STATISTICS,
+    FLAT,
+    ON_FEWER,
+    PROBED,
+    PROBED_STATISTICS,
+    READERS,
+    STATISTICS,
+)
 from coset_studies.metanet._tests import FOLDED, MEAN, SAME
 from coset_studies.metanet._zoos import Networks
+
+PAIRS = (
+    *((method, other) for method in READERS for other in (STATISTICS, CANONICAL_STATISTICS)),
+    *((PROBED, other) for other in (STATISTICS, PROBED_STATISTICS)),
+)
+"""What is compared, network by network."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +67,7 @@ def differences(results: Mapping[str, Mapping[str, Read]], draws: int) -> Table:
     def row(data: str, name: str, what: str, interval: Interval) -> None:
         rows.append([data, name, what, interval.value, interval.low, interval.high])
 
-    for method, other in [(method, other) for method in READERS for other in (STATISTICS, CANONICAL_STATISTICS)]:
+    for method, other in PAIRS:
         over: dict[str, list[Interval]] = {}
         for data, sets in results.items():
             for name, own in sets.items():

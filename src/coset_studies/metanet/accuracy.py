@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coset.models import build
 from coset.study import Context, Findings, prose, study
 from coset_studies.metanet._accuracy_claims import CLAIMS
 from coset_studies.metanet._accuracy_figure import figure_of
@@ -18,11 +19,12 @@ from coset_studies.metanet._methods import (
     Fits,
     Fitting,
     Predictor,
+    Probes,
     fitted,
     predictions,
 )
 from coset_studies.metanet._tests import FOLDED, NORMED, SAME, WIDER
-from coset_studies.metanet._zoos import Networks, VariedZoo, folded, moved, networks_of
+from coset_studies.metanet._zoos import MODEL, Networks, VariedZoo, folded, moved, networks_of
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ QUICK = Config(
     },
     tested=6,
     seeds=1,
-    fitting=Fitting(channels=4, layers=1, epochs=1, flat_epochs=1, warmup=0, hidden=(4,)),
+    fitting=Fitting(channels=4, layers=1, epochs=1, flat_epochs=1, warmup=0, hidden=(4,), probes=3),
     curve=(0.5,),
     draws=20,
 )
@@ -109,7 +111,9 @@ class Setting:
     tests: Mapping[str, Networks]
 
 
-def methods_of(context: Context, config: Config, data: str, base: Networks) -> tuple[Fits, dict[int, Fits], Networks]:
+def methods_of(
+    context: Context, config: Config, data: str, base: Networks, probes: Probes
+) -> tuple[Fits, dict[int, Fits], Networks]:
     """Every method trained on the networks of a data set, some on fewer, and the networks that were left out."""
     order = torch.randperm(len(base.accuracy), generator=context.generator(f"tested networks of {data}"))
     test, rest = base.take(order[: config.tested].sort().values), order[config.tested :]
@@ -126,7 +130,7 @@ def methods_of(context: Context, config: Config, data: str, base: Networks) -> t
             for method in methods:
                 for seed in range(config.seeds):
                     own = context.seed * 1000 + seed
-                    fit = fitted(context, method, config.fitting, (train.sym, train.stack, targets), about, own)
+                    fit = fitted(context, method, config.fitting, (train.sym, train.stack, targets), probes, about, own)
                     found[count][method].append(fit)
                     bar.advance(note=f"{method}, {count} networks")
     return found.pop(len(rest)), found, test
@@ -135,12 +139,17 @@ def methods_of(context: Context, config: Config, data: str, base: Networks) -> t
 def setting_of(context: Context, config: Config, data: str) -> Setting:
     """All zoos of a data set trained, all methods fitted."""
     zoos = config.zoos[data]
-    base = networks_of(context, zoos.base)
-    fits, curve, test = methods_of(context, config, data, base)
-    normed = networks_of(context, zoos.normed)
+    base, wider, normed = (networks_of(context, zoo) for zoo in (zoos.base, zoos.wider, zoos.normed))
+    images = context.data(zoos.base.data["name"]).train.x
+    chosen = torch.randperm(len(images), generator=context.generator(f"probes of {data}"))[: config.fitting.probes]
+    models = {
+        networks.sym.fingerprint: build(MODEL, seed=0, **zoo.options).eval()
+        for networks, zoo in ((base, zoos.base), (wider, zoos.wider), (normed, zoos.normed))
+    }
+    fits, curve, test = methods_of(context, config, data, base, Probes(models, images[chosen]))
     tests = {
         SAME: test,
-        WIDER: networks_of(context, zoos.wider),
+        WIDER: wider,
         NORMED: normed,
         FOLDED: folded(normed, base.sym),
     }
