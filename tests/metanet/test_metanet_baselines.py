@@ -95,6 +95,18 @@ def test_statistics_of_canonical_forms_do_not_see_scales():
         torch.testing.assert_close(fitted.predict(sym, moved), fitted.predict(sym, stack), rtol=1e-9, atol=1e-12)
 
 
+def test_boosting_reads_further_features():
+    sym, stack = networks_of(mlp(), 150)
+    place = stack["0.weight"][:, 1, 2]  # which no statistic knows
+    fits = [
+        fit_statistics((sym, stack, place), further=more)
+        for more in (None, lambda _, s: {"place": s["0.weight"][:, 1, 2:3]})
+    ]
+    rest = networks_of(mlp(), 100, 1)[1]
+    errors = [(fit.predict(sym, rest) - rest["0.weight"][:, 1, 2]).square().mean() for fit in fits]
+    assert errors[1] < 0.1 * errors[0]
+
+
 def test_boosting_of_labels_shares_and_rows():
     sym, stack = networks_of(mlp(), 120)
     sizes = stack["0.weight"].mean((1, 2))

@@ -51,25 +51,25 @@ class Fitting:
     learning_rate: float = 3e-3
     weight_decay: float = 0.05
     dropout: float = 0.2
-    probes: int = 32
+    probes: int = 64
     validation: float = 0.1
 
 
 @dataclass(frozen=True, eq=False)
 class Probes:
-    """Images without labels, and the models of the architectures that are run on them, by fingerprint."""
+    """Images without labels, and models of the architectures that give probabilities, by fingerprint."""
 
     models: Mapping[str, nn.Module]
     images: Tensor
 
     def outputs(self, sym: Symmetry, stack: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Probabilities of classes that N networks give to all images, (N, images · classes)."""
+        """What N networks give for all images, (N, images · classes)."""
         model = self.models[sym.fingerprint]
         rows = []
         for number in range(len(next(iter(stack.values())))):
             own = {name: tensor[number] for name, tensor in stack.items()}
             with torch.no_grad():
-                rows.append(outputs_with(model, own, suited(self.images, own)).softmax(-1).flatten())
+                rows.append(outputs_with(model, own, suited(self.images, own)).flatten())
         return {"outputs": torch.stack(rows)}
 
 

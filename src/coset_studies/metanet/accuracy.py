@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset.models import build
 from coset.study import Context, Findings, prose, study
 from coset_studies.metanet._accuracy_claims import CLAIMS
 from coset_studies.metanet._accuracy_figure import figure_of
 from coset_studies.metanet._accuracy_tables import Read, correlations, curve_of, differences, networks_tested
+from coset_studies.metanet._cnn import Probabilities
 from coset_studies.metanet._methods import (
     CANONICAL,
     FLAT,
@@ -24,7 +24,7 @@ from coset_studies.metanet._methods import (
     predictions,
 )
 from coset_studies.metanet._tests import FOLDED, NORMED, SAME, WIDER
-from coset_studies.metanet._zoos import MODEL, Networks, VariedZoo, folded, moved, networks_of
+from coset_studies.metanet._zoos import Networks, VariedZoo, folded, moved, networks_of
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,13 @@ QUICK = Config(
 )
 SMALL = Config(
     zoos={
-        "CIFAR-10, grey": _zoos({"name": "cifar10-slice"}, (1, 4, 8), 56, 6),
-        "Fashion-MNIST": _zoos({"name": "fashion-mnist", "subset": 2000}, (1, 2, 4), 56, 6),
+        "CIFAR-10, grey": _zoos({"name": "cifar10-slice"}, (1, 4, 8), 112, 8),
+        "Fashion-MNIST": _zoos({"name": "fashion-mnist", "subset": 2000}, (1, 2, 4), 140, 8),
     },
-    tested=150,
+    tested=360,
     seeds=3,
-    fitting=Fitting(channels=16, layers=3, epochs=30, flat_epochs=25, warmup=2, hidden=(128, 32)),
+    fitting=Fitting(channels=16, layers=3, epochs=15, flat_epochs=25, warmup=2, hidden=(128, 32)),
+    curve=(0.33,),
 )
 PAPER = Config(
     zoos={
@@ -143,7 +144,7 @@ def setting_of(context: Context, config: Config, data: str) -> Setting:
     images = context.data(zoos.base.data["name"]).train.x
     chosen = torch.randperm(len(images), generator=context.generator(f"probes of {data}"))[: config.fitting.probes]
     models = {
-        networks.sym.fingerprint: build(MODEL, seed=0, **zoo.options).eval()
+        networks.sym.fingerprint: Probabilities(**zoo.options).eval()
         for networks, zoo in ((base, zoos.base), (wider, zoos.wider), (normed, zoos.normed))
     }
     fits, curve, test = methods_of(context, config, data, base, Probes(models, images[chosen]))
@@ -213,9 +214,13 @@ def run(config: Config, context: Context) -> Findings:
             where = {"data": data, "networks tested": SAME, "method": method}
             before, after = (told.cell(column, where) for column in ("τ", "τ moved"))
             words.append(f"{method} {before:.3f} (moved {after:.3f})")
-        lines.append(f"{data}, the same architecture: τ of {', '.join(words)}.")
+        lines.append(f"{data}, the same architecture, {trained[data]} networks to train on: τ of {', '.join(words)}.")
     return Findings(
-        numbers={"tested": config.tested, "seeds": config.seeds, "trained": max(trained.values())},
+        numbers={
+            "tested": config.tested,
+            "seeds": config.seeds,
+            "probes": config.fitting.probes,
+        },
         tables={
             "correlations": told,
             "differences": differences(results, config.draws),
@@ -233,10 +238,11 @@ Kendall's τ with 95 % intervals. Above: on all test sets, filled as trained, op
 on the same architecture, by the number of networks that methods were trained on.
 """
 _TOLD = """
-All methods are trained on the same {trained} networks of width 16 without batch normalisation, data set by data set,
-{seeds} times each, and never see the {tested} networks of it that are tested. "Wider": trained so, tested on networks
+All methods are trained on the same networks of width 16 without batch normalisation, data set by data set, {seeds}
+times each, and never see the {tested} networks of it that are tested. "Wider": trained so, tested on networks
 of width 24. "Batch norm": tested on networks with batch normalisation, as they are; "folded": their normalisation is
 multiplied into the convolutions first, which makes them networks of the architecture that was trained on, with other
 weights. Statistics are matched by the names of parameters; "canonical" are those of canonical forms. Flat MLPs read one
-architecture only.
+architecture only. "Probes": what a network does with {probes} training images is given, too: to the reader the mean
+activations of all units and the probabilities of all classes, to the trees these probabilities. No labels are given.
 """
