@@ -50,7 +50,7 @@ class Fitting:
     batch_size: int = 16
     learning_rate: float = 3e-3
     weight_decay: float = 0.05
-    dropout: float = 0.2
+    dropout: float = 0.3
     probes: int = 64
     validation: float = 0.1
 

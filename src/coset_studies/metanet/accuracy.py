@@ -86,7 +86,7 @@ SMALL = Config(
     },
     tested=360,
     seeds=3,
-    fitting=Fitting(channels=16, layers=3, epochs=15, flat_epochs=25, warmup=2, hidden=(128, 32)),
+    fitting=Fitting(channels=16, layers=3, epochs=12, flat_epochs=25, warmup=2, hidden=(128, 32)),
     curve=(0.33,),
 )
 PAPER = Config(
