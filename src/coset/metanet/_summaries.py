@@ -118,16 +118,14 @@ def _kind(block: Block) -> str:
 
 def _spread(features: Tensor) -> Tensor:
     """Mean, deviation, maximum and minimum over positions: (N, positions, channels) → (N, 4·channels)."""
-    mean = features.mean(1)
-    deviation = ((features - mean[:, None]).square().mean(1) + 1e-6).sqrt()
-    return torch.cat([mean, deviation, features.amax(1), features.amin(1)], -1)
+    deviation = (features.var(1, correction=0) + 1e-6).sqrt()
+    return torch.cat([features.mean(1), deviation, features.amax(1), features.amin(1)], -1)
 
 
 def _ranked(entries: Tensor) -> Tensor:
     """Mean, deviation and quantiles of every row: (N, entries) → (N, 2 + len(QUANTILES))."""
-    mean = entries.mean(1, keepdim=True)
-    deviation = ((entries - mean).square().mean(1, keepdim=True) + 1e-6).sqrt()
-    return torch.cat([mean, deviation, quantiles(entries, QUANTILES)], 1)
+    deviation = (entries.var(1, correction=0) + 1e-6).sqrt()
+    return torch.cat([torch.stack([entries.mean(1), deviation], 1), quantiles(entries, QUANTILES)], 1)
 
 
 def quantiles(rows: Tensor, shares: Sequence[float]) -> Tensor:
