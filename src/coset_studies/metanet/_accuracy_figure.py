@@ -38,13 +38,13 @@ def figure_of(correlations: Table, curve: Table) -> "Figure":
         label_panel(panel, letter, data)
         for shift, method in enumerate(ON_FEWER):
             rows = [row for row in curve.rows if tuple(row[:2]) == (data, method)]
-            count, value, low, high = ([float(str(row[place])) for row in rows] for place in (2, 3, 4, 5))
-            x = [number * 1.02 ** (shift - 1.5) for number in count]
-            panel.plot(x, value, "o-", color=colours[method], markersize=3.5, linewidth=1.0)
-            for at, *ends in zip(x, low, high, strict=True):
+            counts, values, lows, highs = ([float(str(row[place])) for row in rows] for place in (2, 3, 4, 5))
+            places = [number * 1.02 ** (shift - 1.5) for number in counts]
+            panel.plot(places, values, "o-", color=colours[method], markersize=3.5, linewidth=1.0)
+            for at, *ends in zip(places, lows, highs, strict=True):
                 panel.plot([at, at], ends, color=colours[method], linewidth=0.8)
         panel.set_xscale("log")
-        panel.set_xticks(count, [f"{number:.0f}" for number in count])
+        panel.set_xticks(counts, [f"{number:.0f}" for number in counts])
         panel.minorticks_off()
         panel.set_xlabel("networks trained on")
     for row in (above, below):

@@ -114,7 +114,7 @@ class Setting:
 
 def methods_of(
     context: Context, config: Config, data: str, base: Networks, probes: Probes
-) -> tuple[Fits, dict[int, Fits], Networks]:
+) -> tuple[Fits, Mapping[int, Fits], Networks]:
     """Every method trained on the networks of a data set, some on fewer, and the networks that were left out."""
     order = torch.randperm(len(base.accuracy), generator=context.generator(f"tested networks of {data}"))
     test, rest = base.take(order[: config.tested].sort().values), order[config.tested :]
