@@ -1,4 +1,4 @@
-"""Studies of readers of weights: zoos of sines, cached graphs, moves of snapshots, edits."""
+"""Studies of readers of weights: zoos of sines, cached graphs, standardised features, moves of snapshots, edits."""
 
 import math
 
@@ -14,7 +14,7 @@ from coset.store import Store
 from coset.study import Context
 from coset.symmetry.stacks import act_stack, random_stack
 from coset_studies.metanet import _sirens, editing, sirens
-from coset_studies.metanet._classifiers import Sharing, reading
+from coset_studies.metanet._classifiers import Standardized, reading
 from coset_studies.metanet._snapshots import Edits, Pairs, by_layer, descending, extrapolating, left_over, shrinking
 
 ZOO = _sirens.Sirens("digits", train=6, test=3, widths=(4, 3), steps=4, pixels=20, group=4)
@@ -71,9 +71,10 @@ def test_starts_are_shared_or_own_and_nothing_is_fitted_twice(tmp_path, monkeypa
 @pytest.mark.parametrize("kind", [RelationalTransformer, PNA])
 def test_scores_stay_under_orders_signs_and_half_turns(networks, kind, gauge):
     sym, stack = networks
-    reader = kind(sym, 3, gauge=gauge, channels=4, layers=2, heads=2, dropout=0.2)
-    model = Sharing(reader, reading(reader, {})).double()
+    reader = kind(sym, 1, gauge=gauge, channels=4, layers=2, heads=2)
+    model = Standardized(reader, reading(reader, {}), reader.read(stack), 4, 3, seed=0).double()
     model.calibrate(stack, sym=sym)
+    model(stack, sym=sym)  # statistics of the features
     model.eval()
     moved = act_stack(sym, random_stack(sym, 6, torch.Generator().manual_seed(3)), stack)
     with torch.no_grad():

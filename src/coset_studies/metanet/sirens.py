@@ -14,7 +14,7 @@ from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, Tab
 from coset.symmetry import Symmetry, discover
 from coset.symmetry.stacks import act_stack, random_stack
 from coset.train import Recipe
-from coset_studies.metanet._classifiers import Sharing, reading
+from coset_studies.metanet._classifiers import Standardized, reading
 from coset_studies.metanet._sirens import Fitted, Sirens, reconstructions, trained_sirens
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ READERS = tuple(f"{name}, {gauge}" for name in ARCHITECTURES for gauge in GAUGES
 ONE, OWN = "one start", "own starts"
 EXACT = 50
 """So many networks are read in double precision, too."""
-SCHEMA = 3
+SCHEMA = 2
 """Version of the trained readers that are stored."""
 PUBLISHED: Mapping[str, float] = {
     "NFN (Zhou et al. 2023)": 0.785,
@@ -52,7 +52,6 @@ class Config:
     flat_recipe: Mapping[str, Any]
     own: tuple[str, ...] = (FLAT, "relational transformer, canonical")
     hidden: tuple[int, ...] = (256, 256)
-    dropout: float = 0.2
 
 
 _ADAM = {"optimizer": "adamw", "weight_decay": 0.05, "schedule": "one-cycle", "clip": 1.0}
@@ -95,7 +94,7 @@ def share_of(hits: Tensor) -> Estimate:
 
 
 def made_reader(
-    config: Config, name: str, sym: Symmetry, classes: int, known: dict[str, NeuralGraph], seed: int
+    config: Config, name: str, sym: Symmetry, networks: Fitted, classes: int, known: dict[str, NeuralGraph], seed: int
 ) -> nn.Module:
     """A reader with its first weights."""
     if name == FLAT:
@@ -107,8 +106,9 @@ def made_reader(
         "layers": config.layers,
         "heads": config.heads,
     }
-    reader = ARCHITECTURES[kind](sym, classes, **options, dropout=config.dropout, seed=seed)
-    return Sharing(reader, reading(reader, known))
+    reader = ARCHITECTURES[kind](sym, classes, **options, seed=seed)
+    graph = reader.read({key: tensor[:1] for key, tensor in networks.stack.items()})
+    return Standardized(reader, reading(reader, known), graph, config.channels, classes, seed)
 
 
 Known = dict[str, NeuralGraph]
@@ -133,7 +133,7 @@ def scores_of(
 
     def make() -> dict[str, Tensor]:
         classes = int(train.labels.max()) + 1
-        reader = made_reader(config, name, sym, classes, known, context.seed)
+        reader = made_reader(config, name, sym, train, classes, known, context.seed)
         recipe = Recipe(**(config.flat_recipe if name == FLAT else config.recipe))
         groups = (sym, train.stack, train.labels)
         fitted = fit_reader(reader, groups, recipe, seed=context.seed, validation=None, show=context.show)
@@ -288,8 +288,8 @@ published ones have. The published readers saw sixty thousand networks, and far 
 this page: their accuracies are no bound for what readers reach here.
 
 Random elements are those of the discovered group: orders of units, signs, and up to two half-turns of every unit in
-either direction. Readers are those of coset.metanet, whose invariant heads standardise what they see of every layer:
-networks with one start differ by a hundredth of it.
+either direction. Readers are those of coset.metanet, with features of all layers standardised in front of the last
+perceptron: networks with one start differ by a hundredth of their features.
 """
 
 
