@@ -81,6 +81,32 @@ def test_boosting_finds_a_function_of_statistics_in_networks_of_any_width():
         fitted.predict(alien, weights)
 
 
+def test_statistics_of_canonical_forms_do_not_see_scales():
+    sym, stack = networks_of(mlp(), 150)
+    moved = act_stack(sym, random_stack(sym, 150, torch.Generator().manual_seed(0)), stack)
+    own, elsewhere = (weight_statistics(sym, given, canonical=True) for given in (stack, moved))
+    for name, found in own.items():
+        torch.testing.assert_close(elsewhere[name], found, rtol=1e-9, atol=1e-12)
+    assert own["0.weight"].std(0).max() > 1e-3
+    assert (weight_statistics(sym, moved)["0.weight"] - weight_statistics(sym, stack)["0.weight"]).abs().max() > 1e-3
+    means = own["2.weight"][:, 0]
+    for loss, targets in (("mse", means), ("cross-entropy", (means > means.median()).long())):
+        fitted = fit_statistics((sym, stack, targets), canonical=True, loss=loss, rounds=20)
+        torch.testing.assert_close(fitted.predict(sym, moved), fitted.predict(sym, stack), rtol=1e-9, atol=1e-12)
+
+
+def test_boosting_reads_further_features():
+    sym, stack = networks_of(mlp(), 150)
+    place = stack["0.weight"][:, 1, 2]  # which no statistic knows
+    fits = [
+        fit_statistics((sym, stack, place), further=more)
+        for more in (None, lambda _, s: {"place": s["0.weight"][:, 1, 2:3]})
+    ]
+    rest = networks_of(mlp(), 100, 1)[1]
+    errors = [(fit.predict(sym, rest) - rest["0.weight"][:, 1, 2]).square().mean() for fit in fits]
+    assert errors[1] < 0.1 * errors[0]
+
+
 def test_boosting_of_labels_shares_and_rows():
     sym, stack = networks_of(mlp(), 120)
     sizes = stack["0.weight"].mean((1, 2))
@@ -95,6 +121,8 @@ def test_boosting_of_labels_shares_and_rows():
         fit_statistics((sym, stack, sizes + 1), loss="shares")
     with pytest.raises(InputError, match="expected labels"):
         fit_statistics((sym, stack, sizes), loss="cross-entropy")
+    with pytest.raises(InputError, match="targets are all 1; expected labels of two classes or more"):
+        fit_statistics((sym, stack, torch.ones_like(labels)), loss="cross-entropy")
     with pytest.raises(InputError, match="loss is 'mae'; expected one of mse, shares, cross-entropy"):
         fit_statistics((sym, stack, sizes), loss="mae")
 

@@ -1,6 +1,7 @@
 """Readers are invariant, or move with weights, under the whole group that discovery finds: on all of its networks."""
 
 import math
+from functools import cache
 from itertools import permutations, product
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 
 import architectures
 import coset
+from coset.data import load
 from coset.metanet import PNA, GATReader, GCNReader, RelationalTransformer, neural_graph
 from coset.metanet._layout import make_layout
 from coset.symmetry.enumeration import finite_order
@@ -88,6 +90,46 @@ def test_edges_and_nodes_move_with_the_units_after_half_of_the_layers(name, kind
                 after = block.tensor(two[None])[0, ..., 0]
                 found = plain.act(order, {block.source: before}, partial=True)[block.source]
                 assert apart(found, after) < 1e-12
+
+
+@cache
+def trained():
+    """A network with scales, signs and batch normalisation after 40 steps of Adam, which leave some units dead."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(1, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.Conv2d(5, 4, 3), nn.Tanh(), nn.Flatten(),
+            nn.Linear(64, 6), nn.ReLU(), nn.Linear(6, 10),
+        ).double()  # fmt: skip
+    data = load("digits", dtype=torch.float64, flatten=False).train
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=1e-3)
+    first = nn.functional.cross_entropy(model(data.x), data.y)
+    for step in range(40):
+        rows = slice(32 * step, 32 * (step + 1))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(data.x[rows]), data.y[rows]).backward()
+        optimizer.step()
+    assert nn.functional.cross_entropy(model.eval()(data.x), data.y) < 0.5 * first
+    return coset.discover(model, data.x[:2]), model.state_dict()
+
+
+@pytest.mark.parametrize("kind", READERS)
+@pytest.mark.parametrize("gauge", GAUGES)
+def test_trained_networks_are_read_alike_at_half_of_the_layers_and_at_the_head(gauge, kind):
+    sym, params = trained()
+    assert sym.scaling
+    assert sym.flipping
+    g = element(sym, gauge, 3)
+    graph = neural_graph(sym, stacked(params, sym.act(g, params)), gauge=gauge)
+    reader = made(kind, sym, graph, gauge=gauge)
+    with torch.no_grad():
+        answers, (nodes, _, _) = reader(graph), reader.features(graph, 1)
+    assert apart(answers[0], answers[1]) < 1e-9
+    for key in sym.permuting:
+        item = graph.layout.by_name[key]
+        own = nodes[:, item.start : item.start + item.count]
+        order = torch.arange(item.count) if gauge == "canonical" else full_map(sym, g, key)
+        assert apart(own[0][order], own[1]) < 1e-9
 
 
 EDITED = [

@@ -176,6 +176,27 @@ def test_probes_are_activations_in_the_gauge(gauge):
     assert float((answers[0] - reader(both, model=model, inputs=2 * x)[0]).abs().max()) > 1e-6
 
 
+@pytest.mark.parametrize("gauge", ["canonical", "layers", "none"])
+def test_what_a_network_gives_for_probes_is_seen_by_its_place(gauge):
+    model, sym = mlp(3, 4, 2)
+    x = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    params = model.state_dict()
+    # The two outputs exchanged: the same sets of numbers at other places.
+    other = params | {name: params[name].flip(0) for name in ("2.weight", "2.bias")}
+    both = stacked(params, other)
+    reader = PNA(sym, 2, gauge=gauge, probes=6, **SMALL).double()
+    graph = reader.read(both, model=model, inputs=x)
+    torch.testing.assert_close(graph.probes["the output"][0], model(x).T.detach())
+    torch.testing.assert_close(graph.probes["the output"][1], model(x).T.detach().flip(0))
+    found = {s.name: s.values for s in reader.head.summaries.raw(graph, reader.embedding, *reader.features(graph)[:2])
+             if s.part == "2 outputs"}  # fmt: skip
+    torch.testing.assert_close(found["the output"], graph.probes["the output"].flatten(1))
+    reader.calibrate(graph)
+    assert float((reader(graph)[0] - reader(graph)[1]).detach().abs().max()) > 1e-3
+    with pytest.raises(InputError, match="the graph has 5 probes; expected 6, as probes= says"):
+        reader(params, model=model, inputs=x[:5])
+
+
 @pytest.mark.parametrize("head", ["invariant", "units", "equivariant"])
 @pytest.mark.parametrize("gauge", ["canonical", "layers"])
 def test_a_part_of_a_graph_and_a_single_network_are_read_alike(head, gauge):

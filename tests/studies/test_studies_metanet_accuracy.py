@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch.func import functional_call
 
-from coset.metanet import rank_correlation
+from coset.metanet import PNA, rank_correlation
 from coset.models import build
 from coset.study import Estimate, Table
-from coset_studies.metanet import accuracy
+from coset_studies.metanet import _accuracy_tables, accuracy
 from coset_studies.metanet._accuracy_claims import CLAIMS
-from coset_studies.metanet._methods import METHODS, STATISTICS
+from coset_studies.metanet._cnn import Probabilities
+from coset_studies.metanet._methods import METHODS, ORBITS, STATISTICS, Probes, Probing
 from coset_studies.metanet._tests import MEAN, NORMED, SAME
 from coset_studies.metanet._zoos import MODEL, Networks, VariedZoo, folded, moved
 
@@ -67,12 +68,28 @@ def test_moved_networks_are_the_same_functions_with_other_weights(once, norm):
     assert (elsewhere.stack["conv2.weight"] - networks.stack["conv2.weight"]).abs().max() > 0.1
 
 
+def test_readers_with_probes_stay_on_orbits_and_see_the_function(once):
+    _, networks = networks_of(once, 4)
+    images = torch.randn(5, 1, 9, 9, generator=torch.Generator().manual_seed(2))
+    probes = Probes({networks.sym.fingerprint: Probabilities(**TINY).eval()}, images)
+    given = probes.outputs(networks.sym, networks.stack)["outputs"]
+    torch.testing.assert_close(given.reshape(4, 5, 10).sum(-1), torch.ones(4, 5, dtype=torch.float64))
+    elsewhere = moved(networks, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(probes.outputs(elsewhere.sym, elsewhere.stack)["outputs"], given)
+    reader = Probing(PNA(networks.sym, 1, channels=4, layers=1, probes=5), probes).double().eval()
+    reader.calibrate(networks.stack, sym=networks.sym)
+    with torch.no_grad():
+        answers = reader(networks.stack, sym=networks.sym)
+        torch.testing.assert_close(reader(elsewhere.stack, sym=networks.sym), answers, rtol=1e-9, atol=1e-9)
+    assert answers.std() > 1e-3
+
+
 def test_the_mean_over_data_sets_has_the_interval_of_independent_draws():
     generator = torch.Generator().manual_seed(0)
     truths = torch.randn(2, 50, generator=generator)
     ones = [rank_correlation(truth + torch.randn(50, generator=generator), truth, draws=900, seed=s)
             for s, truth in enumerate(truths)]  # fmt: skip
-    mean = accuracy.mean_of(ones)
+    mean = _accuracy_tables.mean_of(ones)
     assert mean.value == pytest.approx((ones[0].value + ones[1].value) / 2)
     widths = [one.high - one.low for one in ones]
     assert mean.high - mean.low == pytest.approx((widths[0] ** 2 + widths[1] ** 2) ** 0.5 / 2, rel=0.15)
@@ -101,7 +118,7 @@ def test_claims_are_judged_by_rows_of_the_tables():
     assert str(found[f"{MEAN}, {NORMED}: τ of {what}"].verdict) == "fails"
     assert str(found[f"CIFAR-10, grey, {SAME}: τ of {what}"].verdict) == "cannot tell"
     unchanged = {s: j for s, j in found.items() if "largest change" in s}
-    assert sorted(str(j.verdict) for j in unchanged.values()) == ["fails", "holds", "holds"]
+    assert sorted(str(j.verdict) for j in unchanged.values()) == ["fails", *["holds"] * (len(ORBITS) - 1)]
     assert found[f"Fashion-MNIST, {SAME}: τ of {what}"].estimate == Estimate(0.1, 0.05, 0.2)
 
 

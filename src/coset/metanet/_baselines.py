@@ -1,7 +1,7 @@
 """Baselines that readers of networks have to beat: statistics of weights, and weights as one long vector."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -15,29 +15,47 @@ from coset._checks import check_choice, check_count, check_seed
 from coset.canonical import canonicalize
 from coset.errors import InputError
 from coset.metanet._groups import Group, networks
+from coset.metanet._summaries import QUANTILES, quantiles
 from coset.symmetry import Symmetry
 from coset.symmetry.stacks import leading
 
-QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 STATISTICS = ("mean", "deviation", *(f"quantile {share:g}" for share in QUANTILES), "mean absolute", "root mean square")
 """What is taken of the entries of every parameter."""
 
 LOSSES = ("mse", "shares", "cross-entropy")
 
 
-def weight_statistics(sym: Symmetry, stack: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def weight_statistics(sym: Symmetry, stack: Mapping[str, Tensor], *, canonical: bool = False) -> dict[str, Tensor]:
     """Statistics of the entries of every parameter: its name → (N, len(STATISTICS)), in float64.
 
     Mean, standard deviation, quantiles (Unterthiner et al. 2020) and norms over the root of the number of entries. They
-    are as many for every size of a parameter, and do not change under permutations; under scales and signs they do.
+    are as many for every size of a parameter, and do not change under permutations; under scales and signs they do,
+    unless they are taken of ``canonical`` forms.
     """
+    stack = canonicalize(sym, stack).params if canonical else stack
     found = {}
     for name, entries in _entries(sym, stack).items():
-        quantiles = _quantiles(entries, QUANTILES)
+        ranked = quantiles(entries, QUANTILES)
         mean, deviation = entries.mean(1), entries.std(1, correction=0)
         sizes = entries.abs().mean(1), entries.square().mean(1).sqrt()
-        found[name] = torch.cat([torch.stack([mean, deviation], 1), quantiles, torch.stack(sizes, 1)], 1)
+        found[name] = torch.cat([torch.stack([mean, deviation], 1), ranked, torch.stack(sizes, 1)], 1)
     return found
+
+
+Further = Callable[[Symmetry, Mapping[str, Tensor]], Mapping[str, Tensor]]
+"""Further features of N networks by name, (N, F)."""
+
+
+def _features(
+    sym: Symmetry, stack: Mapping[str, Tensor], canonical: bool, further: Further | None
+) -> dict[str, Tensor]:
+    """Statistics of weights, and further features."""
+    found = weight_statistics(sym, stack, canonical=canonical)
+    return (
+        found
+        if further is None
+        else found | {name: rows.detach().double() for name, rows in further(sym, stack).items()}
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +69,8 @@ class FittedStatistics:
     parameters: tuple[str, ...]
     models: tuple[Any, ...]
     classes: int = 0
+    canonical: bool = False
+    further: Further | None = None
 
     def predict(self, sym: Symmetry, stack: Mapping[str, Tensor]) -> Tensor:
         """What is read of N networks: (N,), (N, outputs), or the probabilities of classes (N, classes).
@@ -59,7 +79,7 @@ class FittedStatistics:
         """
         one = leading(sym, stack) is None
         many = {name: tensor[None] for name, tensor in stack.items()} if one else stack
-        columns = _columns(weight_statistics(sym, many), self.parameters)
+        columns = _columns(_features(sym, many, self.canonical, self.further), self.parameters)
         if self.loss == "cross-entropy":
             (model,) = self.models
             outputs = torch.zeros(len(columns), self.classes, dtype=torch.float64)
@@ -72,18 +92,27 @@ class FittedStatistics:
 
 
 def fit_statistics(
-    groups: "Group | Sequence[Group]", *, loss: str = "mse", seed: int = 0, rounds: int = 400, rate: float = 0.05
+    groups: "Group | Sequence[Group]",
+    *,
+    canonical: bool = False,
+    further: Further | None = None,
+    loss: str = "mse",
+    seed: int = 0,
+    rounds: int = 400,
+    rate: float = 0.05,
 ) -> FittedStatistics:
     """Gradient boosting of trees on ``weight_statistics``, by scikit-learn, of networks of one architecture or several.
 
     ``loss``: "mse", "shares" (targets from 0 to 1, by squared errors, cut to that range) or "cross-entropy" (labels).
+    ``canonical``: statistics are those of canonical forms. ``further(sym, stack)`` gives more features, by name
+    (N, F), such as outputs.
     ``rounds`` trees at most: boosting ends where a tenth of the networks, drawn by ``seed``, gains nothing from more.
     """
     check_choice("loss", loss, LOSSES)
     check_count("rounds", rounds)
     check_seed(seed)
     given = networks(groups)
-    every = [weight_statistics(group.sym, group.stack) for group in given]
+    every = [_features(group.sym, group.stack, canonical, further) for group in given]
     parameters = tuple(dict.fromkeys(name for found in every for name in found))
     columns = np.concatenate([_columns(found, parameters) for found in every])
     targets = torch.cat([group.targets.cpu() for group in given])
@@ -93,12 +122,16 @@ def fit_statistics(
     if loss == "cross-entropy":
         if targets.ndim != 1 or targets.is_floating_point() or int(targets.min()) < 0:
             raise InputError(f"targets are {targets.dtype} of shape {tuple(targets.shape)}; expected labels (N,)")
-        return FittedStatistics(loss, parameters, (make(**options).fit(columns, targets),), int(targets.max()) + 1)
+        if bool((targets == targets[0]).all()):
+            raise InputError(f"targets are all {int(targets[0])}; expected labels of two classes or more")
+        return FittedStatistics(
+            loss, parameters, (make(**options).fit(columns, targets),), int(targets.max()) + 1, canonical, further
+        )
     values = targets.double().reshape(len(targets), -1)
     if loss == "shares" and not bool(((values >= 0) & (values <= 1)).all()):
         raise InputError("targets have values that are no shares; expected numbers from 0 to 1")
     models = tuple(make(**options).fit(columns, values[:, number].numpy()) for number in range(values.shape[1]))
-    return FittedStatistics(loss, parameters, models)
+    return FittedStatistics(loss, parameters, models, canonical=canonical, further=further)
 
 
 class FlatReader(nn.Module):
@@ -157,7 +190,7 @@ class FlatReader(nn.Module):
         deviation would be those of these entries.
         """
         flat = self.read(stack, sym=sym)
-        low, middle, high = _quantiles(flat.T, (0.25, 0.5, 0.75)).unbind(1)
+        low, middle, high = quantiles(flat.T, (0.25, 0.5, 0.75)).unbind(1)
         self.middle.copy_(middle)
         # An entry that is the same in most networks tells little, and stays as it is.
         ranges = high - low
@@ -193,14 +226,6 @@ def _entries(sym: Symmetry, stack: Mapping[str, Tensor]) -> dict[str, Tensor]:
         real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
         found[name] = real.double().reshape(len(real), -1)
     return found
-
-
-def _quantiles(rows: Tensor, shares: Sequence[float]) -> Tensor:
-    """Quantiles of every row, (rows, shares); interpolated by hand, since torch.quantile refuses large inputs."""
-    ranked = rows.sort(1).values
-    place = torch.tensor(shares, dtype=rows.dtype, device=rows.device) * (rows.shape[1] - 1)
-    below, above = ranked[:, place.floor().long()], ranked[:, place.ceil().long()]
-    return below + (above - below) * (place - place.floor())
 
 
 def _columns(found: Mapping[str, Tensor], parameters: Sequence[str]) -> NDArray[np.float64]:

@@ -16,6 +16,9 @@ from torch import Tensor
 
 from coset.symmetry import Symmetry
 
+RESULT = "the output"
+"""Nodes of what a network gives. Names with spaces are no names of classes."""
+
 
 @dataclass(frozen=True, eq=False)
 class NodeSet:

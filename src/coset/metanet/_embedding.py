@@ -85,7 +85,7 @@ class Embedding(nn.Module):
     """
 
     sizes: Tensor
-    probe_size: Tensor
+    probe_sizes: Tensor
 
     def __init__(self, layouts: Sequence[Layout], channels: int, probes: int) -> None:
         super().__init__()
@@ -110,7 +110,8 @@ class Embedding(nn.Module):
         keys = list(dict.fromkeys((*(block.name for block in blocks), *(_kind(block) for block in blocks))))
         self.rows = {name: number for number, name in enumerate(keys)}
         self.register_buffer("sizes", torch.ones(len(keys)))
-        self.register_buffer("probe_size", torch.ones(()))
+        self.probe_rows = {name: number for number, name in enumerate(dict.fromkeys(item.name for item in sets))}
+        self.register_buffer("probe_sizes", torch.ones(len(self.probe_rows)))
 
     @torch.no_grad()
     def calibrate(self, graph: NeuralGraph) -> None:
@@ -128,9 +129,9 @@ class Embedding(nn.Module):
         for kind, sizes in by_kind.items():
             if kind in self.rows:
                 self.sizes[self.rows[kind]] = _usable(_root_mean_square(torch.stack(sizes)))
-        if graph.probes:
-            values = torch.cat([p.flatten() for p in graph.probes.values()])
-            self.probe_size.copy_(_usable(_root_mean_square(values)))
+        for name, values in graph.probes.items():
+            if name in self.probe_rows:
+                self.probe_sizes[self.probe_rows[name]] = _usable(_root_mean_square(values))
 
     def scaled(self, block: Block, entries: Tensor) -> Tensor:
         """Entries over their typical size."""
@@ -167,8 +168,14 @@ class Embedding(nn.Module):
             units = layout.by_name.get(name)
             if self.probe is None:
                 raise InputError("the graph has probes, and the reader was made without; give it probes=")
+            if values.shape[-1] != self.probe.in_features:
+                raise InputError(
+                    f"the graph has {values.shape[-1]} probes; expected {self.probe.in_features}, as probes= says"
+                )
             if units is not None:
-                nodes[:, units.start : units.start + units.count] += self.probe(values / self.probe_size)
+                row = self.probe_rows.get(name)
+                own = values if row is None else values / self.probe_sizes[row]
+                nodes[:, units.start : units.start + units.count] += self.probe(own)
         edges: dict[str, Tensor] = {}
         for block in layout.blocks:
             own = graph.entries[block.name]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from coset.errors import InputError
 from coset.geometry.scales import counted, with_norms
-from coset.metanet._blocks import Block, Carried, Layout
+from coset.metanet._blocks import RESULT, Block, Carried, Layout
 from coset.running import check_layers, outputs_with, recording, suited
 from coset.symmetry.axes import Node, Product, Units, factors_of, units_of
 
@@ -145,7 +145,10 @@ def probes_in(
     inputs: Tensor | None,
     norms: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """Class → (N, units, examples): the mean over positions of every unit, on the first layer whose output has it."""
+    """Class → (N, units, examples): the mean over positions of every unit, on the first layer whose output has it.
+
+    Of what the network gives the same, under ``RESULT``, where this has a node for each of its outputs.
+    """
     assert model is not None
     assert inputs is not None
     sym = layout.sym
@@ -159,7 +162,8 @@ def probes_in(
             # A class inside of another, which stands on an axis of its own, has more units than positions here.
             if activation.shape[axis] == math.prod(sym.shape(unit.name)):
                 chosen.setdefault(unit.name, (name, axis))
-    if not chosen:
+    last = layout.by_name.get(RESULT)
+    if not chosen and last is None:
         raise InputError("no layer of the model has an output on which units stand without signs; leave probes out")
     layers = check_layers(model, tuple(dict.fromkeys(name for name, _ in chosen.values())))
     count = len(next(iter(stack.values())))
@@ -167,7 +171,9 @@ def probes_in(
     for number in range(count):
         own = {name: tensor[number] for name, tensor in stack.items()}
         with recording(model, layers) as outputs:
-            outputs_with(model, own, suited(inputs, own))
+            result = outputs_with(model, own, suited(inputs, own))
+        if last is not None and result.ndim > 1 and result.shape[1] == last.count:
+            rows.setdefault(RESULT, []).append(result.reshape(len(inputs), last.count, -1).mean(-1).T)
         for name, (layer, axis) in chosen.items():
             output = outputs[layer].movedim(axis, 1)
             rows[name].append(output.reshape(len(inputs), math.prod(sym.shape(name)), -1).mean(-1).T)

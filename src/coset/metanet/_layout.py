@@ -8,17 +8,15 @@ import torch
 from torch import Tensor
 
 from coset.errors import InputError
-from coset.metanet._blocks import Block, Carried, End, Layout, NodeSet, Slot, Turning
+from coset.metanet._blocks import RESULT, Block, Carried, End, Layout, NodeSet, Slot, Turning
 from coset.symmetry import Symmetry
 from coset.symmetry.axes import Fixed, Node, factors_of, size_of, units_of
 from coset.symmetry.graph import Graph
 from coset.symmetry.layers import INPUT
 from coset.symmetry.structure import Stretch, ancestors
 
-NETWORK, GIVEN, RESULT = "the network", "the input", "the output"
-"""Nodes on which stands what no unit carries (single numbers, the factor of a canonical form), and what never moves.
-Names with spaces are no names of classes.
-"""
+NETWORK, GIVEN = "the network", "the input"
+"""Nodes on which stands what no unit carries (single numbers, the factor of a canonical form), and what is given."""
 
 
 class _Sets:

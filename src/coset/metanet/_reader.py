@@ -8,17 +8,20 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as checkpointed
 
-from coset._checks import check_choice, check_count, check_seed
+from coset._checks import check_choice, check_count, check_seed, is_number
 from coset.errors import InputError
 from coset.metanet._blocks import Layout
 from coset.metanet._embedding import Embedding
 from coset.metanet._graph import GAUGES, NeuralGraph, layout_of, neural_graph
-from coset.metanet._heads import HEADS
+from coset.metanet._heads import HEADS, InvariantHead
 from coset.metanet._messages import GAT, GCN, MessagePassing
 from coset.metanet._odd import OddLayer, no_odd_features, sign_families
 from coset.metanet._pna import PNALayer
 from coset.metanet._relational import RelationalLayer
 from coset.symmetry import Symmetry
+
+CALIBRATED = 256
+"""Summaries are taken of so many networks at most."""
 
 
 class Reader(nn.Module):
@@ -31,6 +34,7 @@ class Reader(nn.Module):
     forms. ``probes``: how many activations each unit is given. ``everywhere``: messages run between every two nodes,
     too, in networks of at most 256. ``checkpoint``: compute layers again in the backward pass. ``conditions``: so many
     numbers are given with every network, ``reader(stack, conditions=…)`` (N, conditions), and all features see them.
+    ``dropout``: this share of the hidden features of the invariant head is left out in training mode.
 
     Weights of networks of several architectures are told by ``reader(stack, sym=…)``. What an architecture calls its
     layers is learned; one that was not given when the reader was made shares what kinds of layers have in common.
@@ -51,6 +55,7 @@ class Reader(nn.Module):
         classifier: bool | str = False,
         checkpoint: bool = False,
         conditions: int = 0,
+        dropout: float = 0.0,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -63,6 +68,8 @@ class Reader(nn.Module):
             check_count(name, value, 1)
         check_count("probes", probes, 0)
         check_count("conditions", conditions, 0)
+        if not is_number(dropout) or not 0 <= dropout < 1:
+            raise InputError(f"dropout is {dropout!r}; expected a number from 0 to below 1")
         if channels % heads:
             raise InputError(f"channels is {channels} and heads is {heads}; expected a multiple of heads")
         self.gauge, self.classifier, self.checkpoint, self.heads = gauge, classifier, checkpoint, heads
@@ -75,7 +82,7 @@ class Reader(nn.Module):
             self.layers = nn.ModuleList(self.make_layer(channels) for _ in range(layers))
             signed = gauge == "layers" and any(sign_families(item) for item in self.symmetries)
             self.odd = nn.ModuleList(OddLayer(layouts, channels) for _ in range(layers if signed else 0))
-            self.head = HEADS[head](layouts, channels, outputs)
+            self.head = HEADS[head](layouts, channels, outputs, dropout, probes)
             self.conditions = Conditions(conditions, channels, layers) if conditions else None
 
     def make_layer(self, channels: int) -> MessagePassing:
@@ -111,8 +118,14 @@ class Reader(nn.Module):
         )
 
     def calibrate(self, params: Mapping[str, Tensor] | NeuralGraph, *, sym: Symmetry | None = None) -> None:
-        """Take the typical sizes of weights from networks, before training."""
-        self.embedding.calibrate(params if isinstance(params, NeuralGraph) else self.read(params, sym=sym))
+        """Take typical sizes of weights, and how far summaries of networks are apart, before training."""
+        graph = params if isinstance(params, NeuralGraph) else self.read(params, sym=sym)
+        self.embedding.calibrate(graph)
+        if isinstance(self.head, InvariantHead):
+            few = graph[:CALIBRATED]
+            with torch.no_grad():
+                nodes, edges, _ = self.features(few)
+                self.head.calibrate(few, self.embedding, nodes, edges)
 
     def forward(
         self,

@@ -28,3 +28,10 @@ class GreyCNN(nn.Module):
             x = self.get_submodule(f"norm{number}")(self.get_submodule(f"conv{number}")(x)).relu()
         output: Tensor = self.fc(x.mean((-2, -1)))
         return output
+
+
+class Probabilities(GreyCNN):
+    """The same network, giving the probabilities of classes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).softmax(-1)

@@ -31,6 +31,11 @@ class VariedZoo:
     each: int
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def count(self) -> int:
+        """How many networks it has."""
+        return len(self.epochs) * len(self.label_noise) * self.each
+
     def spec(self, seed: int) -> ZooSpec:
         """What is trained."""
         return ZooSpec(
