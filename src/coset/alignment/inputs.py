@@ -9,7 +9,8 @@ from torch.utils.data import DataLoader
 
 from coset._batches import input_batches
 from coset.alignment._result import Weights, deviations, points
-from coset.distribution import Distribution, Normal
+from coset.distribution import Normal
+from coset.distribution.contract import centre_of
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry, check_preserves
 from coset.symmetry.preserving import is_proven
@@ -17,7 +18,7 @@ from coset.symmetry.preserving import is_proven
 
 def is_network(value: object) -> bool:
     """Whether ``value`` can be aligned: a dict of weights, or a distribution whose mean is a network."""
-    return isinstance(value, Mapping) or (isinstance(value, Distribution) and value.centred)
+    return centre_of(value) is not None
 
 
 def is_posterior(network: Weights) -> bool:
