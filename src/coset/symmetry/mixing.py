@@ -214,7 +214,7 @@ def multiplied(sym: "Symmetry", name: str, parameter: str, tensor: Tensor, by: M
 
     Each (blocks, n, n), any matrices.
     """
-    found = [(stretch, item) for stretch, item in appearances(sym, parameter) if item.name == name]
+    found = list(appearances(sym, parameter, name))
     for (stretch, item), place in zip(found, sym.continuous[name].places[parameter], strict=True):
         if place.way:
             own = by[place.way].to(tensor.device)
