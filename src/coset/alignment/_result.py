@@ -18,9 +18,6 @@ Params = Mapping[str, Tensor]
 Weights = Params | Distribution
 """A point of weight space, as a dict or a ``Delta``, or a posterior: of any kind that is ``centred``."""
 
-Network = Weights
-"""What ``Weights`` were called in 0.1; a ``coset.running.Network`` is a function."""
-
 T = TypeVar("T", bound=Weights)
 
 

@@ -212,8 +212,8 @@ def _signs(sym: Symmetry, name: str, units: Tensor) -> Tensor:
 def _odd_sums(sym: Symmetry, name: str, owner: str, keys: Collection[str], products: Tensor) -> Tensor:
     """For each unit of a class, Σ of the entries that change sign when it is flipped in the families ``keys``."""
     total = torch.zeros(math.prod(sym.shape(owner)), dtype=torch.float64)
-    for stretch, item in appearances(sym, name):
-        if item.name == owner and sum(key in keys for key in item.signs) % 2 == 1:
+    for stretch, item in appearances(sym, name, owner):
+        if sum(key in keys for key in item.signs) % 2 == 1:
             along = rows_along(products, sym.structures[name], stretch).sum(1)
             here = item.unit >= 0
             total.index_add_(0, item.unit[here], along[here])

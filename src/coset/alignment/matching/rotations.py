@@ -98,7 +98,7 @@ def folded(sym: Symmetry, params: Params) -> dict[str, dict[str, Tensor]]:
         for gain in dict.fromkeys(
             gain for places in mixing.places.values() for place in places for gain in place.gains
         ):
-            (item,) = (item for _, item in appearances(sym, gain) if item.name == name)
+            ((_, item),) = appearances(sym, gain, name)
             flat = params[gain].detach().double().reshape(-1)
             if bool((flat == 0).any()):
                 raise NoGauge(f"'{gain}' has entries that are 0, so that the units of '{name}' cannot be mixed")

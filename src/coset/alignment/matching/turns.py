@@ -74,7 +74,7 @@ def _entries(sym: Symmetry, turn: Turn, params: Params) -> Iterator[tuple[str, T
     """Everything that a turn moves: parameter, entries (n, rest), the unit of each row (n,), and what happens."""
     for name, places in turn.places.items():
         if name in params and sym.parameters[name].tied is None:
-            found = [(stretch, item) for stretch, item in appearances(sym, name) if item.name == turn.owner]
+            found = list(appearances(sym, name, turn.owner))
             for (stretch, item), place in zip(found, places, strict=True):
                 rows = rows_along(params[name].detach().double().cpu(), sym.structures[name], stretch)
                 here = item.unit >= 0

@@ -14,9 +14,9 @@ from coset.alignment._agreement import agreement
 from coset.alignment._result import (
     Alignment,
     Callback,
-    Network,
     T,
     Teller,
+    Weights,
     carried,
     deviations,
     marginals,
@@ -278,7 +278,7 @@ class _Search:
 
 
 def ascend_classes(
-    sym: Symmetry, reference: Network, other: Network, start: Element, names: Collection[str], seed: int = 0
+    sym: Symmetry, reference: Weights, other: Weights, start: Element, names: Collection[str], seed: int = 0
 ) -> Element:
     """Match only some classes on the weights, by coordinate ascent from ``start``, all others as they are there."""
     finite = sym.restrict(scales=False)
