@@ -41,6 +41,7 @@ def fit_flow(
     field_options: Mapping[str, Any] | None = None,
     projection: str = "none",
     components: int | None = None,
+    baseline: bool = True,
     conditions: Tensor | None = None,
     validation: float | None = None,
     solver: Solver = Solver(),  # noqa: B008
@@ -61,12 +62,18 @@ def fit_flow(
     ``source``: "gaussian" (deviations of each parameter those of the networks about 0), "kaiming", "uniform" or
     "wrapped-normal" on spheres, or a distribution; ``source_std`` multiplies deviations. ``field``: "mlp" on all
     numbers, or with a ``projection`` "pca" or "random" on so many ``components``; "relational" or "pna", which move
-    with permutations of units; or a module called as ``module(numbers (N, k), clock (N, 64))`` → (N, k).
+    with permutations of units; or a module called as ``module(numbers (N, k), clock (N, 64))`` → (N, k). It is added to
+    a ``baseline``, the exact field from the source to a Gaussian with the moments of the networks; without, to the
+    field from the source to itself, so that the module learns means and deviations, too.
     ``conditions``: a label (N,) or numbers (N, C) for every network. ``validation``: this share of the networks is held
     out, and the trace has their loss.
     """
     check_seed(seed)
     check_choice("projection", projection, PROJECTIONS)
+    if not baseline and projection != "none":
+        raise InputError(
+            f"projection is {projection!r}, which leaves all other directions to the baseline; expected 'none' without"
+        )
     if not isinstance(recipe, FlowRecipe):
         raise InputError(f"recipe is a {type(recipe).__name__}; expected a FlowRecipe")
     sym, stack = _networks(networks, sym)
@@ -84,7 +91,7 @@ def fit_flow(
         source_std,
     )
     moves = not isinstance(field, nn.Module) and field != "mlp"
-    baseline = make_baseline(
+    gaussians = make_baseline(
         learned,
         begin.mean,
         begin.std,
@@ -93,6 +100,7 @@ def fit_flow(
         components=components,
         generator=stream("projection", seed, 0),
     )
+    gaussians = gaussians if baseline else gaussians.of_the_source()
     if not isinstance(field, nn.Module):
         check_choice("field", field, FIELDS, otherwise=", or a torch.nn.Module")
     options = dict(field_options or {})
@@ -107,7 +115,7 @@ def fit_flow(
         known.shape[1] if known is not None and known.is_floating_point() else 0,
     )
     made = make_field(
-        spec, frame.space, sym, baseline, stream_seed("field", seed, 0), field if isinstance(field, nn.Module) else None
+        spec, frame.space, sym, gaussians, stream_seed("field", seed, 0), field if isinstance(field, nn.Module) else None
     )
     if known is not None:
         made.clock.learn(known)
@@ -125,7 +133,7 @@ def fit_flow(
         checkpoint_seconds=checkpoint_seconds,
         callback=callback,
         show=show,
-        told={"geometry": geometry, "order": order, "source": type(begin).__name__},
+        told={"geometry": geometry, "order": order, "source": type(begin).__name__, "baseline": baseline},
     )
     return Fit(Flow(frame, begin.to(rows), trained, recipe, spec, solver), trace, "flow", seconds)
 
