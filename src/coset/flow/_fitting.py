@@ -115,7 +115,12 @@ def fit_flow(
         known.shape[1] if known is not None and known.is_floating_point() else 0,
     )
     made = make_field(
-        spec, frame.space, sym, gaussians, stream_seed("field", seed, 0), field if isinstance(field, nn.Module) else None
+        spec,
+        frame.space,
+        sym,
+        gaussians,
+        stream_seed("field", seed, 0),
+        field if isinstance(field, nn.Module) else None,
     )
     if known is not None:
         made.clock.learn(known)

@@ -41,7 +41,8 @@ class VonMisesFisher:
         across = torch.randn(count, 3, generator=generator, dtype=torch.float64)
         across = across - (across * axis).sum(-1, keepdim=True) * axis
         across = across / across.norm(dim=-1, keepdim=True)
-        return along[:, None] * axis + (1 - along.square()).clamp_min(0).sqrt()[:, None] * across
+        found: Tensor = along[:, None] * axis + (1 - along.square()).clamp_min(0).sqrt()[:, None] * across
+        return found
 
 
 def four_modes() -> VonMisesFisher:

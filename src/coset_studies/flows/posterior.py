@@ -147,7 +147,8 @@ def _couplings(config: Config, samples: Samples, seed: int) -> Distribution:
         "epochs": config.epochs, "batch_size": min(50, len(samples)), "learning_rate": 2e-3, "seed": seed,
         "show": False,
     }  # fmt: skip
-    return transport(prior, samples, **settings).posterior
+    found: Distribution = transport(prior, samples, **settings).posterior
+    return found
 
 
 def _normal(config: Config, samples: Samples, seed: int) -> Distribution:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 DIAGONAL, CORRELATED = "diagonal", "low rank and diagonal"
 BASELINE, BOTH, ALONE = "perceptron, with baseline", "own module, with baseline", "own module, without"
-RIGHT, WRONG = "(x̂₁ − x_t)/(1 − t)", "x̂₁ − x₀"
+RIGHT, WRONG = "(x̂₁ − x)/(1 − t)", "x̂₁ − x₀"
+_SHOWN = 4
+"""Every so many-th weight is on the figure."""
 BANDS = (0.01, 0.03, 0.1, 0.3, 1.0, 2.0)
 """Bounds of deviations in units of those of the source."""
 
@@ -106,7 +109,7 @@ class Target:
         noise = torch.randn(count, len(self.mean), generator=generator)
         shared = torch.randn(count, self.low.shape[1], generator=generator)
         rows = self.mean + self.std * noise + shared @ self.low.mT
-        parts = rows.split([t.numel() for t in self.source.mean.values()], 1)
+        parts = torch.split_with_sizes(rows, [t.numel() for t in self.source.mean.values()], 1)
         return {n: part.reshape(count, *t.shape) for (n, t), part in zip(self.source.mean.items(), parts, strict=True)}
 
 
@@ -156,15 +159,13 @@ def released_ratio(deviation: float) -> float:
     z' = λt/((1−t)² + λt²)·z − z(0), of which z(1)/(z(0)·√λ) is the ratio.
     """
     lam = deviation * deviation
-    found = solve_ivp(
-        lambda t, z: lam * t / ((1 - t) ** 2 + lam * t * t) * z - 1, (0, 1), [1.0], rtol=1e-9, atol=1e-12
-    )
+    found = solve_ivp(lambda t, z: lam * t / ((1 - t) ** 2 + lam * t * t) * z - 1, (0, 1), [1.0], rtol=1e-9, atol=1e-12)
     return float(abs(found.y[0, -1])) / deviation
 
 
 @dataclass(frozen=True, eq=False)
 class _Draws:
-    """Ratios of deviations, and errors of means in deviations, (D,); along principal directions, (D,), largest first."""
+    """Ratios of deviations, errors of means in deviations, ratios along principal directions, largest first: (D,)."""
 
     ratios: Tensor
     off: Tensor
@@ -203,9 +204,7 @@ def _claim(kind: str, field: str, part: str, paper: str, reason: str) -> Claim:
         reason=reason,
         interval="From the least to the greatest of the seeds.",
         possible=(0.0, float("inf")),
-        estimate=lambda results: estimate_in(
-            results, "deviations", COLUMNS, **{"target": kind, "field": field, "of": part}
-        ),
+        estimate=lambda results: estimate_in(results, "deviations", COLUMNS, target=kind, field=field, of=part),
     )
 
 
@@ -277,7 +276,7 @@ def run(config: Config, context: Context) -> Findings:
         tables=_tables(found, scaled),
         outcome=_OUTCOME,
         figure=lambda: _figure(found, scaled[-1]),
-        caption="Ratio of the deviation of samples to that of the diagonal target, every weight a point, against the "
+        caption="Ratio of the deviation of samples to that of the diagonal target, of every fourth weight, against the "
         "deviation of the target; one seed. The line is x̂₁ − x₀ with the exact field.",
     )
 
@@ -320,7 +319,7 @@ def _tables(found: Mapping[tuple[str, str], list[_Draws]], scaled: list[Tensor])
         others.append([kind, field, sum(means) / len(means), min(means), max(means)])
         at = torch.cat(scaled)
         right, wrong = (torch.cat([getattr(one, name) for one in seeds]) for name in ("ratios", "released"))
-        for low, high in zip(BANDS, BANDS[1:], strict=False):
+        for low, high in pairwise(BANDS):
             here = (at >= low) & (at < high)
             if bool(here.any()):
                 exact = released_ratio(float(at[here].log().mean().exp()))
@@ -332,7 +331,14 @@ def _tables(found: Mapping[tuple[str, str], list[_Draws]], scaled: list[Tensor])
         "deviations": Table(first, deviations, _DEVIATIONS),
         "released": Table(("target", "field", "mean ratio", "least seed", "greatest seed"), others, _RELEASED),
         "bands": Table(
-            ("field", "deviation / s₀", "mean ratio", "rms of ratio − 1", f"{WRONG}: mean ratio", "with the exact field"),
+            (
+                "field",
+                "deviation / s₀",
+                "mean ratio",
+                "rms of ratio − 1",
+                f"{WRONG}: mean ratio",
+                "with the exact field",
+            ),
             bands,
             "The diagonal target by the size of deviations; the last column is at their geometric mean.",
         ),
@@ -344,16 +350,23 @@ _DEVIATIONS = (
 )
 _RELEASED = "The same by x̂₁ − x₀, over coordinates with deviations from 0.3 to 2 s₀."
 _OUTCOME = """
-Source and targets are Gaussians over {weights} weights, {data} draws are learned and {draws} samples judged, for {seeds}
-seeds. That draws are finite alone makes the root mean square {chance:.1%}.
+Source and targets are Gaussians over {weights} weights, {data} draws are learned and {draws} samples judged, for
+{seeds} seeds. That draws are finite alone makes the root mean square {chance:.1%}.
 
 Fields of this library are added to a baseline, the exact flow between Gaussians with the moments of source and data
 coordinate by coordinate: it solves the diagonal target before the first step. Another field is a module of the
 user's own that is affine in the weights, and can be exact. Without the baseline (`baseline=False`) it is added to the
 field from the source to itself, so that means, deviations and correlations are all learned by flow matching.
 
+What misses 5 % is the field, not flow matching. The perceptron has 256 hidden units for {weights} weights, so that it
+cannot give each of them a factor of its own: on the correlated target it misses along the many weak directions, where
+the affine module with the same baseline, data and solver, and more steps, does not. Without the baseline the affine
+module is right down to a tenth of the source's deviation; smaller ones come about in the last part of the time, in
+which its function of time would have to become as large as their inverse.
+
 A sampler that follows x̂₁ − x₀ from the start of the trajectory gives, with the exact field and equal Gaussians, a
-ratio of {equal:.2f}. It is in this study only.
+ratio of {equal:.2f}: half the spread, as was found in public code. For smaller deviations it is less. That sampler is
+in this study only.
 """
 
 
@@ -368,7 +381,7 @@ def _figure(found: Mapping[tuple[str, str], list[_Draws]], deviations: Tensor) -
     for panel, letter, field in zip(panels, "ab", (BASELINE, ALONE), strict=True):
         last = found[DIAGONAL, field][-1]
         for ratios, colour, name in ((last.ratios, BLUE, RIGHT), (last.released, VERMILION, WRONG)):
-            panel.plot(deviations, ratios, ".", color=colour, markersize=2, label=name, rasterized=True)
+            panel.plot(deviations[::_SHOWN], ratios[::_SHOWN], ".", color=colour, markersize=2, label=name)
         panel.plot(places, line, color=INK, linewidth=0.8)
         panel.axhline(1.0, color=INK, linewidth=0.8)
         panel.set_xscale("log")
