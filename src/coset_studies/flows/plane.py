@@ -271,7 +271,7 @@ def _figure(
     figure = new_figure(7.0, 2.2)
     panels = figure.subplots(1, 4)
     for panel, letter, coupling in zip(panels, "ab", (INDEPENDENT, TRANSPORT), strict=False):
-        ways = plane[coupling, WITH][0].ways
+        ways = plane[coupling, WITH][0].ways.numpy()
         panel.plot(ways[..., 0], ways[..., 1], color=VERMILION, linewidth=0.3)
         panel.plot(*ways[0].T, ".", color=GREY, markersize=2)
         panel.plot(*ways[-1].T, ".", color=BLUE, markersize=2)

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from coset.alignment import align_samples
 from coset.canonical import canonicalize
-from coset.data import Dataset
 from coset.distribution import Distribution, MeanField, Samples
 from coset.flow import FlowRecipe, energy_distance, fit_flow, transport
 from coset.models import build
@@ -35,7 +34,7 @@ class Config:
 
     ``chains`` of ``draws`` each, every ``thin`` iterations of ``steps`` leapfrog steps after ``warmup``, are learned,
     and ``fresh`` as many times as long ones are the reference. ``sizes``: numbers of draws that are learned, in
-    ``repeats`` disjoint or shifted choices.
+    ``repeats`` shifted choices. ``data``: a data set, or None for a wave with noise that is made here.
     """
 
     width: int
@@ -52,13 +51,13 @@ class Config:
     hidden: int
     drawn: int
     epochs: int
-    data: str = "snelson"
+    data: str | None = "snelson"
     noise: float = 0.3
 
 
 QUICK = Config(
     width=2, points=40, chains=2, draws=10, thin=1, warmup=20, steps=5, fresh=1, sizes=(10, 20), repeats=1, training=3,
-    hidden=8, drawn=20, epochs=2, data="snelson",
+    hidden=8, drawn=20, epochs=2, data=None,
 )  # fmt: skip
 SMALL = Config(
     width=5, points=40, chains=4, draws=100, thin=4, warmup=300, steps=25, fresh=3, sizes=(25, 50, 100, 200, 400),
@@ -118,12 +117,17 @@ def some_of(samples: Samples, count: int, shift: int) -> Samples:
 
 
 def _data(config: Config, context: Context) -> Setting:
-    data: Dataset = context.data(config.data, dtype=torch.float64, flatten=True)
-    order = torch.randperm(len(data.train.x), generator=context.generator("points"))
+    generator = context.generator("points")
+    if config.data is None:
+        x = 6 * torch.rand(2 * config.points, 1, generator=generator, dtype=torch.float64) - 3
+        y = (2 * x).sin() + config.noise * torch.randn(x.shape, generator=generator, dtype=torch.float64)
+    else:
+        data = context.data(config.data, dtype=torch.float64, flatten=True)
+        x, y = data.train.x, data.train.y
+    order = torch.randperm(len(x), generator=generator)
     first, rest = order[: config.points], order[config.points :]
-    options = {"in_features": data.train.x.shape[1], "widths": [config.width], "out_features": data.outputs}
+    options = {"in_features": x.shape[1], "widths": [config.width], "out_features": y.shape[1]}
     model = build("mlp", seed=context.seed, activation="tanh", **options).double().eval()
-    x, y = data.train.x, data.train.y
     return Setting(model, discover(model, x[:2]), (x[first], y[first]), (x[rest], y[rest]), config.noise)
 
 
