@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from coset.alignment import align_samples
 from coset.canonical import canonicalize
 from coset.distribution import Distribution, MeanField, Samples
+from coset.distribution.files import pack, unpack
 from coset.flow import FlowRecipe, energy_distance, fit_flow, transport
 from coset.models import build
 from coset.posterior import GaussianNoise, RealPredictive, diagnose, fit_hmc, predictive
@@ -132,11 +133,23 @@ def _data(config: Config, context: Context) -> Setting:
 
 
 def _chains(config: Config, context: Context, setting: Setting, times: int, seed: int) -> Samples:
-    return fit_hmc(
-        setting.model, setting.fitted, draws=config.draws * times, warmup=config.warmup, thin=config.thin,
-        leapfrog_steps=config.steps, chains=config.chains, prior=1.0, spread="prior",
-        likelihood=GaussianNoise(config.noise), seed=seed, show=context.show,
-    ).posterior  # fmt: skip
+    """Chains ``times`` as long, drawn now or found in the store."""
+    settings: dict[str, Any] = {
+        "draws": config.draws * times, "warmup": config.warmup, "thin": config.thin, "leapfrog_steps": config.steps,
+        "chains": config.chains, "prior": 1.0, "spread": "prior", "seed": seed,
+    }  # fmt: skip
+    data = {"data": config.data, "points": config.points, "noise": config.noise, "part": context.seed}
+    key = {"kind": "chains of flows-posterior", "schema": 1, "width": config.width, **data, **settings}
+
+    def make() -> tuple[Mapping[str, Tensor], Mapping[str, object]]:
+        likelihood = GaussianNoise(config.noise)
+        fit = fit_hmc(setting.model, setting.fitted, likelihood=likelihood, show=context.show, **settings)
+        return pack(fit.posterior)
+
+    entry = context.store.get_or_make(key, make)
+    found = unpack(entry.params, entry.info)
+    assert isinstance(found, Samples)
+    return found
 
 
 def _flow(config: Config, samples: Samples, seed: int) -> Distribution:
