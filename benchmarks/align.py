@@ -38,7 +38,9 @@ def run(small: bool) -> list[Ratio]:
     if not MEASURABLE:
         print("align: its memory is left out, which is measured on Linux only", file=sys.stderr)
     chosen = list(MODELS)[-2:] if small else list(MODELS)
-    return [*_times(small), *(row for name in chosen if MEASURABLE for row in _memory(name, small))]
+    # In the small form, which shows only that it runs, one process is enough for all.
+    processes = [chosen] if small else [[name] for name in chosen]
+    return [*_times(small), *(row for names in processes if MEASURABLE for row in _memory(names, small))]
 
 
 def _times(small: bool) -> Iterator[Ratio]:
@@ -143,15 +145,19 @@ def _initial(inputs: int, widths: list[int]) -> tuple[Params, Params]:
     return networks[0], networks[1]
 
 
-def _memory(name: str, small: bool) -> Iterator[Ratio]:
-    """The most memory the default alignment takes beyond the two networks, over the size of one, in its own process;
-    over the whole group also its time over that of permutations alone.
+def _memory(names: list[str], small: bool) -> Iterator[Ratio]:
+    """The most memory the default alignment takes beyond the two networks, over the size of one, in a process for
+    ``names``; over the whole group also its time over that of permutations alone.
     """
     # Freed blocks go back to the system at once, so that what is counted is what is in use.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
-    command = [sys.executable, "-m", "benchmarks.align_memory", name, *(["--small"] if small else [])]
+    command = [sys.executable, "-m", "benchmarks.align_memory", *names, *(["--small"] if small else [])]
     done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    found = json.loads(done.stdout)
+    for name, line in zip(names, done.stdout.splitlines(), strict=True):
+        yield from _rows_of_memory(name, json.loads(line))
+
+
+def _rows_of_memory(name: str, found: dict[str, float]) -> Iterator[Ratio]:
     share = found["extra"] / found["parameters"]
     label = f"align, peak memory: {name}, {found['count'] / 1e6:.1f}M ({_split(found)})"
     yield Ratio(label, "parameters", 1e3 * found["seconds"], share, (share, share), MEMORY)

@@ -1,6 +1,7 @@
-"""The peak memory of one alignment, as a process of its own: ``python -m benchmarks.align_memory NAME [--small]``.
+"""The peak memory of one alignment, as a process of its own: ``python -m benchmarks.align_memory NAME… [--small]``.
 
-Of models whose stream turns, alignment over the whole group, and the time of permutations alone beside it.
+Of several names one line each, one after the other; where figures matter, a name has a process for itself. Of models
+whose stream turns, alignment over the whole group, and the time of permutations alone beside it.
 """
 
 import argparse
@@ -36,17 +37,18 @@ NOISE = 0.5
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.align_memory")
-    parser.add_argument("name", choices=MODELS)
+    parser.add_argument("names", nargs="+", choices=MODELS, metavar="NAME")
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     # What is loaded and set up once is no part of an alignment.
     width = 40 if options.small else 400
     _aligned(MLP(width, [width] * 2, 10), torch.zeros(2, width))
-    model = MODELS[options.name](options.small)
-    whole = options.name == WHOLE
-    x = torch.zeros(2, 8, dtype=torch.long) if whole else example_input(model)
-    print(json.dumps(_aligned(model, x, whole=whole)))
+    for name in options.names:
+        model = MODELS[name](options.small)
+        whole = name == WHOLE
+        x = torch.zeros(2, 8, dtype=torch.long) if whole else example_input(model)
+        print(json.dumps(_aligned(model, x, whole=whole)))
 
 
 def _aligned(model: nn.Module, x: Tensor, *, whole: bool = False) -> dict[str, float]:

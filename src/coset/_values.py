@@ -1,6 +1,8 @@
-"""Parts of immutable values: mappings that do not change, and what tells whether two tensors are one."""
+"""Immutable values: mappings that do not change, what was computed of a value, and whether two tensors are one."""
 
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
 from typing import TypeVar
 
 import torch
@@ -35,6 +37,22 @@ def freeze(value: object, *names: str) -> None:
     """Make the mappings that a frozen dataclass has under these names its own; for ``__post_init__``."""
     for name in names:
         object.__setattr__(value, name, Frozen(getattr(value, name)))
+
+
+def kept(function: Callable[[K], V]) -> Callable[[K], V]:
+    """A function of an immutable value, which is called once for each such object as long as that lives."""
+    # By what object it is: to compare two values may cost more than the function.
+    found: dict[int, tuple[weakref.ref[K], V]] = {}
+
+    @wraps(function)
+    def once(value: K) -> V:
+        number = id(value)
+        if number not in found:
+            result = function(value)
+            found[number] = weakref.ref(value, lambda _: found.pop(number, None)), result
+        return found[number][1]
+
+    return once
 
 
 def transformed_by_functorch(tensor: Tensor) -> bool:

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from architectures import CASES, evaluate, made, made_with_graph, randomized
 from coset.alignment.matching.activations import match_activations
-from coset.alignment.matching.feature_likeness import STATISTICS
 from coset.alignment.matching.feature_assignment import assign, objective
 from coset.alignment.matching.feature_hidden_signs import settle_signs, solve
+from coset.alignment.matching.feature_likeness import STATISTICS
 from coset.errors import InputError
 from coset.models import MLP, build
 from coset.running import moments as running_moments

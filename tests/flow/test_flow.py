@@ -10,7 +10,7 @@ from torch import nn
 from architectures import made, randomized
 from coset.distribution import MeanField, Samples, load_distribution
 from coset.errors import InputError
-from coset.flow import Flow, FlowRecipe, Solver, Space, fit_flow, load_flow, save_flow, transport
+from coset.flow import Flow, FlowRecipe, Solver, Space, fit_flow, load_flow, save_flow, task_loss, transport
 from coset.geometry import Manifold
 from coset.models import MLP
 from coset.symmetry import discover
@@ -136,6 +136,34 @@ def test_draws_are_networks_of_the_frame(geometry, order):
     torch.testing.assert_close(flow.canonical(given), given)
 
 
+def test_variances_of_batch_norms_are_positive_and_have_the_density_of_their_logarithms():
+    """Networks go through rows unchanged; the density of a flow that stands still is that of its source, by var + ε."""
+    model, sym, _ = made("mlp, batch norm")
+    start = randomized(model, generator())
+    stack = {n: t.expand((12, *t.shape)).clone() for n, t in start.items()}
+    variances = [name for name in start if name.endswith("running_var")]
+    for number, name in enumerate(variances):
+        stack[name] = stack[name] * (2 * normal(12, *start[name].shape, seed=number)).exp()
+    flow = fitted(stack, sym=sym, order="given")
+    assert set(flow.frame.offsets) == set(variances)
+    for name, tensor in flow.frame.networks(flow.frame.rows(stack)).items():
+        torch.testing.assert_close(tensor, stack[name])
+    drawn = flow.sample(50, generator(1))
+    for name in variances:
+        assert bool((drawn[name] + flow.frame.offsets[name] > 0).all())
+    still = dataclasses.replace(flow, field=Still())
+    rows = flow.frame.back(drawn)
+    logs = sum((drawn[name] + flow.frame.offsets[name]).log().sum(1) for name in variances)
+    torch.testing.assert_close(still.log_prob(drawn), flow.source.log_density(rows) - logs)
+    with pytest.raises(InputError, match="a variance that is negative even with its ε"):
+        flow.canonical({**stack, variances[0]: stack[variances[0]] - 1e3})
+
+
+class Still(nn.Module):
+    def forward(self, t, x, condition=None):
+        return 0 * x
+
+
 def test_the_average_of_a_long_fit_learns_two_points():
     """A flow from N(0, 1) to two points of a line ends at one of them, as often at each."""
     ends = torch.tensor([-1.0, 1.0], dtype=torch.float64).repeat(64)[:, None]
@@ -173,9 +201,9 @@ def test_guidance_by_a_loss_lowers_it():
     model, sym, stack = relu()
     x, y = normal(20, 4), normal(20, 2, seed=9)
 
-    def loss(params):
-        outputs = torch.vmap(lambda p: torch.func.functional_call(model, p, (x,)))(params)
-        return (outputs - y).square().mean((1, 2))
+    loss = task_loss(model, (x, y), "mse")
+    outputs = torch.vmap(lambda p: torch.func.functional_call(model, p, (x,)))(stack)
+    torch.testing.assert_close(loss(stack), (outputs - y).square().mean((1, 2)))
 
     for geometry in ("euclidean", "geometric"):
         flow = fitted(stack, sym=sym, geometry=geometry)

@@ -16,7 +16,17 @@ from contract import Contract, random_names, seeded
 
 from coset.distribution.ties import map_tied, ties
 from coset.errors import InputError
-from coset.flow import GENERATORS, Blends, cheap_samples, gaussian, interpolation, midpoint, noise, principal, soup
+from coset.flow import (
+    GENERATORS,
+    Blends,
+    cheap_samples,
+    fitted_gaussian,
+    interpolations,
+    midpoints,
+    noisy_networks,
+    principal_gaussian,
+    soups,
+)
 
 
 def stacked(count=7, seed=0):
@@ -58,7 +68,7 @@ class TestBlends(Contract):
         assert set(random_names(q.mean)) <= set(q.random_names)
 
 
-@pytest.mark.parametrize(("make", "count"), [(interpolation, 2), (midpoint, 2), (lambda z: soup(z, count=3), 3)])
+@pytest.mark.parametrize(("make", "count"), [(interpolations, 2), (midpoints, 2), (lambda z: soups(z, count=3), 3)])
 def test_a_blend_shows_its_shares(make, count):
     """Of networks that are unit vectors a draw is its own shares: ``count`` that are not 0, which sum to 1."""
     drawn = make({"a": torch.eye(5, dtype=torch.float64)}).sample(3000, seeded())["a"]
@@ -69,7 +79,7 @@ def test_a_blend_shows_its_shares(make, count):
     assert len(sets) == math.comb(5, count)
     assert stats.chisquare(times.numpy()).pvalue > 1e-3
     shares = drawn[drawn > 0]
-    if make is interpolation:
+    if make is interpolations:
         assert stats.kstest(drawn[drawn[:, 0] > 0, 0].numpy(), "uniform").pvalue > 1e-3
     else:
         torch.testing.assert_close(shares, torch.full_like(shares, 1 / count))
@@ -110,7 +120,7 @@ def test_what_is_no_real_number_comes_from_a_network():
 
 def test_noise_is_a_mixture_around_every_network():
     networks = stacked()
-    q = noise(networks, scale=0.3, names=("weight", "bias"))
+    q = noisy_networks(networks, scale=0.3, names=("weight", "bias"))
     rows = flat(networks)
     point = {name: tensor[2] + 0.1 for name, tensor in networks.items()}
     x = flat({name: tensor[None] for name, tensor in point.items()})[0]
@@ -125,18 +135,18 @@ def test_noise_is_a_mixture_around_every_network():
 
 def test_the_gaussian_has_the_moments_of_the_networks():
     networks = stacked()
-    q = gaussian(networks, names=("weight",))
+    q = fitted_gaussian(networks, names=("weight",))
     np.testing.assert_allclose(q.mean["weight"], networks["weight"].numpy().mean(0))
     np.testing.assert_allclose(q.std["weight"], networks["weight"].numpy().std(0))
     assert torch.equal(q.sample(2, seeded())["bias"][1], q.mean["bias"])
-    assert gaussian(networks).random_names == ("weight", "bias", "running_var")
+    assert fitted_gaussian(networks).random_names == ("weight", "bias", "running_var")
 
 
 def test_all_principal_components_have_all_covariances():
     """Also of fewer networks than weights, whose draws are then in their span."""
     for count in (30, 5):
         networks = stacked(count, seed=1)
-        q = principal(networks, names=("weight", "bias"))
+        q = principal_gaussian(networks, names=("weight", "bias"))
         rows = flat(networks)
         np.testing.assert_allclose(q.dense.covariance, np.cov(rows.T, bias=True), atol=1e-12)
         centred = rows - rows.mean(0)
@@ -149,7 +159,7 @@ def test_all_principal_components_have_all_covariances():
 def test_a_remainder_is_what_maximises_the_likelihood():
     """Probabilistic principal components: eigenvalues kept, the others at their mean; nearby densities are lower."""
     networks = stacked(40)
-    q = principal(networks, count=3, remainder=True, names=("weight", "bias"))
+    q = principal_gaussian(networks, count=3, remainder=True, names=("weight", "bias"))
     rows = flat(networks)
     values, vectors = np.linalg.eigh(np.cov(rows.T, bias=True))
     left = values[:-3].mean()
@@ -180,19 +190,22 @@ def test_cheap_samples_have_streams_of_their_own():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda z: soup(z), "count is 16; expected at most the 7 networks"),
-        (lambda z: soup(z, count=0), "count is 0; expected a whole number ≥ 1"),
+        (lambda z: soups(z), "count is 16; expected at most the 7 networks"),
+        (lambda z: soups(z, count=0), "count is 0; expected a whole number ≥ 1"),
         (lambda z: Blends(z, 2, "none"), "shares is 'none'; expected one of equal, uniform"),
-        (lambda z: noise(z, scale=0), "scale is 0; expected a number > 0"),
-        (lambda z: noise(z, names=["steps"]), "names has 'steps', which is no parameter of floating point numbers"),
-        (lambda z: gaussian(z, names=[]), "names is empty"),
-        (lambda z: gaussian({"a": torch.zeros(1, 2)}), "there are 1 networks; expected at least 2"),
-        (lambda z: gaussian({}), "expected a dict of tensors"),
-        (lambda z: gaussian({**z, "bias": z["bias"][:3]}), "'weight' is of 7 networks and 'bias' of 3"),
-        (lambda z: gaussian({**z, "bias": z["bias"] / 0}), "'bias' of the networks has entries that are NaN"),
-        (lambda z: gaussian({"a": torch.zeros(3, 2, dtype=torch.cfloat)}), "expected real numbers"),
-        (lambda z: principal(z, count=7), "count is 7; expected at most 6, for 7 networks of 12 weights"),
-        (lambda z: principal(z, count=6, remainder=True), "nothing remains beside 6 components"),
+        (lambda z: noisy_networks(z, scale=0), "scale is 0; expected a number > 0"),
+        (
+            lambda z: noisy_networks(z, names=["steps"]),
+            "names has 'steps', which is no parameter of floating",
+        ),
+        (lambda z: fitted_gaussian(z, names=[]), "names is empty"),
+        (lambda z: fitted_gaussian({"a": torch.zeros(1, 2)}), "there are 1 networks; expected at least 2"),
+        (lambda z: fitted_gaussian({}), "expected a dict of tensors"),
+        (lambda z: fitted_gaussian({**z, "bias": z["bias"][:3]}), "'weight' is of 7 networks and 'bias' of 3"),
+        (lambda z: fitted_gaussian({**z, "bias": z["bias"] / 0}), "'bias' of the networks has entries that are NaN"),
+        (lambda z: fitted_gaussian({"a": torch.zeros(3, 2, dtype=torch.cfloat)}), "expected real numbers"),
+        (lambda z: principal_gaussian(z, count=7), "count is 7; expected at most 6, for 7 networks of 12 weights"),
+        (lambda z: principal_gaussian(z, count=6, remainder=True), "nothing remains beside 6 components"),
         (lambda z: cheap_samples(z, 2, generators=["flow"]), "generators is 'flow'; expected one of noise"),
         (lambda z: cheap_samples(z, 0), "n is 0"),
     ],

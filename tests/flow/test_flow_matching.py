@@ -2,20 +2,23 @@
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from flow_spaces import generator, normal, points, sphere
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from architectures import made, randomized
 from coset.errors import InputError
-from coset.flow import Path, Solver, Space, euclidean, integrate
+from coset.flow import FlowRecipe, Path, Solver, Space, euclidean, integrate
 from coset.flow._baseline import Baseline, entry_orbits, make_baseline
 from coset.flow._couplings import independent, optimal_transport, orbit, squared_distances
 from coset.flow._paths import draw_times, remaining
 from coset.flow._sources import make_source
+from coset.flow._training import _Matching
 from coset.geometry import Manifold, laid_out, manifold
 from coset.symmetry.stacks import act_stack, random_stack
 
@@ -89,6 +92,39 @@ def test_noise_along_paths():
     assert space.manifold.check(space.coordinates(place))
     assert 0.03 < float(space.distance(place, exact).square().mean().sqrt()) < 0.12
     torch.testing.assert_close(space.exp(place, target * 0.5), x1)
+
+
+class To(nn.Module):
+    """The velocity of straight lines to one point: x̂₁ is that point at all times."""
+
+    def __init__(self, end):
+        super().__init__()
+        self.end = end
+        self.clock, self.baseline = None, SimpleNamespace(balanced=lambda missed, balance: missed)
+
+    def forward(self, t, x, condition=None, told=None):
+        return (self.end - x) / remaining(t)[:, None]
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_predictions_of_the_end_lead_there(name):
+    """Where all data are one point, the field that says so has no loss, and (3.16) of what it says ends there."""
+    space = SPACES[name]
+    end = points(space, 1, 3)
+    field, recipe = To(end), FlowRecipe(prediction="end", batch_size=6, sigma=0.05)
+    source = make_source("gaussian" if not space.curved else "uniform", space, points(space, 9, 0), 1.0)
+    matching = _Matching(field, end.expand(6, -1), Path(space, 0.05), source, None, recipe, None, 0)
+    assert float(matching.loss(0)) < 1e-24
+    x0 = points(space, 6, 1)
+
+    def velocity(t, x):
+        times = t.expand(len(x))
+        return Path(space).towards(x, x + remaining(times)[:, None] * field(times, x), times)
+
+    found = integrate(space, velocity, x0, solver=Solver("euler", 8, retraction="exponential"))
+    torch.testing.assert_close(found, end.expand_as(found), rtol=1e-6, atol=1e-6)
+    halfway = integrate(space, velocity, x0, 0.0, 0.5, Solver("rk4", 64))
+    torch.testing.assert_close(halfway, space.geodesic(x0, end.expand_as(x0), 0.5), rtol=1e-6, atol=1e-6)
 
 
 def test_times():

@@ -1,6 +1,7 @@
 """The algebra: group axioms, a left action, outputs preserved, for every structure an axis can have."""
 
 import math
+from dataclasses import fields
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from architectures import CASES, MLP_ACTIVATIONS, Attention, attention_symmetry,
 from coset.errors import InputError
 from coset.models import ACTIVATIONS, MLP, Elementwise
 from coset.symmetry import Element, Symmetry, activation_function, intertwiner
+from coset.symmetry.stacks import act_stack, stacked_elements
 from declared import declared
 
 SEEDS = st.integers(0, 2**20)
@@ -43,6 +45,38 @@ def test_the_function_is_preserved(name, seed):
     before = evaluate(model, params, x)
     after = evaluate(model, sym.act(sym.random(generator), params), x)
     assert float((after - before).abs().max()) <= 1e-11 * float(before.abs().max())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_units_that_stay_are_scaled_as_those_that_move(name):
+    """Where values are hidden (``vmap``) every unit is gathered; where it is seen that units stay none is."""
+    model, sym, _ = made(name)
+    generator = torch.Generator().manual_seed(5)
+    params = randomized(model, generator)
+    drawn = sym.random(generator)
+    stay = sym.element(scales=drawn.scales, signs=drawn.signs)
+    some = {owner: p for number, (owner, p) in enumerate(drawn.permutations.items()) if number % 2}
+    for g in (stay, sym.element(some, drawn.scales, drawn.signs), sym.element(some)):
+        seen = sym.act(g, params)
+        for count in (1, 2):
+            stack = {key: tensor.expand(count, *tensor.shape).clone() for key, tensor in params.items()}
+            hidden = act_stack(sym, stacked_elements([g] * count), stack)
+            assert all(torch.equal(hidden[key][number], seen[key]) for key in seen for number in range(count))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_subgroups_are_those_declared_with_less(name):
+    """What a subgroup takes from the whole is what it would be made of itself."""
+    _, sym, _ = made(name)
+    for options in ({"scales": False}, {"permutations": False}, {"signs": False, "scales": False}):
+        part = sym.restrict(**options)
+        again = Symmetry(**{item.name: getattr(part, item.name) for item in fields(part)})
+        assert part == again
+        g = part.random(torch.Generator().manual_seed(6))
+        assert_same_element(g, again.random(torch.Generator().manual_seed(6)))
+        params = randomized(made(name)[0], torch.Generator().manual_seed(7))
+        one, other = part.act(g, params), again.act(g, params)
+        assert all(torch.equal(one[key], other[key]) for key in one)
 
 
 @pytest.mark.parametrize("name", CASES)

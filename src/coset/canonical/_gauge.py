@@ -9,7 +9,7 @@ from torch import Tensor
 from coset.alignment.matching import rotations
 from coset.alignment.matching.rotations import NoGauge
 from coset.canonical._stacked import wide
-from coset.geometry.scales import counted, incoming_norms, removed_norms, with_norms
+from coset.geometry.scales import Ranks, counted, incoming_norms, removed_norms, with_norms
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.mixing import units_of_parameter
 
@@ -129,7 +129,7 @@ def half_read(sym: Symmetry, params: Mapping[str, Tensor]) -> list[str]:
     return found
 
 
-def _whitened(sym: Symmetry, name: str, ranks: list[list[str]], params: Mapping[str, Tensor]) -> Tensor:
+def _whitened(sym: Symmetry, name: str, ranks: Ranks, params: Mapping[str, Tensor]) -> Tensor:
     """L⁻¹ of what the given parameters write to a class, P = L·Lᵀ, in every block."""
     *outer, n = sym.shape(name)
     counted = {parameter for rank in ranks for parameter in rank}

@@ -5,7 +5,7 @@ from coset.flow._coupling_fits import fit_coupling_flow, fit_coupling_flow_to_dr
 from coset.flow._coupling_flow import CouplingFlow
 from coset.flow._couplings import COUPLINGS
 from coset.flow._divergence import divergence
-from coset.flow._evaluation import Averaged, Evaluation, divergences
+from coset.flow._evaluation import Averaged, Evaluation, jensen_shannon
 from coset.flow._evidence import Evidence, evidence
 from coset.flow._fields import FIELDS
 from coset.flow._files import load_flow, save_flow
@@ -16,13 +16,14 @@ from coset.flow._generators import (
     GENERATORS,
     Blends,
     cheap_samples,
-    gaussian,
-    interpolation,
-    midpoint,
-    noise,
-    principal,
-    soup,
+    fitted_gaussian,
+    interpolations,
+    midpoints,
+    noisy_networks,
+    principal_gaussian,
+    soups,
 )
+from coset.flow._guidance import NetworkLoss, task_loss
 from coset.flow._likelihood import log_density, push
 from coset.flow._measured_zoo import MeasuredZoo, measure_zoo
 from coset.flow._paths import GEOMETRIES, Path
@@ -41,6 +42,7 @@ from coset.flow._two_samples import (
     energy_of_distances,
     mean_discrepancy,
 )
+from coset.flow._widths import for_architecture
 
 __all__ = [
     "COUPLINGS",
@@ -60,6 +62,7 @@ __all__ = [
     "Flow",
     "FlowRecipe",
     "MeasuredZoo",
+    "NetworkLoss",
     "Path",
     "PosteriorTarget",
     "SampleScores",
@@ -74,7 +77,6 @@ __all__ = [
     "compare_generators",
     "discrepancy_of_distances",
     "divergence",
-    "divergences",
     "energy_distance",
     "energy_of_distances",
     "euclidean",
@@ -82,23 +84,27 @@ __all__ = [
     "fit_coupling_flow",
     "fit_coupling_flow_to_draws",
     "fit_flow",
+    "fitted_gaussian",
+    "for_architecture",
     "gaussian",
     "integrate",
     "integrate_stochastic",
-    "interpolation",
+    "interpolations",
+    "jensen_shannon",
     "load_flow",
     "log_density",
     "mean_discrepancy",
     "measure_zoo",
-    "midpoint",
-    "noise",
+    "midpoints",
+    "noisy_networks",
     "per_weight",
-    "principal",
+    "principal_gaussian",
     "push",
     "save_flow",
     "score_against",
     "score_samples",
-    "soup",
+    "soups",
+    "task_loss",
     "trajectory",
     "transport",
 ]

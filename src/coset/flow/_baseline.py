@@ -13,7 +13,7 @@ from coset.errors import InputError
 from coset.flow._space import Space
 from coset.symmetry import Symmetry
 
-_FLOOR = 1e-6
+FLOOR = 1e-6
 """Variances in units of the source's are at least so large: a coordinate that never varies is one that hardly does."""
 
 _MOVES = 8
@@ -44,7 +44,7 @@ class Baseline(nn.Module):
         self, m0: Tensor, s0: Tensor, mu: Tensor, variances: Tensor, rest: Tensor, basis: Tensor | None
     ) -> None:
         super().__init__()
-        held = {"m0": m0, "s0": s0, "mu": mu, "variances": variances.clamp_min(_FLOOR), "rest": rest.clamp_min(_FLOOR)}
+        held = {"m0": m0, "s0": s0, "mu": mu, "variances": variances.clamp_min(FLOOR), "rest": rest.clamp_min(FLOOR)}
         for name, tensor in held.items():
             self.register_buffer(name, tensor.detach().clone())
         self.register_buffer(
@@ -66,26 +66,38 @@ class Baseline(nn.Module):
         """What a network reads, z/√a (N, k), and what ``velocity`` needs: z, and the rest of y."""
         y = (x - self.m0) / self.s0 - t[:, None] * self.mu
         if not self.basis.shape[1]:
-            return y / self._a(t, self.variances).sqrt(), y, y[:, :0]
+            return y / variance_at(t[:, None], self.variances).sqrt(), y, y[:, :0]
         z = y @ self.basis
-        return z / self._a(t, self.variances).sqrt(), z, y - z @ self.basis.T
+        return z / variance_at(t[:, None], self.variances).sqrt(), z, y - z @ self.basis.T
+
+    def balanced(self, rows: Tensor, power: float) -> Tensor:
+        """Differences of velocities (N, D), divided by the deviations of the data along their directions to a power."""
+        if not power:
+            return rows
+        if not self.basis.shape[1]:
+            return rows * self.variances.pow(-power / 2)
+        along = rows / self.s0 @ self.basis
+        others = rows / self.s0 - along @ self.basis.T
+        along = along * self.variances.pow(-power / 2)
+        return self.s0 * (along @ self.basis.T + others * self.rest.pow(-power / 2))
 
     def velocity(self, said: Tensor, z: Tensor, rest: Tensor, t: Tensor) -> Tensor:
         """The velocity (N, D), given what the network said of it (N, k)."""
-        a = self._a(t, self.variances)
-        along = _slope(t, self.variances, a) * z + (self.variances / a).sqrt() * said
+        a = variance_at(t[:, None], self.variances)
+        along = slope_of(t[:, None], self.variances, a) * z + (self.variances / a).sqrt() * said
         if self.basis.shape[1]:
-            along = along @ self.basis.T + _slope(t, self.rest, self._a(t, self.rest)) * rest
+            along = along @ self.basis.T + slope_of(t[:, None], self.rest, variance_at(t[:, None], self.rest)) * rest
         return self.s0 * (self.mu + along)
 
-    @staticmethod
-    def _a(t: Tensor, variances: Tensor) -> Tensor:
-        at = t[:, None]
-        return (1 - at).square() + at.square() * variances
+
+def variance_at(t: Tensor, variances: Tensor, begin: Tensor | float = 1.0) -> Tensor:
+    """a(t) = (1−t)²σ² + t²λ, at times in a shape that broadcasts with the variances; σ² those at the ``begin``."""
+    return (1 - t).square() * begin + t.square() * variances
 
 
-def _slope(t: Tensor, variances: Tensor, a: Tensor) -> Tensor:
-    return (t[:, None] * (1 + variances) - 1) / a
+def slope_of(t: Tensor, variances: Tensor, a: Tensor, begin: Tensor | float = 1.0) -> Tensor:
+    """c(t) = (tλ − (1−t)σ²)/a(t)."""
+    return (t * variances - (1 - t) * begin) / a
 
 
 PROJECTIONS = ("none", "pca", "random")

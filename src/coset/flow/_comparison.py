@@ -7,6 +7,7 @@ from typing import Any
 from coset._show.tables import text_table
 from coset._values import freeze
 from coset.errors import InputError
+from coset.flow._generators import GENERATORS
 from coset.flow._measured_zoo import MeasuredZoo
 from coset.flow._scores import PERMUTATIONS, SampleScores, digits, notes, score_against, share, summary, with_level
 from coset.symmetry.stacks import Stack
@@ -54,7 +55,16 @@ class Comparison:
             ],
             *(_line(name, one) for name, one in self.scores.items()),
         ]
-        return "\n".join([text_table(columns, lines, right=range(1, len(columns))), *notes(first)])
+        verdicts = [self._verdict(name) for name in self.scores if name not in GENERATORS]
+        return "\n".join([text_table(columns, lines, right=range(1, len(columns))), *verdicts, *notes(first)])
+
+    def _verdict(self, name: str) -> str:
+        """Whether a generator is worth its price."""
+        low, high = self.scores[name].interval
+        others = self.not_beaten(name)
+        found = f"does not beat {', '.join(others)}" if others else "is above all others"
+        value = self.scores[name].novel_and_performant
+        return f"{name} {found}: novel and performant {value:.3f} ({low:.3f} to {high:.3f})"
 
     def __repr__(self) -> str:
         return f"Comparison({', '.join(self.scores)})"

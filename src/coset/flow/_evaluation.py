@@ -273,7 +273,7 @@ def _factors(task: Task, stack: Stack) -> Tensor:
     return torch.cat(found)
 
 
-def divergences(probabilities: Tensor, others: Tensor | None = None) -> Tensor:
+def jensen_shannon(probabilities: Tensor, others: Tensor | None = None) -> Tensor:
     """Jensen-Shannon divergences of predictions (N, …, C) and (M, …, C), means over all points in nats: (N, M).
 
     H((p + q)/2) − (H(p) + H(q))/2, from 0 to log 2.

@@ -12,6 +12,8 @@ from coset._checks import check_choice, check_count
 from coset.errors import InputError
 from coset.flow._baseline import Baseline
 from coset.flow._space import Space
+from coset.flow._unit_baseline import UnitBaseline
+from coset.flow._unit_field import UnitTransformer
 from coset.metanet import PNA, Reader, RelationalTransformer
 from coset.symmetry import Symmetry
 
@@ -131,8 +133,12 @@ class FlowField(nn.Module):
 
 _READERS: Mapping[str, Callable[..., Reader]] = {"relational": RelationalTransformer, "pna": PNA}
 
-FIELDS = ("mlp", *_READERS)
-"""A perceptron on all numbers; the relational transformer and PNA, which move with the permutations of units."""
+UNITS = "units"
+
+FIELDS = ("mlp", UNITS, *_READERS)
+"""A perceptron on all numbers; a transformer whose tokens are units, the relational transformer and PNA, which move
+with the permutations of units.
+"""
 
 
 @dataclass(frozen=True)
@@ -165,6 +171,8 @@ def make_field(
                 raise InputError(
                     f"field is {spec.name!r}, which reads networks, and there is no symmetry; expected 'mlp'"
                 )
+            if isinstance(baseline, UnitBaseline):
+                return FlowField(UnitTransformer(baseline, conditions=spec.width, **spec.options), baseline, clock)
             if baseline.basis.shape[1]:
                 raise InputError(f"field is {spec.name!r}, which reads all weights; expected projection 'none'")
             fixed = {"head": "equivariant", "gauge": "none", "conditions": spec.width, "seed": seed}

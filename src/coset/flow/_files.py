@@ -13,13 +13,15 @@ from coset._files.sealed import read_sealed, write_sealed
 from coset.distribution.files import pack, unpack
 from coset.errors import InputError
 from coset.flow._baseline import Baseline
-from coset.flow._fields import FieldSpec, make_field
+from coset.flow._fields import UNITS, FieldSpec, make_field
 from coset.flow._flow import Flow
 from coset.flow._frame import Frame
 from coset.flow._solvers import Solver
 from coset.flow._sources import GivenSource, NormalSource, Source, UniformSource, WrappedSource
 from coset.flow._space import Space
 from coset.flow._training import FlowRecipe
+from coset.flow._unit_baseline import UnitBaseline, UnitSource, unit_source
+from coset.flow._units import units_of
 from coset.geometry import Manifold, Spheres, laid_out
 from coset.symmetry import Symmetry
 from coset.symmetry.storage import require_fingerprint
@@ -32,6 +34,7 @@ _SOURCES: Mapping[str, type[Source]] = {
     "uniform": UniformSource,
     "wrapped-normal": WrappedSource,
     "distribution": GivenSource,
+    "units": UnitSource,
 }
 
 
@@ -51,7 +54,13 @@ def save_flow(flow: Flow, path: str | os.PathLike[str]) -> None:
         spheres.append({"key": item.key, "radius": item.radius, "units": item.units.tolist()})
     parts, source = _source_parts(flow.source)
     content = {
-        "frame": {"geometry": frame.geometry, "order": frame.order, "last": list(frame.last), "factor": frame.factor},
+        "frame": {
+            "geometry": frame.geometry,
+            "order": frame.order,
+            "last": list(frame.last),
+            "factor": frame.factor,
+            "offsets": dict(frame.offsets),
+        },
         "symmetry": None if frame.symmetry is None else frame.symmetry.to_json(),
         "manifold": {
             "spheres": spheres,
@@ -107,20 +116,32 @@ def _read(tensors: dict[str, Tensor], content: dict[str, Any], sym: Symmetry | N
     space = Space(Manifold(tuple(spheres), sizes, tied, tuple(shapes["fixed"])), like)
     told = content["frame"]
     reference = _under(tensors, "reference/") if content["aligned"] else None
-    frame = Frame(own, told["geometry"], told["order"], space, reference, tuple(told["last"]), told["factor"])
+    frame = Frame(
+        own, told["geometry"], told["order"], space, reference, tuple(told["last"]), told["factor"], told["offsets"]
+    )
     spec = FieldSpec(**content["spec"])
     if (spec.name == "own") != (field is not None):
         wanted = "field=, the network it was made with" if field is None else "none, since the file says what it is"
         raise InputError(f"its field is {spec.name!r}; expected {wanted}")
     held = _under(tensors, "field/")
-    buffers = [held[f"baseline.{name}"] for name in ("m0", "s0", "mu", "variances", "rest", "basis")]
-    made = make_field(spec, space, own, Baseline(*buffers), 0, field).to(buffers[0].dtype)
+    baseline = _baseline(_under(held, "baseline."), spec, space, own, content["source"].get("matched", 0.0))
+    made = make_field(spec, space, own, baseline, 0, field).to(held["baseline.m0"].dtype)
     made.load_state_dict(held)
     solver = content["solver"]
     grid = None if solver["grid"] is None else tuple(solver["grid"])
-    source = _source(tensors, content["source"], space if told["geometry"] != "euclidean" else space.flat)
+    source = _source(
+        tensors, content["source"], made.baseline, space if told["geometry"] != "euclidean" else space.flat
+    )
     recipe = FlowRecipe(**content["recipe"])
     return Flow(frame, source, made.eval(), recipe, spec, Solver(**{**solver, "grid": grid}))
+
+
+def _baseline(held: dict[str, Tensor], spec: FieldSpec, space: Space, sym: Symmetry | None, matched: float) -> Baseline:
+    m0, s0, mu = (held[name] for name in ("m0", "s0", "mu"))
+    if spec.name != UNITS or sym is None:
+        return Baseline(m0, s0, mu, *(held[name] for name in ("variances", "rest", "basis")))
+    parts = {name: tensor for name, tensor in held.items() if name not in ("m0", "s0", "mu")}
+    return UnitBaseline(units_of(space, sym), m0, s0, mu, parts, matched)
 
 
 def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -140,6 +161,8 @@ def _source_parts(source: Source) -> tuple[dict[str, Tensor], dict[str, Any]]:
     kind = next(name for name, cls in _SOURCES.items() if type(source) is cls)
     tensors = {"source/mean": source.mean, "source/std": source.std}
     told: dict[str, Any] = {"kind": kind, "flat": not source.space.curved}
+    if isinstance(source, UnitSource):
+        told["matched"] = source.scale
     if isinstance(source, WrappedSource):
         tensors["source/centre"] = source.centre
         told["spread"] = source.spread
@@ -149,11 +172,13 @@ def _source_parts(source: Source) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, told
 
 
-def _source(tensors: Mapping[str, Tensor], told: Mapping[str, Any], space: Space) -> Source:
+def _source(tensors: Mapping[str, Tensor], told: Mapping[str, Any], baseline: Baseline, space: Space) -> Source:
     cls, moments = _SOURCES[told["kind"]], (tensors["source/mean"], tensors["source/std"])
     own = space.flat if told["flat"] else space
     if cls is WrappedSource:
         return WrappedSource(own, *moments, tensors["source/centre"], told["spread"])
+    if isinstance(baseline, UnitBaseline) and cls is UnitSource:
+        return unit_source(own, baseline)
     if cls is GivenSource:
         return GivenSource(own, *moments, unpack(tensors, told["content"], "source/given/"))
     return cls(own, *moments)

@@ -7,18 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coset._checks import check_choice, check_seed, is_number
+from coset._checks import check_choice, check_positive, check_seed, is_number
 from coset.distribution import Distribution, Samples
 from coset.errors import InputError
-from coset.flow._baseline import PROJECTIONS, entry_orbits, make_baseline
-from coset.flow._fields import FIELDS, FieldSpec, make_field
+from coset.flow._baseline import PROJECTIONS, Baseline, entry_orbits, make_baseline
+from coset.flow._fields import FIELDS, UNITS, FieldSpec, make_field
 from coset.flow._flow import Flow
-from coset.flow._frame import make_frame
+from coset.flow._frame import Frame, make_frame
 from coset.flow._paths import Path
 from coset.flow._solvers import Solver
-from coset.flow._sources import make_source
+from coset.flow._sources import SOURCES, Source, make_source
 from coset.flow._space import Space
 from coset.flow._training import FlowRecipe, train_field
+from coset.flow._unit_baseline import make_unit_baseline, unit_source
+from coset.flow._units import units_of
 from coset.posterior.fit import Callback, Fit
 from coset.symmetry import Symmetry
 from coset.train.randomness import stream, stream_seed
@@ -60,16 +62,20 @@ def fit_flow(
     first network). ``classifier``: as in ``canonicalize``, logits of canonical weights have one size.
 
     ``source``: "gaussian" (deviations of each parameter those of the networks about 0), "kaiming", "uniform" or
-    "wrapped-normal" on spheres, or a distribution; ``source_std`` multiplies deviations. ``field``: "mlp" on all
-    numbers, or with a ``projection`` "pca" or "random" on so many ``components``; "relational" or "pna", which move
-    with permutations of units; or a module called as ``module(numbers (N, k), clock (N, 64))`` → (N, k). It is added to
-    a ``baseline``, the exact field from the source to a Gaussian with the moments of the networks; without, to the
-    field from the source to itself, so that the module learns means and deviations, too.
+    "wrapped-normal" on spheres, "units" (with the field "units": independent units with the covariance of those of the
+    networks), or a distribution; ``source_std`` multiplies deviations. ``field``: "mlp" on all
+    numbers, or with a ``projection`` "pca" or "random" on so many ``components``; "units", a transformer whose tokens
+    are units, with "pca" on so many principal components of units; "relational" or "pna", which move with permutations
+    of units, too; or a module called as ``module(numbers (N, k), clock (N, 64))`` → (N, k). It is added to a
+    ``baseline``, the exact field from the source to a Gaussian with the moments of the networks; without, to the field
+    from the source to itself, so that the module learns means and deviations, too.
     ``conditions``: a label (N,) or numbers (N, C) for every network. ``validation``: this share of the networks is held
     out, and the trace has their loss.
     """
     check_seed(seed)
     check_choice("projection", projection, PROJECTIONS)
+    if not baseline and field == UNITS:
+        raise InputError(f"field is {UNITS!r}, which learns what its baseline leaves; expected baseline=True")
     if not baseline and projection != "none":
         raise InputError(
             f"projection is {projection!r}, which leaves all other directions to the baseline; expected 'none' without"
@@ -84,23 +90,11 @@ def fit_flow(
         raise InputError("coupling is 'orbit', and there is no symmetry; expected 'independent' or 'optimal-transport'")
     known = _conditions(conditions, len(rows))
     learned, held_out, known = _parts(rows, known, validation, seed)
-    begin = make_source(
-        _source_name(source, geometry),
-        frame.space if geometry != "euclidean" else frame.space.flat,
-        learned,
-        source_std,
+    begin, gaussians = _beginning(
+        frame, field, learned, _source_name(source, geometry), source_std, recipe.coupling, projection, components, seed
     )
-    moves = not isinstance(field, nn.Module) and field != "mlp"
-    gaussians = make_baseline(
-        learned,
-        begin.mean,
-        begin.std,
-        orbits=entry_orbits(frame.space, sym) if moves and sym is not None else None,
-        projection=projection,
-        components=components,
-        generator=stream("projection", seed, 0),
-    )
-    gaussians = gaussians if baseline else gaussians.of_the_source()
+    if not baseline:
+        gaussians = gaussians.of_the_source()
     if not isinstance(field, nn.Module):
         check_choice("field", field, FIELDS, otherwise=", or a torch.nn.Module")
     options = dict(field_options or {})
@@ -154,6 +148,55 @@ def _networks(networks: Any, sym: Symmetry | None) -> tuple[Symmetry | None, dic
     if not isinstance(networks, Mapping):
         raise InputError(f"networks is a {type(networks).__name__}; expected a Zoo, Samples, or a stack of parameters")
     return sym, dict(networks)
+
+
+def _beginning(
+    frame: Frame,
+    field: str | nn.Module,
+    rows: Tensor,
+    name: str | Distribution,
+    std: float,
+    coupling: str,
+    projection: str,
+    components: int | None,
+    seed: int,
+) -> tuple[Source, Baseline]:
+    """The source, and the baseline that fits it and a field: of units, of orbits of entries, or of entries."""
+    sym, space = frame.symmetry, frame.space if frame.geometry != "euclidean" else frame.space.flat
+    matched = isinstance(name, str) and name == UNITS
+    if field == UNITS:
+        if sym is None:
+            raise InputError(f"field is {UNITS!r}, which reads networks, and there is no symmetry; expected 'mlp'")
+        if matched and space.curved and frame.geometry == "geometric":
+            raise InputError(f"source is {UNITS!r}, a Gaussian, and this flow runs on spheres; expected 'uniform'")
+        begin = make_source(
+            "gaussian" if matched else name, space.flat if matched else space, rows, 1.0 if matched else std
+        )
+        made = make_unit_baseline(
+            units_of(frame.space, sym),
+            rows,
+            begin.mean,
+            begin.std,
+            projection=projection,
+            components=components,
+            matched=check_positive("source_std", std) if matched else 0.0,
+        )
+        return unit_source(space.flat, made) if matched else begin, made
+    if matched:
+        raise InputError(f"source is {UNITS!r}, which is for the field {UNITS!r}; expected one of {', '.join(SOURCES)}")
+    begin = make_source(name, space, rows, std)
+    # Readers see no order of units, and pairs of one orbit have none.
+    moves = coupling == "orbit" or (not isinstance(field, nn.Module) and field != "mlp")
+    baseline = make_baseline(
+        rows,
+        begin.mean,
+        begin.std,
+        orbits=entry_orbits(frame.space, sym) if moves and sym is not None else None,
+        projection=projection,
+        components=components,
+        generator=stream("projection", seed, 0),
+    )
+    return begin, baseline
 
 
 def _source_name(source: "str | Distribution | None", geometry: str) -> "str | Distribution":

@@ -284,7 +284,7 @@ class Flow(Distribution):
             probes=probes,
             generator=None if trace == "exact" else generator,
         )
-        return (found - volume).reshape(lead)
+        return (found + self.frame.log_volume(rows) - volume).reshape(lead)
 
     @property
     def _rest(self) -> dict[str, Tensor]:

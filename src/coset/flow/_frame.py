@@ -1,8 +1,9 @@
 """From networks to the rows a flow learns, and back: in which gauge, order and space."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ class Frame:
     with permutations and signs. ``reference``: that networks are aligned to, in the frame. ``last``: the parameters of
     a classifier's last layer, which are ``factor`` times as large in rows, or for each network so that ‖W‖ = √C; what
     comes back of rows is divided by ``factor``, the geometric mean of those of the networks the frame was made of.
+    ``offsets``: variances of batch norms with their ε; rows have log(variance + ε), so that any row is a network.
     Without a ``symmetry`` points are their coordinates, on the spheres of ``space``.
     """
 
@@ -40,8 +42,10 @@ class Frame:
     reference: Points | None = None
     last: tuple[str, ...] = ()
     factor: float = 1.0
+    offsets: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        freeze(self, "offsets")
         if self.reference is not None:
             freeze(self, "reference")
 
@@ -55,15 +59,26 @@ class Frame:
         if self.symmetry is None:
             return self.space.project(self.space.rows(networks))
         formed = _formed(self.symmetry, self.geometry, self.order, networks, self.reference, self._classifier)
-        return self.space.rows(self.space.manifold.project(formed.params))
+        return self.space.project(self.space.rows(_logarithms(self.offsets, formed.params)))
 
     def networks(self, rows: Tensor) -> dict[str, Tensor]:
         """Rows (N, D) → networks (N, *shape), projected to the spheres, with logits of their usual size."""
-        return self.with_logits(self.space.points(self.space.project(rows)), 1 / self.factor)
+        points = self.space.points(self.space.project(rows))
+        for name, offset in self.offsets.items():
+            points[name] = points[name].exp() - offset
+        return self.with_logits(points, 1 / self.factor)
 
     def back(self, networks: Points) -> Tensor:
         """The rows of networks that ``networks`` gave: nothing is brought into the frame but the size of logits."""
-        return self.space.rows(self.with_logits(networks, self.factor))
+        return self.space.rows(_logarithms(self.offsets, self.with_logits(networks, self.factor)))
+
+    def log_volume(self, rows: Tensor) -> Tensor:
+        """log|dx/dθ| of the logarithms in rows x (N, D), by which densities of weights exceed those of rows."""
+        known = self.space.coordinates(rows.double())
+        total = rows.new_zeros(rows.shape[:-1], dtype=torch.float64)
+        for name in self.offsets:
+            total = total - known[name].reshape(len(rows), -1).sum(-1)
+        return total
 
     def with_logits(self, networks: Points, factor: float) -> dict[str, Tensor]:
         """The networks with logits multiplied by a number."""
@@ -108,19 +123,39 @@ def make_frame(
     if reference is not None:
         target = _formed(sym, geometry, "given", reference, None, classifier).params
     formed = _formed(sym, geometry, order, networks, target, classifier)
-    like = {name: tensor[0].detach().cpu() for name, tensor in formed.params.items()}
+    offsets = {
+        name: item.shift
+        for name, item in sym.parameters.items()
+        if item.shift and name in formed.params and not item.tied
+    }
+    params = _logarithms(offsets, formed.params)
+    like = {name: tensor[0].detach().cpu() for name, tensor in params.items()}
     if geometry == "euclidean":
         own, last, factor = euclidean(like), (), 1.0
     else:
         last = formed.last
         known = {name: tensor for name, tensor in formed.params.items() if name in sym.parameters}
         own = Space(manifold(_group(sym, geometry, order), classifier=last, at=(known,)), like)
+        if not own.curved:
+            raise InputError(
+                f"geometry is {geometry!r} with the order {order!r}, and matrices act on all units that have scales: "
+                f"none is on a sphere; expected the symmetry sym.monomial, or geometry 'euclidean'"
+            )
         factor = math.exp(float(formed.factor.double().log().mean())) if last else 1.0
-    rows = own.rows(formed.params)
+    rows = own.rows(params)
     if not bool(torch.isfinite(rows).all()):
         bad = int((~torch.isfinite(rows)).any(1).nonzero()[0])
         raise InputError(f"network {bad} has weights that are NaN or infinite; expected finite numbers")
-    return Frame(sym, geometry, order, own, target, last, factor), own.project(rows)
+    return Frame(sym, geometry, order, own, target, last, factor, offsets), own.project(rows)
+
+
+def frame_of(frame: Frame, sym: Symmetry, like: Points) -> Frame:
+    """The same frame for networks of another symmetry, of which one is ``like``; units stand in the order given."""
+    stack = {name: tensor.detach()[None] for name, tensor in like.items()}
+    made, _ = make_frame(
+        sym, stack, geometry=frame.geometry, order="given", classifier=bool(frame.last), reference=None, space=None
+    )
+    return replace(made, factor=frame.factor)
 
 
 def _without_symmetry(networks: Points, geometry: str, space: Space | None) -> tuple[Frame, Tensor]:
@@ -141,6 +176,17 @@ def _group(sym: Symmetry, geometry: str, order: str) -> Symmetry:
     """What of the group the frame removes."""
     own = sym if geometry != "euclidean" else sym.restrict(scales=False)
     return own.restrict(permutations=False, signs=False) if order == "given" else own
+
+
+def _logarithms(offsets: Mapping[str, float], params: Points) -> dict[str, Tensor]:
+    """Parameters with log(v + ε) in place of variances v."""
+    found = dict(params)
+    for name, offset in offsets.items():
+        moved = found[name] + offset
+        if not bool((moved > 0).all()):
+            raise InputError(f"'{name}' has {float(found[name].min()):g}, a variance that is negative even with its ε")
+        found[name] = moved.log()
+    return found
 
 
 class _Formed:

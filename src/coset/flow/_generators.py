@@ -108,7 +108,7 @@ class Blends(Distribution):
         return type(self)(action(self.networks, partial=partial), self.count, self.shares)
 
 
-def noise(networks: Stack, *, scale: float = 0.1, names: Collection[str] | None = None) -> Mixture:
+def noisy_networks(networks: Stack, *, scale: float = 0.1, names: Collection[str] | None = None) -> Mixture:
     """A random network and noise on it: (1/N) Σ_i N(θ_i, (scale·s)²), s the deviations of the networks.
 
     ``names``: the parameters that vary (default: all of floating point numbers); the others are the network's own.
@@ -120,39 +120,39 @@ def noise(networks: Stack, *, scale: float = 0.1, names: Collection[str] | None 
     return Mixture([MeanField(_network(networks, number), spread) for number in range(size)])
 
 
-def interpolation(networks: Stack) -> Blends:
+def interpolations(networks: Stack) -> Blends:
     """Points of the lines between two random networks, at t ~ U(0, 1)."""
     return Blends(_least(networks, 2), 2, "uniform")
 
 
-def midpoint(networks: Stack) -> Blends:
+def midpoints(networks: Stack) -> Blends:
     """The middle between two random networks."""
     return Blends(_least(networks, 2), 2, "equal")
 
 
-def soup(networks: Stack, *, count: int = 16) -> Blends:
+def soups(networks: Stack, *, count: int = 16) -> Blends:
     """The mean of ``count`` random networks."""
     return Blends(networks, count, "equal")
 
 
-def gaussian(networks: Stack, *, names: Collection[str] | None = None) -> MeanField:
+def fitted_gaussian(networks: Stack, *, names: Collection[str] | None = None) -> MeanField:
     """N(m, diag(s²)) with the means and deviations of the networks: the most likely one of its kind.
 
-    ``names``: as in ``noise``; the others are at their mean.
+    ``names``: as in ``noisy_networks``; the others are at their mean.
     """
     own = _varying(_least(networks, 2), names)
     whole = Samples({name: tensor[None] for name, tensor in networks.items()})
     return MeanField(whole.mean, {name: whole.std[name] for name in own})
 
 
-def principal(
+def principal_gaussian(
     networks: Stack, *, count: int | None = None, remainder: bool = False, names: Collection[str] | None = None
 ) -> LowRank:
     """A Gaussian along ``count`` principal components (default: all N − 1, with all covariances of the networks).
 
     With eigenvalues λ of the covariance and their vectors u: N(m, Σ_k λ_k u_k u_kᵀ); with the ``remainder``
     N(m, σ²I + Σ_k (λ_k − σ²) u_k u_kᵀ), σ² the mean of all other D − count eigenvalues, which has a density (Tipping &
-    Bishop 1999). ``names``: as in ``gaussian``.
+    Bishop 1999). ``names``: as in ``fitted_gaussian``.
     """
     size, own = _count(networks, 2), _varying(networks, names)
     mean = Samples({name: tensor[None] for name, tensor in networks.items()}).mean
@@ -177,12 +177,12 @@ def principal(
 
 
 GENERATORS: dict[str, Callable[..., Distribution]] = {
-    "noise": noise,
-    "interpolation": interpolation,
-    "midpoint": midpoint,
-    "soup": soup,
-    "gaussian": gaussian,
-    "principal": principal,
+    "noise": noisy_networks,
+    "interpolation": interpolations,
+    "midpoint": midpoints,
+    "soup": soups,
+    "gaussian": fitted_gaussian,
+    "principal": principal_gaussian,
 }
 """Name → a distribution made of a stack of trained networks, and options."""
 

@@ -16,9 +16,9 @@ from coset.flow._evaluation import (
     Data,
     Evaluation,
     Task,
-    divergences,
     evaluated,
     finite_networks,
+    jensen_shannon,
     mean_of_pairs,
     task_of,
 )
@@ -33,7 +33,7 @@ MEMORISED = 0.01
 
 
 @dataclass(frozen=True)
-class Frame:
+class Quotient:
     """How networks are compared modulo G; the options are those of ``coset.canonical.distances``."""
 
     sym: Symmetry
@@ -94,7 +94,7 @@ class MeasuredZoo:
     canonical network in whose frame weights are compared. ``divergence``: mean Jensen-Shannon divergence of pairs.
     """
 
-    frame: Frame
+    quotient: Quotient
     task: Task
     evaluation: Evaluation
     networks: Stack
@@ -179,7 +179,7 @@ def measure_zoo(
     some = count if compared is None else check_count("compared", compared, 2)
     if some > count:
         raise InputError(f"compared is {some}; expected at most the {count} networks of the zoo")
-    frame = Frame(sym, metric, bias, classifier, limit, seed)
+    quotient = Quotient(sym, metric, bias, classifier, limit, seed)
     task = task_of(model, network_of(zoo, 0), data, loss=loss, points=points, calibration=calibration)
     evaluation = evaluated(task, zoo)
     if not bool(evaluation.usable.all()):
@@ -187,15 +187,15 @@ def measure_zoo(
         raise InputError(f"network {bad} of the zoo has outputs that are NaN or infinite on the data")
     chosen = torch.randperm(count, generator=stream("compared", seed, 0))[:some].sort().values
     near = zoo if some == count else {name: tensor[chosen.to(tensor.device)] for name, tensor in zoo.items()}
-    between = frame.distances(near, show=show)
-    reference = network_of(frame.form({name: tensor[:1] for name, tensor in near.items()}).params, 0)
+    between = quotient.distances(near, show=show)
+    reference = network_of(quotient.form({name: tensor[:1] for name, tensor in near.items()}).params, 0)
     predictions = evaluation.predictions[chosen]
     others, seen = near, predictions
     if held_out is not None:
         others, seen = held_out, evaluated(task, held_out).predictions
-    views = {"weights": View.of(frame.rows(others, reference)), "functions": View.of(functions(seen))}
+    views = {"weights": View.of(quotient.rows(others, reference)), "functions": View.of(functions(seen))}
     return MeasuredZoo(
-        frame,
+        quotient,
         task,
         evaluation,
         near,
@@ -204,7 +204,7 @@ def measure_zoo(
         views,
         {name: median_distance(view.between) for name, view in views.items()},
         None if held_out is None else len(seen),
-        mean_of_pairs(divergences(predictions)) if task.reading.classes else None,
+        mean_of_pairs(jensen_shannon(predictions)) if task.reading.classes else None,
     )
 
 

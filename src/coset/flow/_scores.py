@@ -19,7 +19,7 @@ from coset._values import freeze
 from coset.alignment.inputs import check_same_names
 from coset.distribution import Estimate
 from coset.errors import InputError
-from coset.flow._evaluation import Data, Evaluation, divergences, evaluated, finite_networks, mean_of_pairs
+from coset.flow._evaluation import Data, Evaluation, evaluated, finite_networks, jensen_shannon, mean_of_pairs
 from coset.flow._measured_zoo import MeasuredZoo, check_networks, functions, measure_zoo
 from coset.flow._two_samples import TwoSamples, discrepancy_of_distances, distances_of_rows, energy_of_distances
 from coset.symmetry import Symmetry
@@ -27,6 +27,9 @@ from coset.symmetry.stacks import Stack
 
 PERMUTATIONS = 500
 """Divisions of all points by which levels of the comparisons of distributions are found."""
+
+_NORMAL_95 = 1.959963984540054
+"""Within so many deviations are 95 of 100 normal numbers."""
 
 QUANTILES = (0.05, 0.5, 0.95)
 
@@ -84,6 +87,13 @@ class SampleScores:
         return share(self.novel & self.performant)
 
     @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's interval of ``novel_and_performant``, which holds the generator's own part in 95 of 100 cases."""
+        n, p, z = len(self), self.novel_and_performant, _NORMAL_95
+        centre, half = p + z**2 / (2 * n), z * math.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
+        return max(0.0, (centre - half) / (1 + z**2 / n)), min(1.0, (centre + half) / (1 + z**2 / n))
+
+    @property
     def distance_ratio(self) -> float:
         """The median of ``nearest`` over that of the zoo, NaN without a finite sample."""
         known = self.nearest[self.usable]
@@ -103,6 +113,7 @@ class SampleScores:
             "performant": share(self.performant),
             "novel": share(self.novel),
             "novel and performant": self.novel_and_performant,
+            "interval": list(self.interval),
             "memorised": share(self.memorised),
             "novel from": zoo.novel_from,
             "memorised below": zoo.memorised_below,
@@ -170,8 +181,8 @@ def score_against(
     mean discrepancy. ``log_likelihood``: see ``per_weight``.
     """
     _check_bar(bar, zoo.task.loss)
-    frame = zoo.frame
-    count = check_networks(frame.sym, samples, "samples", 1)
+    quotient = zoo.quotient
+    count = check_networks(quotient.sym, samples, "samples", 1)
     check_same_names(zoo.networks, samples, "the zoo", "samples")
     if log_likelihood is not None and not isinstance(log_likelihood, Estimate):
         raise InputError(f"log_likelihood is a {type(log_likelihood).__name__}; expected what per_weight gives")
@@ -184,15 +195,15 @@ def score_against(
         number = int(usable.sum())
         spread, divergence = math.nan, None
         if number:
-            nearest[usable] = frame.distances(good, zoo.networks, show=False).values.amin(1)
+            nearest[usable] = quotient.distances(good, zoo.networks, show=False).values.amin(1)
         ticker.advance()
         energy, discrepancy = {}, {}
         if number > 1:
-            spread = mean_of_pairs(frame.distances(good, show=False).values)
+            spread = mean_of_pairs(quotient.distances(good, show=False).values)
             predictions = evaluation.predictions[usable]
-            divergence = mean_of_pairs(divergences(predictions)) if zoo.task.reading.classes else None
-            views = {"weights": frame.rows(good, zoo.reference), "functions": functions(predictions)}
-            seed = frame.seed
+            divergence = mean_of_pairs(jensen_shannon(predictions)) if zoo.task.reading.classes else None
+            views = {"weights": quotient.rows(good, zoo.reference), "functions": functions(predictions)}
+            seed = quotient.seed
             for name, rows in views.items():
                 other = zoo.views[name]
                 apart = distances_of_rows(rows, rows), distances_of_rows(rows, other.rows), other.between
@@ -294,6 +305,7 @@ def _distances(scores: SampleScores) -> list[list[str]]:
         ["  ratio", digits(scores.distance_ratio), "1"],
         ["novel", digits(share(scores.novel)), digits(share(zoo.nearest > zoo.novel_from))],
         ["novel and performant", digits(scores.novel_and_performant), ""],
+        ["  interval, 95 of 100", " to ".join(f"{end:.3f}" for end in scores.interval), ""],
         ["memorised", digits(share(scores.memorised)), digits(share(zoo.nearest < zoo.memorised_below))],
         ["distance of two networks, mean", digits(scores.spread), digits(mean_of_pairs(zoo.between.values))],
         ["divergence of two predictions, mean", digits(scores.divergence), digits(zoo.divergence)],

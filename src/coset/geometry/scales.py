@@ -1,12 +1,13 @@
 """The gauge without scales: which weights come in to each unit, and their norms (thesis, section 4.4)."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from coset._magnitudes import exponents, scaled_by
+from coset._values import kept
 from coset.errors import InputError
 from coset.symmetry.axes import Concat, Node, Product, Units, units_of
 from coset.symmetry.element import Element
@@ -19,41 +20,42 @@ _SMALL = 2.0**-100
 """Units whose norm is such a part of the largest entry: their squares need not be numbers beside its own."""
 
 
-def incoming_weights(sym: Symmetry) -> Iterator[tuple[str, list[list[str]]]]:
-    """Each family of scales, from the input on, with the parameters its norm is of, those with most axes first."""
-    incoming = {key: _incoming(sym, key) for key in sym.scaling}
-    removed: set[str] = set()
-    while len(removed) < len(sym.scaling):
-        key, ranks = _next_family(sym, incoming, removed)
-        removed.add(key)
-        yield key, ranks
+Ranks = Sequence[Sequence[str]]
+"""The parameters a norm is of, by number of axes, those with most of them first."""
 
 
-def with_norms(sym: Symmetry) -> tuple[list[tuple[str, list[list[str]]]], tuple[str, ...]]:
+def incoming_weights(sym: Symmetry) -> Sequence[tuple[str, Ranks]]:
+    """Each family of scales, from the input on, with the parameters its norm is of."""
+    found, waiting = with_norms(sym)
+    if waiting:
+        raise InputError(
+            f"the scales of {', '.join(map(repr, waiting))} cannot be normalised one after the other: each is carried "
+            f"with power +1 only beside another of them, or not at all"
+        )
+    return found
+
+
+@kept
+def with_norms(sym: Symmetry) -> tuple[Sequence[tuple[str, Ranks]], tuple[str, ...]]:
     """``incoming_weights`` as far as there are such families, and those whose scales no norm settles."""
-    found = []
-    try:
-        for item in incoming_weights(sym):
-            found.append(item)
-    except InputError:
-        pass
-    known = {key for key, _ in found}
-    return found, tuple(key for key in sym.scaling if key not in known)
+    incoming = {key: _incoming(sym, key) for key in sym.scaling}
+    found: dict[str, Ranks] = {}
+    while (following := _next_family(sym, incoming, found)) is not None:
+        found |= [following]
+    return tuple(found.items()), tuple(key for key in sym.scaling if key not in found)
 
 
 BIASES = ("outside", "inside")
 """Whether a unit's bias counts in the norm of its incoming weights."""
 
 
-def counted(sym: Symmetry, ranks: list[list[str]], bias: str) -> list[list[str]]:
+def counted(sym: Symmetry, ranks: Ranks, bias: str) -> list[list[str]]:
     """The parameters that a norm is of, tied ones once; with the bias "inside" all of them together."""
     single = [[name for name in rank if sym.parameters[name].tied is None] for rank in ranks]
     return [[name for rank in single for name in rank]] if bias == "inside" else single
 
 
-def removed_norms(
-    sym: Symmetry, families: Iterable[tuple[str, list[list[str]]]], stack: dict[str, Tensor]
-) -> dict[str, Tensor]:
+def removed_norms(sym: Symmetry, families: Iterable[tuple[str, Ranks]], stack: dict[str, Tensor]) -> dict[str, Tensor]:
     """‖incoming weights‖ of families one after the other, (N, *shape), each without the scales of those before it.
 
     ``families``: with the parameters that each norm is of, as ``incoming_weights`` gives them. ``stack``: N networks,
@@ -62,7 +64,7 @@ def removed_norms(
     norms: dict[str, Tensor] = {}
     for key, ranks in families:
         norms[key] = incoming_norms(sym, key, ranks, stack)
-        touched = {name: stack[name].detach().double() for name in scale_carriers(sym, key) if name in stack}
+        touched = {name: stack[name].detach().double() for name in scale_carriers(sym)[key] if name in stack}
         stack.update(move_stack(sym, Element(scales={key: 1 / norms[key]}), touched))
     return norms
 
@@ -87,15 +89,19 @@ def _appearances(node: Node) -> Iterator[tuple[Units, tuple[Units, ...]]]:
             yield from _appearances(segment)
 
 
-def scale_carriers(sym: Symmetry, key: str) -> list[str]:
-    """The parameters a family's scale moves, with the gains that make up for a variance."""
-    names = [
-        name
-        for name in sym.structures
-        if any(key in _scales_on(sym, unit) for node in sym.parameters[name].axes for unit in units_of(node))
-    ]
-    gains = [sym.parameters[name].gain for name in names]
-    return list(dict.fromkeys([*names, *(gain for gain in gains if gain is not None)]))
+@kept
+def scale_carriers(sym: Symmetry) -> Mapping[str, Sequence[str]]:
+    """For every family the parameters its scale moves, with the gains that make up for a variance."""
+    names: dict[str, dict[str, None]] = {key: {} for key in sym.scaling}
+    for name in sym.structures:
+        for unit in (unit for node in sym.parameters[name].axes for unit in units_of(node)):
+            for key in _scales_on(sym, unit):
+                names[key][name] = None
+    gains = {key: [sym.parameters[name].gain for name in found] for key, found in names.items()}
+    return {
+        key: tuple(dict.fromkeys([*found, *(gain for gain in gains[key] if gain is not None)]))
+        for key, found in names.items()
+    }
 
 
 def _incoming(sym: Symmetry, key: str) -> dict[str, set[str]]:
@@ -115,10 +121,9 @@ def _incoming(sym: Symmetry, key: str) -> dict[str, set[str]]:
 
 def _next_family(
     sym: Symmetry, incoming: Mapping[str, Mapping[str, set[str]]], removed: Collection[str]
-) -> tuple[str, list[list[str]]]:
-    """The first family whose incoming parameters carry no other scale that is still free.
-
-    Returns its key and its incoming parameters by number of axes, most first.
+) -> tuple[str, Ranks] | None:
+    """The first family whose incoming parameters carry no other scale that is still free, and these by number of axes,
+    most first; None if there is none.
     """
     waiting = [key for key in sym.scaling if key not in removed]
     for insist in (True, False):
@@ -128,13 +133,10 @@ def _next_family(
             best = max((len(sym.parameters[name].shape) for name in incoming[key]), default=0)
             if ranks and (ranks[0] == best or not insist):
                 return key, [[name for name in ready if len(sym.parameters[name].shape) == rank] for rank in ranks]
-    raise InputError(
-        f"the scales of {', '.join(repr(key) for key in waiting)} cannot be normalised one after the other: each is "
-        f"carried with power +1 only beside another of them, or not at all"
-    )
+    return None
 
 
-def incoming_norms(sym: Symmetry, key: str, ranks: list[list[str]], params: Mapping[str, Tensor]) -> Tensor:
+def incoming_norms(sym: Symmetry, key: str, ranks: Ranks, params: Mapping[str, Tensor]) -> Tensor:
     """‖incoming‖ per unit, of the class's shape, float64; from the first rank of parameters that is not all zero.
 
     Parameters with leading axes of networks give norms with the same axes in front.

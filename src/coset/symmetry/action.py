@@ -12,7 +12,7 @@ from coset.errors import InputError
 from coset.symmetry.axes import Charge
 from coset.symmetry.element import Element
 from coset.symmetry.gather import Pass, apply, is_plain
-from coset.symmetry.group import check, full_map
+from coset.symmetry.group import check, full_map, in_order
 from coset.symmetry.mixing import mix
 from coset.symmetry.structure import Stretch
 from coset.symmetry.turning import is_translation, turned
@@ -51,7 +51,7 @@ class Action:
             check(sym, g)
         self.sym = sym
         self.g = g
-        self._maps: dict[str, Tensor] = {}
+        self._maps: dict[str, Tensor | None] = {}
         self._moves: dict[int, Move] = {}
         # Where derivatives or transforms follow, values must not decide what is computed.
         self._idle = {key for key, d in g.scales.items() if is_plain(d) and bool((d == 1).all())}
@@ -149,9 +149,11 @@ class Action:
         correction = torch.where(outside, torch.sqrt((bare + shift) / (bare + offset)), torch.ones_like(bare))
         return torch.where(outside, bare, exact), correction
 
-    def _map(self, name: str) -> Tensor:
+    def _map(self, name: str) -> Tensor | None:
+        """Where each unit of a class comes from; None where all stay where they are."""
         if name not in self._maps:
-            self._maps[name] = full_map(self.sym, self.g, name)
+            stay = in_order(self.sym, self.g, name)
+            self._maps[name] = None if stay else full_map(self.sym, self.g, name)
         return self._maps[name]
 
     def move(self, stretch: Stretch) -> Move:
@@ -165,37 +167,46 @@ class Action:
         (one,) = stretch.appearances
         index = self._map(one.name)
         factor, magnitude = self._factor(one.name, one.charges, index)
-        return Move(_unless_in_order(index), factor, magnitude)
+        return Move(index, factor, magnitude)
 
     def _joint(self, stretch: Stretch) -> Move:
-        index = stretch.base.clone()
+        moves = any(self._map(item.name) is not None for item in stretch.appearances)
+        index = stretch.base
         factor: Tensor | None = None
         magnitude: Tensor | None = None
         for item in stretch.appearances:
-            present = item.unit >= 0
-            source = torch.where(present, self._map(item.name).to(present.device)[item.unit], 0)
-            index = index + item.stride * (source % self.sym.classes[item.name].size) * present
+            came, present = self._map(item.name), item.present
+            source = item.known if came is None else torch.where(present, came.to(present.device)[item.unit], 0)
+            if moves:
+                index = index + item.stride * (source % self.sym.classes[item.name].size) * present
             parts = self._factor(item.name, item.charges, source)
             factor = _times(factor, parts[0], present)
             magnitude = _times(magnitude, parts[1], present)
-        return Move(_unless_in_order(index), factor, magnitude)
+        return Move(_unless_in_order(index) if moves else None, factor, magnitude)
 
-    def _factor(self, name: str, charges: tuple[Charge, ...], source: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """∏ |d|^power·sign^parity at the old units ``source``; with and without signs. None where it is 1."""
+    def _factor(
+        self, name: str, charges: tuple[Charge, ...], source: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """∏ |d|^power·sign^parity at the old units ``source`` (None: all in order); with and without signs. None
+        where it is 1.
+        """
         signed: Tensor | None = None
         magnitude: Tensor | None = None
         for charge in charges:
             key = charge.key(name)
             if charge.scale and key in self.g.scales and key not in self._idle:
-                d = self.g.scales[key].reshape(-1)
-                part = d[source.to(d.device)] ** charge.scale
+                part = _picked(self.g.scales[key], source) ** charge.scale
                 magnitude = part if magnitude is None else magnitude * part
                 signed = part if signed is None else signed * part
             if charge.sign and key in self.g.signs and key not in self._unflipped:
-                s = self.g.signs[key].reshape(-1)
-                flips = s[source.to(s.device)]
+                flips = _picked(self.g.signs[key], source)
                 signed = flips.to(torch.float64) if signed is None else signed * flips
         return signed, magnitude
+
+
+def _picked(values: Tensor, source: Tensor | None) -> Tensor:
+    flat = values.reshape(-1)
+    return flat if source is None else flat[source.to(flat.device)]
 
 
 def _times(total: Tensor | None, part: Tensor | None, present: Tensor) -> Tensor | None:
@@ -216,11 +227,7 @@ def filled(sym: "Symmetry", params: Mapping[str, Tensor]) -> dict[str, Tensor]:
     names every tensor once.
     """
     whole = dict(params)
-    groups: dict[str, list[str]] = {}
-    for name, parameter in sym.parameters.items():
-        if parameter.tied is not None:
-            groups.setdefault(parameter.tied, [parameter.tied]).append(name)
-    for names in groups.values():
+    for names in sym.ties:
         given = next((params[name] for name in names if name in params), None)
         if given is not None:
             whole |= {name: given for name in names if name not in params}

@@ -164,8 +164,11 @@ def unit_map(permutations: Mapping[str, Tensor], name: str, chain: tuple[str, ..
     """Where each unit of a class comes from, over all blocks: the old unit's number for every new one.
 
     For a nested class new block a comes from old block a' and, within it, new unit b from p[a'][b]: blocks are moved
-    as a whole after their insides. Classes without an entry in ``permutations`` keep their order. Returns (∏shape,).
+    as a whole after their insides. Classes without an entry in ``permutations`` keep their order. Returns (∏shape,),
+    which for a class that is not nested is its permutation itself.
     """
+    if not chain and name in permutations:
+        return permutations[name].reshape(-1)
     block = torch.zeros(1, dtype=torch.long)
     for level, outer in enumerate((*chain, name)):
         size = shape[level]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from coset.errors import InputError
 from coset.symmetry.element import Element, check_values, unit_map
+from coset.symmetry.gather import is_plain
 from coset.symmetry.incidence import appearances
 from coset.symmetry.mixing import check_matrices, conjugated, matrices_shape, random_matrices
 from coset.symmetry.structure import ancestors, with_followers
@@ -83,6 +84,18 @@ def full_map(sym: "Symmetry", g: Element, name: str) -> Tensor:
     return unit_map(permutations, name, ancestors(name, sym.classes), sym.shape(name))
 
 
+def in_order(sym: "Symmetry", g: Element, name: str) -> bool:
+    """Whether no unit of a class comes from elsewhere under g; False where transforms follow its permutations."""
+    for outer in (*ancestors(name, sym.classes), name):
+        other = sym.classes[outer].follows
+        p = g.permutations.get(outer if other is None or other not in g.permutations else other)
+        if p is None:
+            continue
+        if not is_plain(p) or not torch.equal(p, torch.arange(p.shape[-1], device=p.device).expand_as(p)):
+            return False
+    return True
+
+
 def _block_map(sym: "Symmetry", g: Element, name: str) -> Tensor:
     """Where the blocks around a class come from; a single block for a class that is not nested."""
     parent = sym.classes[name].parent
@@ -130,10 +143,14 @@ def compose(sym: "Symmetry", g: Element, h: Element) -> Element:
         inner_g, inner_h = (part.permutations[name].reshape(-1, shape[-1]) for part in (g, h))
         came_from = _block_map(sym, h, name).to(inner_g.device).argsort()
         permutations[name] = torch.gather(inner_h, 1, inner_g[came_from]).reshape(shape)
+    undoing: dict[str, Tensor | None] = {}
 
     def product(key: str, mine: Tensor, theirs: Tensor) -> Tensor:
-        undo = full_map(sym, h, sym.families[key].owner).argsort().to(mine.device)
-        return mine.reshape(-1)[undo].reshape(mine.shape) * theirs
+        owner = sym.families[key].owner
+        if owner not in undoing:
+            undoing[owner] = None if in_order(sym, h, owner) else full_map(sym, h, owner).argsort()
+        undo = undoing[owner]
+        return (mine if undo is None else mine.reshape(-1)[undo.to(mine.device)].reshape(mine.shape)) * theirs
 
     matrices, turns = _carried(sym, g, h.matrices), _turned(sym, g, h.turns)
     for key, k in g.turns.items():
@@ -205,7 +222,7 @@ def restrict(
     turns = {key: item for key, item in sym.turns.items() if item.owner in kept}
     whole = names is None and permutations and scales and signs and continuous
     translations = sym.translations if whole else ()
-    return replace(sym, classes=classes, families=free, continuous=mixing, turns=turns, translations=translations)
+    return sym.subgroup(classes, free, mixing, turns, translations)
 
 
 def check_shapes(sym: "Symmetry", g: Element) -> None:

@@ -209,6 +209,19 @@ def units_of_parameter(sym: "Symmetry", name: str, parameter: str, tensor: Tenso
     return result
 
 
+def multiplied(sym: "Symmetry", name: str, parameter: str, tensor: Tensor, by: Mapping[int, Tensor]) -> Tensor:
+    """A parameter with what writes a class multiplied by ``by[1]`` and what reads it by ``by[-1]``, gains left out.
+
+    Each (blocks, n, n), any matrices.
+    """
+    found = [(stretch, item) for stretch, item in appearances(sym, parameter) if item.name == name]
+    for (stretch, item), place in zip(found, sym.continuous[name].places[parameter], strict=True):
+        if place.way:
+            own = by[place.way].to(tensor.device)
+            tensor = _multiplied(tensor, 0, sym.structures[parameter], stretch, item, own)
+    return tensor
+
+
 def _multiplied(
     tensor: Tensor, lead: int, structure: Structure, stretch: Stretch, item: Appearance, blocks: Tensor
 ) -> Tensor:

@@ -98,6 +98,9 @@ def move_stack(sym: Symmetry, parts: Element, stack: Stack) -> dict[str, Tensor]
     def one(own: dict[str, dict[str, Tensor]], params: dict[str, Tensor]) -> dict[str, Tensor]:
         return Action(sym, Element(**own), whole=False)(params, partial=True)
 
+    if all(len(tensor) == 1 for part in (*kinds.values(), stack) for tensor in part.values()):
+        single = one({kind: network_of(part, 0) for kind, part in kinds.items()}, network_of(stack, 0))
+        return {name: tensor[None] for name, tensor in single.items()}
     result: dict[str, Tensor] = torch.vmap(one)(kinds, dict(stack))
     return result
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -97,6 +98,16 @@ class Appearance:
     charges: tuple[Charge, ...]
     unit: Tensor
     stride: Tensor
+
+    @cached_property
+    def present(self) -> Tensor:
+        """Where the class stands, (n,)."""
+        return self.unit >= 0
+
+    @cached_property
+    def known(self) -> Tensor:
+        """``unit``, with 0 where the class does not stand."""
+        return torch.where(self.present, self.unit, 0)
 
     @property
     def scales(self) -> dict[str, int]:

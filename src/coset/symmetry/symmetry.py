@@ -5,7 +5,7 @@ import json
 import math
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, TypeVar, overload
 
@@ -200,7 +200,11 @@ class Symmetry:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a class's permutation and scales: (sizes of the classes around it; its size)."""
-        return shape_of(name, self.classes)
+        return self._shapes[name]
+
+    @cached_property
+    def _shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return {name: shape_of(name, self.classes) for name in self.classes}
 
     @property
     def log_permutations(self) -> float:
@@ -261,6 +265,26 @@ class Symmetry:
         assert remarks.keys() <= {"notes", "pinned", "unverified", "unsaved", "graph"}, remarks
         copy = object.__new__(Symmetry)
         copy.__dict__.update(self.__dict__ | remarks)
+        return copy
+
+    def subgroup(
+        self,
+        classes: Mapping[str, UnitClass],
+        families: Mapping[str, Family],
+        continuous: Mapping[str, Mixing],
+        turns: Mapping[str, Turn],
+        translations: tuple[Translation, ...],
+    ) -> "Symmetry":
+        """The same with parts left out, for ``restrict``: parameters are taken apart alike; nothing is checked again.
+
+        ``classes``: the same, of which some no longer permute.
+        """
+        copy = object.__new__(Symmetry)
+        copy.__dict__.update({part.name: getattr(self, part.name) for part in fields(self)})
+        # These do not depend on what is free.
+        copy.__dict__.update({part: getattr(self, part) for part in ("structures", "ties", "_shapes")})
+        own = {"classes": classes, "families": families, "continuous": continuous, "turns": turns}
+        copy.__dict__.update({part: Frozen(value) for part, value in own.items()}, translations=translations)
         return copy
 
     # As a value -----------------------------------------------------------------------------------------------------
@@ -326,6 +350,15 @@ class Symmetry:
                     known[parameter.axes] = build_structure(parameter.axes, self.classes, name)
                 structures[name] = known[parameter.axes]
         return structures
+
+    @cached_property
+    def ties(self) -> tuple[tuple[str, ...], ...]:
+        """The names of every tensor that has several, the first one first."""
+        groups: dict[str, list[str]] = {}
+        for name, parameter in self.parameters.items():
+            if parameter.tied is not None:
+                groups.setdefault(parameter.tied, [parameter.tied]).append(name)
+        return tuple(map(tuple, groups.values()))
 
     @cached_property
     def paired(self) -> Mapping[tuple[str, str], Structure]:

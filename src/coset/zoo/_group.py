@@ -24,6 +24,7 @@ from coset.zoo._data import Data
 from coset.zoo._index import finite
 from coset.zoo._measure import measure_stack
 from coset.zoo._members import Member, new_model
+from coset.zoo._memory import keep_freed_memory
 from coset.zoo._optimizers import StackOptimizer, clip_each, stack_optimizer
 from coset.zoo._spec import ZooSpec
 from coset.zoo._stacked import Stack, Tensors, each, outputs_of, saved, stacked
@@ -116,6 +117,7 @@ class _State:
 
 def train_stack(task: Task) -> Trained:
     """Train the networks of a group side by side; what an earlier call left in the checkpoint is continued."""
+    keep_freed_memory()
     models = task.models()
     model, recipe, train = models[0], task.recipe, task.data.train
     loss = LOSSES[recipe.loss]

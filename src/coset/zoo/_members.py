@@ -17,8 +17,8 @@ from coset.train.metrics import evaluation_mode
 from coset.train.randomness import stream
 from coset.zoo._spec import Range, ZooSpec
 
-CACHE = 2**22
-"""Numbers that a group works on at a time: in single precision 16 MiB, which caches of processors hold."""
+CACHE = 2**23
+"""Numbers that a group works on at a time: in single precision 32 MiB, about what caches of processors hold."""
 
 LARGEST = 256
 """Networks in a group at most: more gain little, and a group is what an interruption may cost."""

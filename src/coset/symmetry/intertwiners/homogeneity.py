@@ -1,6 +1,7 @@
 """How far an activation is from being positive homogeneous (Godfrey et al. 2022, eq. E.22, fig. 17)."""
 
 import math
+from functools import cache
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ _PANELS_PER_DECADE = 12
 _NODES = 24
 
 
+@cache
 def _quadrature() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Nodes and weights of E[f(X)], X ~ N(0, 1): Gauss-Legendre on panels that shrink geometrically towards 0.
 
