@@ -268,7 +268,7 @@ def _figure(
     """Ways of points, and densities on the sphere."""
     from coset.figures import BLUE, GREY, VERMILION, label_panel, new_figure
 
-    figure = new_figure(7.0, 2.2)
+    figure = new_figure(7.2, 2.2)
     panels = figure.subplots(1, 4)
     for panel, letter, coupling in zip(panels, "ab", (INDEPENDENT, TRANSPORT), strict=False):
         ways = plane[coupling, WITH][0].ways.numpy()
@@ -276,18 +276,21 @@ def _figure(
         panel.plot(*ways[0].T, ".", color=GREY, markersize=2)
         panel.plot(*ways[-1].T, ".", color=BLUE, markersize=2)
         panel.set_aspect("equal")
-        label_panel(panel, letter, coupling.replace("optimal-", "optimal "))
+        label_panel(panel, letter, coupling.replace("optimal-", ""))
     nodes, _ = quadrature(config.nodes)
     exact = four_modes().log_density(nodes)
+    panels[2].set_ylabel("height")
+    panels[3].set_yticklabels([])
     for panel, letter, name, values in zip(
         panels[2:], "cd", ("mixture", "flow"), (exact, curved[WITH][0].log_density), strict=True
     ):
-        image = values.exp().reshape(config.nodes, -1)
-        panel.imshow(
-            image, origin="lower", aspect="auto", extent=(0, 360, -1, 1), cmap="viridis", vmin=0,
-            vmax=float(exact.exp().max()),
+        image = values.exp().reshape(config.nodes, -1).numpy()
+        panel.pcolormesh(
+            torch.linspace(0, 360, image.shape[1] + 1).numpy()[:-1], nodes[:: image.shape[1], 2].numpy(), image,
+            cmap="viridis", vmin=0, vmax=float(exact.exp().max()), rasterized=True, shading="nearest",
         )  # fmt: skip
         panel.grid(visible=False)
         panel.set_xticks([0, 180, 360])
+        panel.set_xlabel("longitude, degrees")
         label_panel(panel, letter, name)
     return figure
