@@ -5,6 +5,7 @@ from coset.flow._coupling_fits import fit_coupling_flow, fit_coupling_flow_to_dr
 from coset.flow._coupling_flow import CouplingFlow
 from coset.flow._couplings import COUPLINGS
 from coset.flow._divergence import divergence
+from coset.flow._evaluated_flow import evaluate_flow
 from coset.flow._evaluation import Averaged, Evaluation, jensen_shannon
 from coset.flow._evidence import Evidence, evidence
 from coset.flow._fields import FIELDS
@@ -26,6 +27,7 @@ from coset.flow._generators import (
 from coset.flow._guidance import NetworkLoss, task_loss
 from coset.flow._likelihood import log_density, push
 from coset.flow._measured_zoo import MeasuredZoo, measure_zoo
+from coset.flow._modulo import log_prob_modulo
 from coset.flow._paths import GEOMETRIES, Path
 from coset.flow._scores import SampleScores, per_weight, score_against, score_samples
 from coset.flow._solvers import Solver, Trajectory, Velocity, integrate, trajectory
@@ -80,19 +82,20 @@ __all__ = [
     "energy_distance",
     "energy_of_distances",
     "euclidean",
+    "evaluate_flow",
     "evidence",
     "fit_coupling_flow",
     "fit_coupling_flow_to_draws",
     "fit_flow",
     "fitted_gaussian",
     "for_architecture",
-    "gaussian",
     "integrate",
     "integrate_stochastic",
     "interpolations",
     "jensen_shannon",
     "load_flow",
     "log_density",
+    "log_prob_modulo",
     "mean_discrepancy",
     "measure_zoo",
     "midpoints",

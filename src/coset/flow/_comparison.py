@@ -41,6 +41,8 @@ class Comparison:
             "generator", "samples", measure, "loss", "averaged", "novel", "novel, performant", "memorised", "distance",
             "divergence", "energy, weights", "energy, functions",
         ]  # fmt: skip
+        likelihoods = any(one.log_likelihood is not None for one in self.scores.values())
+        columns += ["log-likelihood"] * likelihoods
         zoo = first.zoo
         lines = [
             [
@@ -51,9 +53,9 @@ class Comparison:
                 digits(zoo.evaluation.averages[-1].measure),
                 *["", "", "", "1"],
                 digits(zoo.divergence),
-                *["", ""],
+                *[""] * (2 + likelihoods),
             ],
-            *(_line(name, one) for name, one in self.scores.items()),
+            *(_line(name, one, likelihoods) for name, one in self.scores.items()),
         ]
         verdicts = [self._verdict(name) for name in self.scores if name not in GENERATORS]
         return "\n".join([text_table(columns, lines, right=range(1, len(columns))), *verdicts, *notes(first)])
@@ -85,7 +87,9 @@ def compare_generators(
     )
 
 
-def _line(name: str, one: SampleScores) -> list[str]:
+def _line(name: str, one: SampleScores, likelihoods: bool) -> list[str]:
+    found = one.log_likelihood
+    last = "" if found is None else f"{found.value:.4f} ± {found.error:.4f}"
     known = summary(one.evaluation)
     return [
         name,
@@ -99,4 +103,5 @@ def _line(name: str, one: SampleScores) -> list[str]:
         digits(one.distance_ratio),
         digits(one.divergence),
         *(with_level(one.energy[part]) if part in one.energy else "" for part in ("weights", "functions")),
+        *[last] * likelihoods,
     ]

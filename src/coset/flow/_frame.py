@@ -58,15 +58,17 @@ class Frame:
         """Networks (N, *shape) → their rows (N, D) in the frame."""
         if self.symmetry is None:
             return self.space.project(self.space.rows(networks))
-        formed = _formed(self.symmetry, self.geometry, self.order, networks, self.reference, self._classifier)
+        formed = _formed(self.symmetry, self.geometry, self.order, networks, self.reference, self.classifier)
         return self.space.project(self.space.rows(_logarithms(self.offsets, formed.params)))
 
     def networks(self, rows: Tensor) -> dict[str, Tensor]:
         """Rows (N, D) → networks (N, *shape), projected to the spheres, with logits of their usual size."""
-        points = self.space.points(self.space.project(rows))
-        for name, offset in self.offsets.items():
-            points[name] = points[name].exp() - offset
-        return self.with_logits(points, 1 / self.factor)
+        return self.weights(self.space.points(self.space.project(rows)))
+
+    def weights(self, points: Points) -> dict[str, Tensor]:
+        """The networks of coordinates by name, as ``space.points`` gives them, on the spheres or not."""
+        found = {name: t.exp() - self.offsets[name] if name in self.offsets else t for name, t in points.items()}
+        return self.with_logits(found, 1 / self.factor)
 
     def back(self, networks: Points) -> Tensor:
         """The rows of networks that ``networks`` gave: nothing is brought into the frame but the size of logits."""
@@ -85,7 +87,8 @@ class Frame:
         return {name: tensor * factor if name in self.last else tensor for name, tensor in networks.items()}
 
     @property
-    def _classifier(self) -> bool | str:
+    def classifier(self) -> bool | str:
+        """The last layer, whose logits have one size in rows; False where they keep theirs."""
         return self.last[0].rpartition(".")[0] if self.last else False
 
 
