@@ -410,3 +410,18 @@ def test_points_without_a_symmetry_need_a_stack():
     with pytest.raises(InputError, match="the points are not on the spheres of the space"):
         fitted({"x": normal(20, 3)}, geometry="geometric", space=sphere())
     assert fitted({"x": normal(20, 2)}, space=plane()).sample(2, generator())["x"].shape == (2, 2)
+
+
+def test_a_field_without_a_baseline_begins_at_the_source():
+    """With a network that says nothing: the moments of the data with the baseline, those of the source without."""
+    stack = {"x": 3 + 0.1 * normal(64, 5)}
+    source = MeanField({"x": -torch.ones(5, dtype=torch.float64)}, {"x": 2 * torch.ones(5, dtype=torch.float64)})
+    recipe = FlowRecipe(steps=1, batch_size=64, learning_rate=1e-12)
+    data = stack["x"].mean(0), stack["x"].std(0, correction=0)
+    for baseline, (mean, std) in ((True, data), (False, (source.mean["x"], source.std["x"]))):
+        flow = fitted(stack, recipe, source=source, baseline=baseline, solver=Solver("dopri5"))
+        drawn = flow.sample(4000, generator(1))["x"]
+        assert float(((drawn.mean(0) - mean) / std).abs().max()) < 5 / 4000**0.5
+        assert float((drawn.std(0) / std - 1).abs().max()) < 5 / 8000**0.5
+    with pytest.raises(InputError, match="leaves all other directions to the baseline"):
+        fitted(stack, recipe, projection="pca", baseline=False)

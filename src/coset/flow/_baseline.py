@@ -57,6 +57,11 @@ class Baseline(nn.Module):
         """k, the numbers that a network reads and gives."""
         return self.basis.shape[1] or len(self.m0)
 
+    def of_the_source(self) -> "Baseline":
+        """The same coordinates with the moments of the source, μ = 0 and λ = 1, in place of those of the data."""
+        ones = (torch.ones_like(self.variances), torch.ones_like(self.rest))
+        return Baseline(self.m0, self.s0, torch.zeros_like(self.mu), *ones, self.basis)
+
     def reads(self, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What a network reads, z/√a (N, k), and what ``velocity`` needs: z, and the rest of y."""
         y = (x - self.m0) / self.s0 - t[:, None] * self.mu

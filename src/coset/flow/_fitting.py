@@ -43,6 +43,7 @@ def fit_flow(
     field_options: Mapping[str, Any] | None = None,
     projection: str = "none",
     components: int | None = None,
+    baseline: bool = True,
     conditions: Tensor | None = None,
     validation: float | None = None,
     solver: Solver = Solver(),  # noqa: B008
@@ -65,12 +66,20 @@ def fit_flow(
     networks), or a distribution; ``source_std`` multiplies deviations. ``field``: "mlp" on all
     numbers, or with a ``projection`` "pca" or "random" on so many ``components``; "units", a transformer whose tokens
     are units, with "pca" on so many principal components of units; "relational" or "pna", which move with permutations
-    of units, too; or a module called as ``module(numbers (N, k), clock (N, 64))`` → (N, k).
+    of units, too; or a module called as ``module(numbers (N, k), clock (N, 64))`` → (N, k). It is added to a
+    ``baseline``, the exact field from the source to a Gaussian with the moments of the networks; without, to the field
+    from the source to itself, so that the module learns means and deviations, too.
     ``conditions``: a label (N,) or numbers (N, C) for every network. ``validation``: this share of the networks is held
     out, and the trace has their loss.
     """
     check_seed(seed)
     check_choice("projection", projection, PROJECTIONS)
+    if not baseline and field == UNITS:
+        raise InputError(f"field is {UNITS!r}, which learns what its baseline leaves; expected baseline=True")
+    if not baseline and projection != "none":
+        raise InputError(
+            f"projection is {projection!r}, which leaves all other directions to the baseline; expected 'none' without"
+        )
     if not isinstance(recipe, FlowRecipe):
         raise InputError(f"recipe is a {type(recipe).__name__}; expected a FlowRecipe")
     sym, stack = _networks(networks, sym)
@@ -81,9 +90,11 @@ def fit_flow(
         raise InputError("coupling is 'orbit', and there is no symmetry; expected 'independent' or 'optimal-transport'")
     known = _conditions(conditions, len(rows))
     learned, held_out, known = _parts(rows, known, validation, seed)
-    begin, baseline = _beginning(
+    begin, gaussians = _beginning(
         frame, field, learned, _source_name(source, geometry), source_std, recipe.coupling, projection, components, seed
     )
+    if not baseline:
+        gaussians = gaussians.of_the_source()
     if not isinstance(field, nn.Module):
         check_choice("field", field, FIELDS, otherwise=", or a torch.nn.Module")
     options = dict(field_options or {})
@@ -98,7 +109,12 @@ def fit_flow(
         known.shape[1] if known is not None and known.is_floating_point() else 0,
     )
     made = make_field(
-        spec, frame.space, sym, baseline, stream_seed("field", seed, 0), field if isinstance(field, nn.Module) else None
+        spec,
+        frame.space,
+        sym,
+        gaussians,
+        stream_seed("field", seed, 0),
+        field if isinstance(field, nn.Module) else None,
     )
     if known is not None:
         made.clock.learn(known)
@@ -116,7 +132,7 @@ def fit_flow(
         checkpoint_seconds=checkpoint_seconds,
         callback=callback,
         show=show,
-        told={"geometry": geometry, "order": order, "source": type(begin).__name__},
+        told={"geometry": geometry, "order": order, "source": type(begin).__name__, "baseline": baseline},
     )
     return Fit(Flow(frame, begin.to(rows), trained, recipe, spec, solver), trace, "flow", seconds)
 
