@@ -72,7 +72,7 @@ SMALL = Config(
     held_out=10,
     kinds=_kinds(89, {"channels": 128, "layers": 3, "heads": 4, "dropout": 0.1}, 256),
     samples=64,
-    steps=1000,
+    steps=600,
     batch_size=32,
     bar=0.95,
 )
