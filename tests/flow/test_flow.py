@@ -13,7 +13,7 @@ from coset.distribution import MeanField, Samples, load_distribution
 from coset.errors import InputError
 from coset.flow import Flow, FlowRecipe, Solver, Space, fit_flow, load_flow, save_flow, task_loss, transport
 from coset.geometry import Manifold
-from coset.models import MLP, Transformer
+from coset.models import MLP, build
 from coset.symmetry import discover
 from coset.symmetry.stacks import act_stack, random_stack
 from coset.train import DivergenceError
@@ -139,18 +139,19 @@ def test_draws_are_networks_of_the_frame(geometry, order):
 
 def test_where_matrices_act_frames_are_those_of_canonical_forms():
     """Also of the Euclidean geometry, which keeps scales elsewhere: rotations and maps of heads go, by alignment."""
-    model = Transformer(vocabulary=5, context=3, dim=4, depth=1, heads=2, mlp_ratio=1).double()
+    options = {"vocabulary": 5, "context": 3, "dim": 4, "depth": 1, "heads": 2, "mlp_ratio": 1}
+    model = build("transformer", seed=0, **options).double()
     x = torch.tensor([[0, 3, 1], [4, 2, 2]])
     sym = shared("flow: transformer", model, lambda: discover(model, x))
     assert {item.kind for item in sym.continuous.values()} == {"centred", "general"}
-    stack = {n: t.detach() + 0.3 * normal(3, *t.shape, seed=k) for k, (n, t) in enumerate(model.state_dict().items())}
-    flow = fitted(stack, FlowRecipe(steps=1, every=1, batch_size=3), sym=sym, order="aligned")
+    stack = {n: t.detach() + 0.3 * normal(2, *t.shape, seed=k) for k, (n, t) in enumerate(model.state_dict().items())}
+    flow = fitted(stack, FlowRecipe(steps=1, every=1, batch_size=2), sym=sym, order="aligned")
     formed, found = canonicalize(sym, stack, flow.frame.reference), flow.canonical(stack)
     assert formed.element.matrices
     torch.testing.assert_close(found, dict(formed.params))
-    moved = act_stack(sym, random_stack(sym, 3, generator(3)), stack)
+    moved = act_stack(sym, random_stack(sym, 2, generator(3)), stack)
     torch.testing.assert_close(found, flow.canonical(moved))
-    for number in range(3):
+    for number in range(2):
         ends = [{name: tensor[number] for name, tensor in networks.items()} for networks in (stack, found)]
         torch.testing.assert_close(*(torch.func.functional_call(model, end, (x,)) for end in ends))
 
