@@ -138,7 +138,7 @@ SMALL = Config(
         ),
     },
     samples=32,
-    steps={"flow": 200, "flow, PCA": 800},
+    steps={"flow": 200, "flow, PCA": 1200},
 )
 
 
