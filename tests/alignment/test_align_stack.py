@@ -54,6 +54,11 @@ def test_each_network_goes_the_way_it_goes_alone(name):
     assert_as_alone(sym, pairs(model, 3, 1), {"seed": 5})
 
 
+def test_of_a_group_without_elements_nothing_moves():
+    model, sym, _ = made(TOGETHER[0])
+    assert_as_alone(sym.restrict([]), pairs(model, 3, 1), {"seed": 5})
+
+
 @given(seed=st.integers(0, 10**6), relax=st.booleans(), gauge=st.sampled_from(["given", "normalized"]))
 @settings(max_examples=4)
 def test_with_any_option_and_seed(seed, relax, gauge):

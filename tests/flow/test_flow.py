@@ -8,11 +8,12 @@ from flow_spaces import generator, normal, plane, sphere
 from torch import nn
 
 from architectures import made, randomized
+from coset.canonical import canonicalize
 from coset.distribution import MeanField, Samples, load_distribution
 from coset.errors import InputError
 from coset.flow import Flow, FlowRecipe, Solver, Space, fit_flow, load_flow, save_flow, task_loss, transport
 from coset.geometry import Manifold
-from coset.models import MLP
+from coset.models import MLP, build
 from coset.symmetry import discover
 from coset.symmetry.stacks import act_stack, random_stack
 from coset.train import DivergenceError
@@ -134,6 +135,25 @@ def test_draws_are_networks_of_the_frame(geometry, order):
         ratio = outputs[1] / outputs[0]
         torch.testing.assert_close(ratio, ratio[:, :1, :1].expand_as(ratio))
     torch.testing.assert_close(flow.canonical(given), given)
+
+
+def test_where_matrices_act_frames_are_those_of_canonical_forms():
+    """Also of the Euclidean geometry, which keeps scales elsewhere: rotations and maps of heads go, by alignment."""
+    options = {"vocabulary": 5, "context": 3, "dim": 4, "depth": 1, "heads": 2, "mlp_ratio": 1}
+    model = build("transformer", seed=0, **options).double()
+    x = torch.tensor([[0, 3, 1], [4, 2, 2]])
+    sym = shared("flow: transformer", model, lambda: discover(model, x))
+    assert {item.kind for item in sym.continuous.values()} == {"centred", "general"}
+    stack = {n: t.detach() + 0.3 * normal(2, *t.shape, seed=k) for k, (n, t) in enumerate(model.state_dict().items())}
+    flow = fitted(stack, FlowRecipe(steps=1, every=1, batch_size=2), sym=sym, order="aligned")
+    formed, found = canonicalize(sym, stack, flow.frame.reference), flow.canonical(stack)
+    assert formed.element.matrices
+    torch.testing.assert_close(found, dict(formed.params))
+    moved = act_stack(sym, random_stack(sym, 2, generator(3)), stack)
+    torch.testing.assert_close(found, flow.canonical(moved))
+    for number in range(2):
+        ends = [{name: tensor[number] for name, tensor in networks.items()} for networks in (stack, found)]
+        torch.testing.assert_close(*(torch.func.functional_call(model, end, (x,)) for end in ends))
 
 
 def test_variances_of_batch_norms_are_positive_and_have_the_density_of_their_logarithms():

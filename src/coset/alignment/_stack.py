@@ -199,7 +199,7 @@ class _Run:
         scoring = StackedScoring(self.layout, terms)
         best = start = repeated(self.layout.sym.identity(), count)
         if not self.layout.moves or not terms:
-            values = scoring.objective(start) if terms else torch.zeros(count, dtype=torch.float64)
+            values = scoring.objective(None) if terms else torch.zeros(count, dtype=torch.float64)
             return start, values, values
         before, sweeps = scoring.objective(start), torch.zeros(count, dtype=torch.long)
         best = ascend_stack(scoring, start, self.orders, sweeps)

@@ -27,8 +27,9 @@ ORDERS = ("given", "canonical", "aligned")
 class Frame:
     """One network of every orbit, as a row of a ``space``.
 
-    ``geometry`` "euclidean" keeps scales; the others remove them, as ``canonicalize`` does. ``order``: what is done
-    with permutations and signs. ``reference``: that networks are aligned to, in the frame. ``last``: the parameters of
+    ``geometry`` "euclidean" keeps scales, unless the order is not the given one and matrices or turns act, which go
+    with them; the others remove them, as ``canonicalize`` does. ``order``: what is done with permutations, signs,
+    matrices and turns. ``reference``: that networks are aligned to, in the frame. ``last``: the parameters of
     a classifier's last layer, which are ``factor`` times as large in rows, or for each network so that ‖W‖ = √C; what
     comes back of rows is divided by ``factor``, the geometric mean of those of the networks the frame was made of.
     ``offsets``: variances of batch norms with their ε; rows have log(variance + ε), so that any row is a network.
@@ -176,8 +177,9 @@ def _without_symmetry(networks: Points, geometry: str, space: Space | None) -> t
 
 
 def _group(sym: Symmetry, geometry: str, order: str) -> Symmetry:
-    """What of the group the frame removes."""
-    own = sym if geometry != "euclidean" else sym.restrict(scales=False)
+    """What of the group the frame removes: matrices scale, so that scales go where they act."""
+    kept = geometry == "euclidean" and not sym.continuous and not sym.turns
+    own = sym.restrict(scales=False) if kept else sym
     return own.restrict(permutations=False, signs=False) if order == "given" else own
 
 
