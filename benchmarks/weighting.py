@@ -1,4 +1,4 @@
-"""Even weights against plain ones in matching on weights, between character transformers of seeds no study reports.
+"""What counts how much in matching on weights, between character transformers of seeds no study reports.
 
 ``python -m benchmarks.weighting`` trains four networks with RMSNorm and rotary positions and three with LayerNorm, of
 width 64, by the recipe of the study of transformers (or finds them in the store), matches all pairs of each, and prints
@@ -29,13 +29,14 @@ SETTINGS: dict[str, tuple[Mapping[str, Any], int]] = {
     "RMSNorm, rotary, d = 64": ({**TEXT, "dim": 64, **LLAMA}, 4),
     "LayerNorm, d = 64": ({**TEXT, "dim": 64}, 3),
 }
+WAYS = ("plain", "even", "directed")
 WIDE: dict[str, tuple[Mapping[str, Any], int]] = {"LayerNorm, d = 128": ({**TEXT, "dim": 128}, 2)}
 FIRST, WINDOWS = 5001, 250
 """The seed of the first network; the test windows on which losses are measured."""
 
 
 def shares(options: Mapping[str, Any], count: int) -> list[dict[str, float]]:
-    """For every pair the barrier halfway of either weighting over the naive one."""
+    """For every pair the barrier halfway of every weighting over the naive one."""
     context = Context(0, torch.device("cpu"), Store(), False)
     trained = [
         context.trained(
@@ -53,7 +54,7 @@ def shares(options: Mapping[str, Any], count: int) -> list[dict[str, float]]:
     found = []
     for one, two in combinations(trained, 2):
         ends = (loss(one) + loss(two)) / 2
-        moved = {way: coset.align(sym, one, two, weighting=way, show=False).params for way in ("plain", "even")}
+        moved = {way: coset.align(sym, one, two, weighting=way, show=False).params for way in WAYS}
         halfway = {way: loss({name: (one[name] + end[name]) / 2 for name in one}) for way, end in moved.items()}
         naive = loss({name: (one[name] + two[name]) / 2 for name in one}) - ends
         found.append({way: (value - ends) / naive for way, value in halfway.items()})
@@ -64,7 +65,7 @@ def main(*, wide: bool) -> None:
     rows = []
     for name, (options, count) in {**SETTINGS, **(WIDE if wide else {})}.items():
         found = shares(options, count)
-        for way in ("plain", "even"):
+        for way in WAYS:
             values = [pair[way] for pair in found]
             shown = (statistics.mean(values), min(values), max(values))
             rows.append((name, way, str(len(values)), *(f"{100 * value:.0f} %" for value in shown)))

@@ -16,7 +16,14 @@ from safetensors.torch import load_file
 from torch import nn
 
 from coset._files import tensors as tensor_files
-from coset.checkpoints import as_stored, match_checkpoint, output_file, read_checkpoint, write_checkpoint
+from coset.checkpoints import (
+    as_stored,
+    match_checkpoint,
+    output_file,
+    read_checkpoint,
+    write_checkpoint,
+    write_checkpoints,
+)
 from coset.errors import InputError
 
 
@@ -356,3 +363,18 @@ def test_names_of_several_lines_are_told_in_one(tmp_path, name):
     with pytest.raises(InputError) as caught:
         match_checkpoint(read_checkpoint(path), {"a": torch.zeros(1)})
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_stack_is_a_folder_of_files_or_nothing(tmp_path):
+    stack = {"a": torch.arange(6.0).reshape(3, 2), "n": torch.arange(3)}
+    files = write_checkpoints(tmp_path / "new" / "here", stack, {"made": "by a test"})
+    assert [file.name for file in files] == ["000000.safetensors", "000001.safetensors", "000002.safetensors"]
+    same(load_file(files[1]), {"a": torch.tensor([2.0, 3.0]), "n": torch.tensor(1)})
+    with safe_open(files[2], "pt") as file:
+        assert file.metadata() == {"format": "pt", "made": "by a test"}
+    with pytest.raises(InputError, match="here is not empty; expected a new folder"):
+        write_checkpoints(tmp_path / "new" / "here", stack)
+    stack["a"][2, 0] = torch.nan
+    with pytest.raises(InputError, match="000002"):
+        write_checkpoints(tmp_path / "other" / "here", stack)
+    assert not (tmp_path / "other").exists()

@@ -20,6 +20,7 @@ ROOMS = (
     "landscape",
     "zoo",
     "metanet",
+    "flow",
     "study",
     "studies",
     "demo",

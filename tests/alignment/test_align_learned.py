@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from coset.alignment import align
-from coset.alignment.matching.generators import Generators, tangent
+from coset.alignment.matching.free_parts import Generators, tangent
 from coset.alignment.matching.rotations import reflection
 from coset.distribution import MeanField
 from coset.symmetry.mixing import KINDS, centred_basis

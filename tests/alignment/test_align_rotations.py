@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from coset.alignment import align, merge
-from coset.alignment.matching.rotations import NoGauge, Rotations, matching_gauge
+from coset.alignment.matching.rotations import NoGauge, Rotations, grams, matching_gauge
+from coset.alignment.matching.weightings import directed, directions
 from coset.distribution import MeanField
 from coset.errors import InputError
 from coset.symmetry import discover
@@ -233,15 +234,44 @@ def test_buffers_leave_matrices_out_and_a_note_says_so():
     assert found.notes == ("with buffers matrices are left out: permutations and signs alone were matched",)
 
 
+@pytest.mark.parametrize("weighting", ["plain", "even"])
 @pytest.mark.parametrize("name", ["low-rank adapter", "rms norm", "rotary halves"])
-def test_planted_elements_are_found_with_even_weights(name):
+def test_planted_elements_are_found_by_other_weightings(name, weighting):
     _, sym, params, _ = setting(name)
     other = sym.act(sym.random(torch.Generator().manual_seed(5)), params)
-    found = align(sym, params, other, gauge="normalized", weighting="even")
+    found = align(sym, params, other, gauge="normalized", weighting=weighting)
     gauge = matching_gauge(sym, params, scales=True)
     wanted, reached = (sym.act(gauge, weights) for weights in (params, found.params))
     for key in wanted:
         assert torch.allclose(reached[key], wanted[key], atol=1e-5 * float(wanted[key].abs().max())), key
+
+
+@pytest.mark.parametrize("name", ["layer norm", "rms norm, tied", "low-rank adapter", "rotary halves"])
+def test_directions_turn_with_the_network(name):
+    """What counts of g·θ is g of what counts of θ, for g that keeps the gauge: the steps find the same g."""
+    _, sym, params, _ = setting(name)
+    gauged = sym.act(matching_gauge(sym, params), params)
+    g = sym.random(torch.Generator().manual_seed(5), spread=0.0)
+    g = sym.element(g.permutations, matrices=g.matrices)  # no signs of gains, which are ones in the gauge
+    one, two = gauged, sym.act(g, gauged)
+    one, two = ({key: directed(sym, directions(sym, net), key, net[key]) for key in net} for net in (one, two))
+    wanted = sym.act(g, one)
+    assert not all(torch.allclose(one[key], gauged[key]) for key in one)
+    for key in one:
+        assert torch.allclose(two[key], wanted[key], atol=1e-9), key
+
+
+def test_directions_are_fourth_roots_of_what_is_read_and_written():
+    """Of Gram matrices of mean eigenvalue 1; where nothing is written or read, all directions count alike."""
+    _, sym, params, _ = setting("rms norm")
+    gauged = sym.act(matching_gauge(sym, params), params)
+    (stream,) = (name for name, item in sym.continuous.items() if item.kind == "orthogonal")
+    found = directions(sym, gauged)[stream]
+    for way, gram in zip((-1, 1), grams(sym, stream, gauged), strict=True):
+        fourth = torch.linalg.matrix_power(found[way][0], 4)
+        assert torch.allclose(fourth, gram[0] / gram[0].diagonal().mean(), atol=1e-9)
+    nothing = {key: torch.zeros_like(tensor) for key, tensor in gauged.items()}
+    assert torch.equal(directions(sym, nothing)[stream][1][0], torch.eye(8, dtype=torch.float64))
 
 
 def test_even_weights_count_entries_whatever_their_size():
@@ -253,6 +283,8 @@ def test_even_weights_count_entries_whatever_their_size():
     for network in (params, large):
         assert align(sym, network, network, weighting="even").objective == pytest.approx(30 * alone + others)
     plain = align(sym.monomial, params, params, weighting="even")
+    assert not align(sym.monomial, params, params).notes
+    assert align(sym, params, params).objective == align(sym, params, params, weighting="directed").objective
     assert plain.notes == ("parameters were not weighted: that is done over the whole group alone",)
     with pytest.raises(InputError, match="weighting is 'odd'"):
         align(sym, params, params, weighting="odd")

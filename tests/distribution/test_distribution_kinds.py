@@ -199,6 +199,21 @@ def test_samples_are_chains_of_draws():
     assert all(torch.equal(again.params[key], params[key]) for key in params)
 
 
+@pytest.mark.parametrize("chains", [0, 1, 2])
+def test_what_consists_of_networks_can_have_others(chains):
+    """A point is one network, draws are many; a Gaussian consists of none."""
+    w = torch.arange(24.0).reshape(2, 3, 4)
+    q = Samples({"w": w[:chains], "again": w[:chains]}) if chains else Delta({"w": w})
+    assert torch.equal(q.networks["w"], w[:chains].flatten(0, 1) if chains else w)
+    moved = q.at({name: -tensor for name, tensor in q.networks.items()})
+    assert type(moved) is type(q)
+    assert torch.equal(moved.params["w"], -q.params["w"])
+    field = MeanField({"w": w}, {"w": torch.ones(2, 3, 4)})
+    assert field.networks is None
+    with pytest.raises(InputError, match="a MeanField consists of no networks"):
+        field.at({"w": w})
+
+
 def test_each_draw_by_its_own_element():
     _, sym, _, kinds = every_kind("tied embeddings")
     q, generator = kinds["samples"], seeded(5)

@@ -325,3 +325,18 @@ def test_bad_points_are_named():
     with pytest.raises(InputError, match="t is None"):
         space.geodesic(x, x, None)
     assert isinstance(space, Manifold)
+
+
+@pytest.mark.parametrize("name", ["declared: concatenation", "declared: grouped-query attention"])
+def test_projection_can_be_differentiated(name):
+    """Of r·x/‖x‖ nothing is left along x: norms, too, are functions of x."""
+    _, sym, params, _ = setting(name)
+    space = manifold(sym)
+    start = {n: t.double() if t.is_floating_point() else t for n, t in params.items()}
+    key = space.spheres[0].names[0]
+
+    def projected(x):
+        found = space.project({**start, key: x})
+        return tuple(found[n] for n in space.spheres[0].names)
+
+    assert torch.autograd.gradcheck(projected, start[key].clone().requires_grad_())

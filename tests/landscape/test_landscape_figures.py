@@ -19,7 +19,7 @@ from coset.landscape import (
     plot_collapse,
     plot_plane,
 )
-from coset.posterior.problem import Layout
+from coset.posterior.problem import VectorLayout
 
 TAUS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
@@ -29,7 +29,7 @@ def hill(samples=2, slope=1.0):
     height = -slope * (s[None, :].square() + t[:, None].square())
     coordinates = torch.tensor([[0.0, 0.0], [2.0, 0.0], [1.0, 2.0]], dtype=torch.float64)
     return Plane(
-        layout=Layout({"w": torch.Size([2])}, {}, {}),
+        layout=VectorLayout({"w": torch.Size([2])}, {}, {}),
         dtype=torch.float64,
         origin=torch.zeros(2, dtype=torch.float64),
         basis=torch.eye(2, dtype=torch.float64),

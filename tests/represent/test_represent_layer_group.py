@@ -14,11 +14,11 @@ from coset.represent import (
     features,
     layer_group,
     layer_groups,
-    layer_names,
     named_group,
     procrustes,
 )
 from coset.represent._layer_layout import parts_of
+from coset.running import layer_names
 from coset.symmetry import discover
 from coset.symmetry.axes import Concat, Fixed, Product, Units
 from coset.symmetry.structure import UnitClass

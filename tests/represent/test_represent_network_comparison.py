@@ -11,7 +11,6 @@ from torch import nn
 from coset.errors import InputError
 from coset.models import CCT, MLP, ResNet
 from coset.represent import (
-    LayerMatrix,
     called_layers,
     cka,
     cka_interval,
@@ -26,6 +25,7 @@ from coset.represent import (
     procrustes_interval,
 )
 from coset.represent.layer_choice import groups_of_comparable, matching_layers
+from coset.represent.similarity import LayerMatrix
 from coset.represent.similarity import network_comparison as comparison_module
 from coset.represent.similarity._cka import shared_kernel, side_of
 from coset.represent.unit_groups import orthogonal, permutation, trivial

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from coset.errors import InputError
 from coset.models import MLP, MyrtleCNN
-from coset.represent import random_rotation
 from coset.represent._layer_group import layer_group
 from coset.represent.stitching.penalties import correct
 from coset.represent.stitching.rotations import Inserted, fine_tuned_above, rotation_penalties
 from coset.represent.unit_groups import GROUPS, Part, UnitGroup, random_element
 from coset.symmetry import intertwiner
+from coset.symmetry.mixing import random_rotation
 from coset.train import Recipe
 from declared import declared
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from coset.models import build
-from coset.represent import layer_names
+from coset.running import layer_names
 from coset.studies._godfrey_plain import ALL_LAYERS, LAYERS, MYRTLE, ZOOS, networks_sentence
 from coset.studies._godfrey_similarity import CKA, MEASURES, Similarities
 from coset.studies._godfrey_stitching import Penalties, Stitched

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from coset.data import Split
 from coset.models import build
-from coset.represent import Interval, layer_names
+from coset.represent import Interval
+from coset.running import layer_names
 from coset.store import Store
 from coset.studies._godfrey_contrasts import average, contrast, listed, minus, points, sign, told
 from coset.studies._godfrey_residual import RESNET18_PLACES, RESNET20_PLACES, Places, resnet18, resnet20

@@ -23,7 +23,9 @@ from coset.zoo import (
     export_zoo,
     import_zoo,
     open_zoo,
+    save_zoo,
     train_zoo,
+    zoo_task,
 )
 from coset.zoo._data import load_data
 
@@ -197,6 +199,48 @@ def test_exported_zoos_are_imported_again(trained, tmp_path):
         evaluate_zoo(tmp_path / "from-folder", data="breast-cancer", loss="cross")
     measured = evaluate_zoo(tmp_path / "from-folder", data="breast-cancer", parts=["test"])
     assert measured.rows()[3]["test_loss"] == pytest.approx(zoo.rows()[3]["test_loss"], abs=1e-12)
+
+
+def test_a_stack_becomes_a_zoo_of_the_same_model(trained, tmp_path):
+    zoo = open_zoo(trained)
+    stack = {name: -tensor for name, tensor in zoo.stack().items()}
+    stack["layers.0.bias"][2, 0] = torch.nan
+    made = save_zoo(stack, tmp_path / "made", like=zoo, made={"by": "a test"})
+    assert made.content["made"] == {"by": "a test"}
+    assert made.problems == {2: "weights are not finite"}
+    assert [row["source"] for row in made.rows()] == ["0", "1", "2", "3", "4", "5"]
+    assert all(torch.equal(made[3][name], tensor[3]) for name, tensor in stack.items())
+    assert made.symmetry().fingerprint == zoo.symmetry().fingerprint
+    for change, message in (
+        (
+            {"layers.0.bias": stack["layers.0.bias"][:, :1]},
+            r"'layers\.0\.bias' of networks is \(1,\) float64; expected",
+        ),
+        ({"more": torch.zeros(6, 2)}, r"'more' of networks is \(2,\) float32; expected no such tensor"),
+        ({"layers.0.bias": stack["layers.0.bias"][:4]}, r"networks has leading axes of \[4, 6\]; expected a stack"),
+    ):
+        with pytest.raises(InputError, match=message):
+            save_zoo({**stack, **change}, tmp_path / "none", like=zoo)
+    with pytest.raises(InputError, match="there are 1 sources and 6 networks; expected one for each"):
+        save_zoo(stack, tmp_path / "none", like=zoo, sources=["one"])
+    with pytest.raises(InputError, match="made is not empty; expected a new folder"):
+        save_zoo(stack, tmp_path / "made", like=zoo)
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_examples_and_the_loss_of_a_zoo(trained, tmp_path):
+    zoo = open_zoo(trained)
+    part, loss = zoo_task(zoo)
+    known = evaluate(zoo.model(), part.x, part.y, params=zoo[1], loss=loss)
+    assert loss == "cross-entropy"
+    assert known.loss == pytest.approx(zoo.rows()[1]["test_loss"], abs=1e-12)
+    assert len(zoo_task(zoo, "train")[0]) == 128
+    assert len(zoo_task(zoo, data="breast-cancer", part="train", loss="mse")[0]) == 455
+    with pytest.raises(InputError, match="part is 'validation', which breast-cancer has not; expected one of train, t"):
+        zoo_task(zoo, "validation")
+    made = save_zoo(zoo.stack(), tmp_path / "made", like=zoo)
+    with pytest.raises(InputError, match="made does not say which data its networks are for; expected data"):
+        zoo_task(made)
 
 
 def test_hdf5_files_of_others_have_groups_and_names_of_their_own(tmp_path):

@@ -133,6 +133,21 @@ def output_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
 
 
+@contextmanager
+def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A folder to fill, which must be new or empty; if the block fails, what it has written goes again."""
+    folder = Path(path)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise InputError(f"{folder} is not empty; expected a new folder")
+    with output_folder(folder):
+        try:
+            yield folder
+        except BaseException:
+            for inside in sorted(folder.rglob("*"), reverse=True):
+                inside.rmdir() if inside.is_dir() else inside.unlink()
+            raise
+
+
 def require_writable(folder: Path, what: str) -> None:
     """Make ``folder`` and try to write into it; raise an InputError that begins with ``what`` if that fails."""
     try:

@@ -2,7 +2,7 @@
 
 from coset.alignment._align import METHODS, align
 from coset.alignment._many import ManyAlignment, align_many
-from coset.alignment._result import Alignment, Callback, Network, Step, Weights
+from coset.alignment._result import Alignment, Callback, Step, Weights
 from coset.alignment._samples import SamplesAlignment, align_samples
 from coset.alignment._stack import StackAlignment, align_stack
 from coset.alignment.averages import mean, spherical
@@ -18,7 +18,6 @@ __all__ = [
     "Callback",
     "ManyAlignment",
     "Merged",
-    "Network",
     "Renormalized",
     "SamplesAlignment",
     "StackAlignment",

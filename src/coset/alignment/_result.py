@@ -18,9 +18,6 @@ Params = Mapping[str, Tensor]
 Weights = Params | Distribution
 """A point of weight space, as a dict or a ``Delta``, or a posterior: of any kind that is ``centred``."""
 
-Network = Weights
-"""What ``Weights`` were called in 0.1; a ``coset.running.Network`` is a function."""
-
 T = TypeVar("T", bound=Weights)
 
 
@@ -124,15 +121,7 @@ def carried(sym: Symmetry, g: Element, network: T) -> T:
     return cast(T, sym.act(g, moved))
 
 
-def left_out(sym: Symmetry, *, started: bool = False) -> tuple[str, ...]:
-    """What to tell of a method that leaves networks their translations and their turns, but for those of a start."""
-    notes = []
-    if sym.translations:
-        pivots = dict.fromkeys(f"'{item.pivot}'" for item in sym.translations)
-        more = f" and {len(pivots) - 2} more" if len(pivots) > 2 else ""
-        listed = ", ".join(list(pivots)[:2])
-        notes.append(f"translations ({listed}{more}) were not removed of the networks before they were matched")
-    if sym.turns and not started:
-        owners = ", ".join(dict.fromkeys(f"'{turn.owner}'" for turn in sym.turns.values()))
-        notes.append(f"the units of {owners} were not turned: turns are those of the start, of which none was given")
-    return tuple(notes)
+def named_pivots(sym: Symmetry) -> str:
+    """Two of the pivots of translations, and how many there are."""
+    pivots = list(dict.fromkeys(f"'{item.pivot}'" for item in sym.translations))
+    return ", ".join(pivots[:2]) + (f" and {len(pivots) - 2} more" if len(pivots) > 2 else "")

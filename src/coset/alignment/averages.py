@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coset._checks import check_choice, is_number
 from coset._magnitudes import exponent, scaled, unscaled
-from coset.alignment._result import Network, Params, T, deviations, points
+from coset.alignment._result import Params, T, Weights, deviations, points
 from coset.alignment.inputs import check_same_names, is_correlated, is_posterior
 from coset.distribution import Delta, Distribution, MeanField, Normal
 from coset.distribution.contract import rule_for
@@ -91,7 +91,7 @@ def normalized_weights(weights: Sequence[float] | None, count: int) -> list[floa
     return [weight / total for weight in given]
 
 
-def _check(networks: Sequence[Network]) -> None:
+def _check(networks: Sequence[Weights]) -> None:
     if not networks:
         raise InputError("networks is empty; expected at least one network")
     for number, network in enumerate(networks):

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from coset._batches import input_batches
-from coset.alignment._result import Network, deviations, points
-from coset.distribution import Distribution, Normal
+from coset.alignment._result import Weights, deviations, points
+from coset.distribution import Normal
+from coset.distribution.contract import centre_of
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry, check_preserves
 from coset.symmetry.preserving import is_proven
@@ -17,20 +18,20 @@ from coset.symmetry.preserving import is_proven
 
 def is_network(value: object) -> bool:
     """Whether ``value`` can be aligned: a dict of weights, or a distribution whose mean is a network."""
-    return isinstance(value, Mapping) or (isinstance(value, Distribution) and value.centred)
+    return centre_of(value) is not None
 
 
-def is_posterior(network: Network) -> bool:
+def is_posterior(network: Weights) -> bool:
     """Whether a network is more than a point."""
     return isinstance(network, Normal) or bool(deviations(network))
 
 
-def is_correlated(network: Network) -> bool:
+def is_correlated(network: Weights) -> bool:
     """Whether a posterior is more than its means and deviations: an average of such ones has no closed form."""
     return is_posterior(network) and not (isinstance(network, Normal) and network.independent)
 
 
-def check_network(sym: Symmetry, network: Network, what: str) -> None:
+def check_network(sym: Symmetry, network: Weights, what: str) -> None:
     """Raise unless ``network`` has every parameter of ``sym``, each of its shape and finite."""
     if not is_network(network):
         raise InputError(
@@ -84,13 +85,13 @@ def check_on(sym: Symmetry, model: nn.Module, data: Any) -> None:
         raise InputError(f"the symmetry does not fit the model: {error}") from error
 
 
-def check_pair(sym: Symmetry, reference: Network, other: Network) -> None:
+def check_pair(sym: Symmetry, reference: Weights, other: Weights) -> None:
     """Raise unless both are networks of ``sym`` with the same names, and both points or both posteriors."""
     check_networks(sym, [reference, other], ["the reference", "the other network"], correlated=True)
 
 
 def check_networks(
-    sym: Symmetry, networks: Sequence[Network], names: Sequence[str] | None = None, *, correlated: bool = False
+    sym: Symmetry, networks: Sequence[Weights], names: Sequence[str] | None = None, *, correlated: bool = False
 ) -> None:
     """Raise unless all are networks of ``sym`` with the same names and the same deviations.
 
@@ -121,7 +122,7 @@ def check_start(sym: Symmetry, start: object) -> None:
     sym.check(start)
 
 
-def check_same_names(a: Network, b: Network, first: str, second: str) -> None:
+def check_same_names(a: Weights, b: Weights, first: str, second: str) -> None:
     """Raise unless two networks, called ``first`` and ``second``, have the same names and the same deviations."""
     for mine, theirs, what in ((points(a), points(b), ""), (deviations(a), deviations(b), " a deviation of")):
         if odd := sorted(mine.keys() ^ theirs.keys()):

@@ -7,8 +7,9 @@ from typing import Any, cast
 from coset._checks import check_choice
 from coset.alignment import METHODS
 from coset.canonical._steps import Form
-from coset.canonical._value import Canonical, Params, T
-from coset.distribution import Delta, Distribution, Samples
+from coset.canonical._value import Canonical, Params, T, with_networks
+from coset.distribution import Distribution
+from coset.distribution.contract import networks_of
 from coset.errors import InputError
 from coset.geometry.scales import BIASES
 from coset.symmetry import Symmetry
@@ -55,18 +56,12 @@ def canonicalize(
     if not isinstance(sym, Symmetry):
         raise InputError(f"sym is a {type(sym).__name__}; expected a Symmetry, as discover gives it")
     form = Form(sym, bias, classifier, method, options)
-    if isinstance(params, Distribution) and not isinstance(params, Delta | Samples):
-        return cast(Canonical[T], form.distribution(params, reference))
+    networks = networks_of(params)
+    if networks is None and params is not None:
+        return cast(Canonical[T], form.distribution(cast(Distribution, params), reference))
     target = None if reference is None else form.reference(reference)
-    if isinstance(params, Delta):
-        found = form.point(params.mean, target)
-        return cast(Canonical[T], replace(found, params=cast(Any, Delta(found.params))))
-    if isinstance(params, Samples):
-        stacked = form.stack(params.flat, target)
-        shape = (params.chains, params.draws)
-        whole = {name: tensor.reshape(*shape, *tensor.shape[1:]) for name, tensor in stacked.params.items()}
-        return cast(Canonical[T], replace(stacked, params=cast(Any, Samples(whole))))
-    if not isinstance(params, Mapping):
+    if not isinstance(networks, Mapping):
         raise InputError(f"params is a {type(params).__name__}; expected a dict of parameters or a distribution")
-    one = leading(sym, params) is None
-    return cast(Canonical[T], form.point(params, target) if one else form.stack(params, target))
+    one = leading(sym, networks) is None
+    found = form.point(networks, target) if one else form.stack(networks, target)
+    return cast(Canonical[T], replace(found, params=cast(Any, with_networks(params, found.params))))

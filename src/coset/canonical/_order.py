@@ -1,16 +1,14 @@
 """A data-free order of units: by sums over their weights, which do not depend on the order of any other units."""
 
-import math
 from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
-from coset.canonical._stacked import fixed_marks, placed, plain, rank_marks, signed_square, unit_sums, witnesses
+from coset.canonical._stacked import fixed_marks, plain, rank_marks, signed_square, unit_sums, witnesses
 from coset.symmetry import Symmetry
-from coset.symmetry.incidence import appearances, rows_along, spread
+from coset.symmetry.incidence import appearances, rows_along, spread, sums_by_unit
 from coset.symmetry.stacks import Stack
-from coset.symmetry.structure import Appearance
 
 
 def canonical_order(
@@ -46,10 +44,10 @@ def _keys(sym: Symmetry, name: str, stack: Stack) -> Iterator[tuple[Tensor, Tens
     """Σ f(w) and Σ |f(w)| per unit, (N, ∏shape), one after the other."""
     for function in (plain, signed_square):
         for parameter in witnesses(sym, stack):
-            for place in placed(sym, parameter, name):
+            for place in appearances(sym, parameter, name):
                 tensor = stack[parameter]
-                bound = unit_sums(sym, name, parameter, place, tensor.abs(), function)
-                yield unit_sums(sym, name, parameter, place, tensor, function), bound
+                bound = unit_sums(sym, parameter, place, tensor.abs(), function)
+                yield unit_sums(sym, parameter, place, tensor, function), bound
 
 
 def _refined(ranks: Tensor, key: Tensor, bound: Tensor, rounding: float) -> Tensor:
@@ -140,15 +138,10 @@ def _own_keys(sym: Symmetry, name: str, params: Stack) -> Iterator[tuple[Tensor,
     """Σ w·mark and Σ |w| per unit, with a mark of its own for every place beside the unit: alike for equal units."""
     for parameter in witnesses(sym, params):
         structure = sym.structures[parameter]
-        for stretch, item in placed(sym, parameter, name):
+        for stretch, item in appearances(sym, parameter, name):
             rows = rows_along(params[parameter].reshape(structure.sizes), structure, stretch)
             marks = torch.cos(1.0 + torch.arange(rows.shape[1], dtype=torch.float64))
-            yield _per_unit(sym, name, item, rows @ marks), _per_unit(sym, name, item, rows.abs().sum(1))
-
-
-def _per_unit(sym: Symmetry, name: str, item: Appearance, values: Tensor) -> Tensor:
-    present, none = item.unit >= 0, torch.zeros(math.prod(sym.shape(name)), dtype=torch.float64)
-    return none.index_add(0, item.unit[present], values[present])
+            yield sums_by_unit(sym, rows @ marks, item), sums_by_unit(sym, rows.abs().sum(1), item)
 
 
 def _marked_keys(
@@ -160,11 +153,11 @@ def _marked_keys(
     for parameter in witnesses(sym, params):
         structure = sym.structures[parameter]
         fixed = fixed_marks(sym, parameter)
-        for stretch, item in placed(sym, parameter, name):
+        for stretch, item in appearances(sym, parameter, name):
             marks = fixed
             for other, there in appearances(sym, parameter):
                 if other is not stretch and there.name in ranks:
                     own = ranks[there.name].flatten()[there.unit.clamp(min=0)]
                     marks = marks * spread(torch.where(there.unit >= 0, rank_marks(own), 1.0), structure, other)
             marked = rows_along(params[parameter].reshape(structure.sizes) * marks, structure, stretch)
-            yield _per_unit(sym, name, item, marked.sum(1)), _per_unit(sym, name, item, marked.abs().sum(1))
+            yield sums_by_unit(sym, marked.sum(1), item), sums_by_unit(sym, marked.abs().sum(1), item)

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator
 import torch
 from torch import Tensor
 
-from coset.canonical._stacked import Place, fixed_marks, placed, signed_square, size, unit_sums, witnesses
+from coset.canonical._stacked import fixed_marks, signed_square, size, unit_sums, witnesses
 from coset.symmetry import Element, Symmetry
-from coset.symmetry.incidence import appearances, spread
+from coset.symmetry.incidence import Carrier, appearances, spread, together
 from coset.symmetry.stacks import Stack, move_stack
 
 
@@ -119,18 +119,17 @@ def _carriers(sym: Symmetry, key: str) -> list[str]:
     return [name for name in sym.structures if any(key in item.signs for _, item in appearances(sym, name))]
 
 
-def _flipped_alone(sym: Symmetry, key: str, stack: Stack, others: Collection[str]) -> Iterator[tuple[str, Place]]:
+def _flipped_alone(sym: Symmetry, key: str, stack: Stack, others: Collection[str]) -> Iterator[tuple[str, Carrier]]:
     """Parameters, and the appearances there, whose entries change with the sign of one unit and no other free one."""
     free = {key, *others}
     for name in witnesses(sym, stack):
         everywhere = list(appearances(sym, name))
-        for stretch, item in placed(sym, name, sym.families[key].owner):
+        for stretch, item in appearances(sym, name, sym.families[key].owner):
             if key in item.signs and free.isdisjoint(other for other in item.signs if other != key):
-                here = item.unit >= 0
                 beside = (
                     set(there.signs)
                     for other, there in everywhere
-                    if there is not item and (other is not stretch or bool((here & (there.unit >= 0)).any()))
+                    if there is not item and (other is not stretch or together(item, there))
                 )
                 if all(free.isdisjoint(signs) for signs in beside):
                     yield name, (stretch, item)
@@ -146,8 +145,8 @@ def _settled(sym: Symmetry, key: str, stack: Stack, others: Collection[str], rou
     for marked in (False, True):
         for name, place in places:
             marks = fixed_marks(sym, name) if marked else None
-            total = unit_sums(sym, owner, name, place, stack[name], signed_square, marks)
-            sizes = unit_sums(sym, owner, name, place, stack[name], size, marks)
+            total = unit_sums(sym, name, place, stack[name], signed_square, marks)
+            sizes = unit_sums(sym, name, place, stack[name], size, marks)
             alive |= sizes > 0
             decided = torch.where(total.abs() > rounding * sizes, total.sign(), 0.0)
             found = torch.where(found == 0, decided, found)

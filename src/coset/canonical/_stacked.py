@@ -1,18 +1,13 @@
 """Sums over the entries of each unit, for many networks at once: what rules for signs and orders are made of."""
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from coset.symmetry import Symmetry
-from coset.symmetry.incidence import appearances
+from coset.symmetry.incidence import Carrier, moving_dims, sums_by_unit
 from coset.symmetry.stacks import Stack
-from coset.symmetry.structure import Appearance, Stretch
-
-Place = tuple[Stretch, Appearance]
-"""An appearance of a class on a parameter, with its stretch."""
 
 
 def wide(stack: Stack) -> dict[str, Tensor]:
@@ -46,16 +41,10 @@ def witnesses(sym: Symmetry, stack: Stack) -> list[str]:
     return sorted(own, key=lambda name: (items[name].buffer, -len(items[name].shape)))
 
 
-def placed(sym: Symmetry, parameter: str, name: str) -> Iterator[Place]:
-    """The appearances of a class on a parameter."""
-    return ((stretch, item) for stretch, item in appearances(sym, parameter) if item.name == name)
-
-
 def unit_sums(
     sym: Symmetry,
-    name: str,
     parameter: str,
-    place: Place,
+    place: Carrier,
     tensor: Tensor,
     function: Callable[[Tensor], Tensor],
     marks: Tensor | None = None,
@@ -70,15 +59,13 @@ def unit_sums(
     whole = whole if marks is None else whole * marks
     rest = [1 + dim for dim in range(whole.ndim - 1) if dim not in stretch.dims]
     rows = (whole.sum(rest) if rest else whole).reshape(len(whole), -1)
-    present = item.unit >= 0
-    sums = torch.zeros(len(whole), math.prod(sym.shape(name)), dtype=torch.float64)
-    return sums.index_add_(1, item.unit[present], rows[:, present])
+    return sums_by_unit(sym, rows, item)
 
 
 def fixed_marks(sym: Symmetry, parameter: str) -> Tensor:
     """∏ 1/(1 + position) along the axes of a parameter on which no class stands, of ``structure.sizes``."""
     structure = sym.structures[parameter]
-    moving = {dim for stretch in structure.stretches for dim in stretch.dims}
+    moving = moving_dims(structure)
     marks = torch.ones(structure.sizes, dtype=torch.float64)
     for dim, length in enumerate(structure.sizes):
         if dim not in moving:

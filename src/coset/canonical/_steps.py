@@ -18,7 +18,8 @@ from coset.canonical._order import canonical_order
 from coset.canonical._signs import canonical_signs
 from coset.canonical._stacked import wide
 from coset.canonical._value import Canonical, Params, acted_back, as_stack, one_network
-from coset.distribution import Delta, Distribution, Samples
+from coset.distribution import Distribution
+from coset.distribution.contract import centre_of, networks_of
 from coset.errors import InputError
 from coset.geometry.scales import with_norms
 from coset.symmetry import Element, Symmetry
@@ -45,21 +46,19 @@ class Form:
     ) -> dict[str, Tensor]:
         """The canonical form of a reference, its units as they stand."""
         given = reference.params if isinstance(reference, Canonical) else reference
-        moved_alone = isinstance(given, Distribution) and not isinstance(given, Delta | Samples)
-        if isinstance(given, Distribution):
-            if not given.centred:
-                raise InputError(f"reference is a {type(given).__name__}; expected one network, or a Gaussian of them")
-            given = given.mean
-        if not isinstance(given, Mapping):
-            raise InputError(f"reference is a {type(given).__name__}; expected a dict of parameters or a distribution")
-        if leading(self.sym, given, "the reference") is not None:
+        moved_alone, network = networks_of(given) is None, centre_of(given)
+        if network is None:
+            many = isinstance(given, Distribution)
+            expected = "one network, or a Gaussian of them" if many else "a dict of parameters or a distribution"
+            raise InputError(f"reference is a {type(given).__name__}; expected {expected}")
+        if leading(self.sym, network, "the reference") is not None:
             raise InputError("reference has a leading axis; expected one network")
         if isinstance(reference, Canonical):
             self._check_like(reference)
             # Forms of distributions are those of permutations, scales and signs alone.
             if moved_alone != translated or not (reference.symmetry.translations or reference.symmetry.continuous):
-                return dict(given)
-        return dict(self._point(given, None, ordered=False, translated=translated).params)
+                return dict(network)
+        return dict(self._point(network, None, ordered=False, translated=translated).params)
 
     def _check_like(self, reference: Canonical[Any]) -> None:
         """Refuse a form that was made with other options."""

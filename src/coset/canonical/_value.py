@@ -8,7 +8,8 @@ from torch import Tensor
 
 from coset._values import freeze
 from coset.canonical._last import multiplied
-from coset.distribution import Delta, Distribution, Samples
+from coset.distribution import Distribution
+from coset.distribution.contract import networks_of
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.stacks import act_stack
@@ -54,14 +55,15 @@ def decanonicalize(canonical: Canonical[T]) -> T:
     if not isinstance(canonical, Canonical):
         raise InputError(f"canonical is a {type(canonical).__name__}; expected what canonicalize gives")
     given = canonical.params
-    if isinstance(given, Delta):
-        return cast(T, Delta(_back(canonical, given.mean)))
-    if isinstance(given, Samples):
-        flat, shape = _back(canonical, given.flat), (given.chains, given.draws)
-        return cast(T, Samples({name: t.reshape(*shape, *t.shape[1:]) for name, t in flat.items()}))
-    if isinstance(given, Distribution):
-        return cast(T, canonical.symmetry.monomial.act(canonical.element, given))
-    return cast(T, _back(canonical, given))
+    networks = networks_of(given)
+    if networks is None:
+        return cast(T, canonical.symmetry.monomial.act(canonical.element, cast(Distribution, given)))
+    return with_networks(given, _back(canonical, cast(Params, networks)))
+
+
+def with_networks(given: T, networks: Params) -> T:
+    """Other networks in the place of those that were given: as such, or as a distribution that consists of them."""
+    return cast(T, given.at(networks) if isinstance(given, Distribution) else networks)
 
 
 def acted_back(

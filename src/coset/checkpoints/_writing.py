@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from coset._files.atomic import atomic_path, output_folder, require_reachable
+from coset._files.atomic import atomic_path, new_folder, output_folder, require_reachable
 from coset._files.tensors import write_tensors
 from coset.checkpoints.reading import require_finite
 from coset.errors import InputError
@@ -33,6 +33,20 @@ def write_checkpoint(path: AnyPath, params: Mapping[str, Tensor], metadata: Mapp
         copies[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
     with atomic_path(path) as part:
         write_tensors(part, copies, texts)
+
+
+def write_checkpoints(
+    folder: AnyPath, networks: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> list[Path]:
+    """Write a stack of networks (N, *shape) to a new folder, each to a file: 000000.safetensors, 000001.safetensors, …
+
+    ``metadata``: of every file. If one cannot be written, none stays.
+    """
+    with new_folder(folder) as made:
+        files = [made / f"{row:06d}.safetensors" for row in range(len(next(iter(networks.values()))))]
+        for row, file in enumerate(files):
+            write_checkpoint(file, {name: tensor[row] for name, tensor in networks.items()}, metadata)
+    return files
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from coset.cli.barrier import barrier
 from coset.cli.compare import compare
 from coset.cli.data import data_app
 from coset.cli.discover import discover
+from coset.cli.flow import flow_app
 from coset.cli.merge import merge
 from coset.cli.overview import demo, version
 from coset.cli.store import store_app
@@ -29,6 +30,7 @@ app = typer.Typer(
 for command in (version, demo, discover, align, merge, barrier, compare, audit):
     app.command()(command)
 app.add_typer(zoo_app, name="zoo")
+app.add_typer(flow_app, name="flow")
 app.add_typer(study_app, name="study")
 app.add_typer(store_app, name="store")
 app.add_typer(data_app, name="data")

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from coset.checkpoints import Checkpoint
-    from coset.represent import Interval, NetworkComparison, UnitGroup
-    from coset.represent.similarity import LayerPair
+    from coset.represent import Interval, UnitGroup
+    from coset.represent.similarity import LayerPair, NetworkComparison
 
 
 def compare(

@@ -19,6 +19,7 @@ from coset.errors import InputError
 from coset.symmetry.action import Action
 
 K = TypeVar("K")
+T = TypeVar("T")
 Rule = TypeVar("Rule")
 
 
@@ -67,6 +68,15 @@ class Distribution(ABC):
         mean = self.mean
         return tuple(name for name in once(mean, self._first) if mean[name].is_floating_point())
 
+    @property
+    def networks(self) -> Mapping[str, Tensor] | None:
+        """The networks of which it consists: of a point this one, of draws all, on a leading axis; None for others."""
+        return None
+
+    def at(self, networks: Mapping[str, Tensor]) -> Self:
+        """The same distribution with the ``networks`` of which it consists elsewhere."""
+        raise InputError(f"a {type(self).__name__} consists of no networks; expected a Delta or Samples")
+
     @abstractmethod
     def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """n draws on a leading axis of every tensor; all that is random comes from the generator."""
@@ -99,6 +109,18 @@ class Normal(Distribution):
     @abstractmethod
     def entropy(self) -> Tensor:
         """H(q) in nats over what varies."""
+
+
+def centre_of(value: object) -> Mapping[str, Tensor] | None:
+    """The network that stands for what is given: a dict itself, the mean of what is ``centred``; None for all else."""
+    if isinstance(value, Distribution):
+        return value.mean if value.centred else None
+    return value if isinstance(value, Mapping) else None
+
+
+def networks_of(value: T | Distribution) -> T | Mapping[str, Tensor] | None:
+    """The ``networks`` of a distribution, None where there are none; anything else as it is given."""
+    return value.networks if isinstance(value, Distribution) else value
 
 
 def require(q: Any, kind: Callable[..., K], what: str, expected: str) -> K:

@@ -42,6 +42,15 @@ class Delta(Distribution):
         """Empty: nothing varies."""
         return ()
 
+    @property
+    def networks(self) -> Mapping[str, Tensor]:
+        """The point itself."""
+        return self.params
+
+    def at(self, networks: Mapping[str, Tensor]) -> Self:
+        """All mass on another point."""
+        return type(self)(networks)
+
     def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """The point n times: views with a leading axis n on every tensor."""
         check_count("n", n)

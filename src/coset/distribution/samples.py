@@ -98,6 +98,16 @@ class Samples(Distribution):
         return self._each(lambda tensor: tensor.flatten(0, 1))
 
     @property
+    def networks(self) -> Mapping[str, Tensor]:
+        """The draws, as ``flat`` has them."""
+        return self.flat
+
+    def at(self, networks: Mapping[str, Tensor]) -> Self:
+        """Other draws, (chains·draws, *shape), in as many chains."""
+        lead = self.chains, self.draws
+        return type(self)({name: tensor.reshape(*lead, *tensor.shape[1:]) for name, tensor in networks.items()})
+
+    @property
     def random_names(self) -> tuple[str, ...]:
         """The names of floating point tensors; of tied names the first."""
         return tuple(name for name in once(self.params, self._first) if self.params[name].is_floating_point())

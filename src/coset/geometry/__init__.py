@@ -3,7 +3,7 @@ they make up.
 """
 
 from coset.geometry._building import manifold
-from coset.geometry._layout import Spheres
+from coset.geometry._layout import Spheres, laid_out
 from coset.geometry._manifold import Arc, Manifold
 
-__all__ = ["Arc", "Manifold", "Spheres", "manifold"]
+__all__ = ["Arc", "Manifold", "Spheres", "laid_out", "manifold"]

@@ -191,7 +191,7 @@ class Spheres:
     def norms(self, point: Mapping[str, Tensor]) -> Tensor:
         """‖x‖ of every unit, of any size, (…, S) in float64."""
         rows, dims = self.view(point)
-        wide = rows.detach().double()
+        wide = rows.double()
         by = exponents(wide, dims)
         ones = [1 if dim - wide.ndim in dims else length for dim, length in enumerate(wide.shape)]
         return scaled_by(norm(scaled_by(wide, by.reshape(ones)), dims), -by)

@@ -394,10 +394,6 @@ class Arc:
 
     def __call__(self, t: float | Tensor) -> dict[str, Tensor]:
         """The coordinates of the point at t."""
-        if not isinstance(t, Tensor) and not is_number(t):
-            raise InputError(f"t is {t!r}; expected a number, or a tensor of them")
-        number: float | Tensor = t if isinstance(t, Tensor) else float(t)
-        queue = iter(self.shares)
 
         def flat(a: Tensor, b: Tensor) -> Tensor:
             return torch.lerp(a, b, _ahead(number, max(a.ndim, b.ndim), a.dtype))
@@ -411,7 +407,25 @@ class Arc:
             wide_a, wide_b = a.to(self.dtype or a.dtype), b.to(self.dtype or b.dtype)
             return (of_a * length / first * wide_a + of_b * length / second * wide_b).to(a.dtype)
 
+        number, queue = self._time(t), iter(self.shares)
         return self.manifold.mapped((dict(self.start), dict(self.end)), flat, curved)
+
+    def velocity(self, t: float | Tensor) -> dict[str, Tensor]:
+        """dx/dt at t, tangent there: φ[cos(tφ)x₁ − cos((1−t)φ)x₀]/sin φ on spheres, x₁ − x₀ on Euclidean parts."""
+
+        def curved(a: Tensor, b: Tensor, radius: float, dims: tuple[int, ...]) -> Tensor:
+            first, second, _, angle = next(queue)
+            of_a, of_b = spheres.arc_speeds(angle, _ahead(number, max(a.ndim, b.ndim), angle.dtype))
+            wide_a, wide_b = a.to(self.dtype or a.dtype), b.to(self.dtype or b.dtype)
+            return (radius * (of_a / first * wide_a + of_b / second * wide_b)).to(a.dtype)
+
+        number, queue = self._time(t), iter(self.shares)
+        return self.manifold.mapped((dict(self.start), dict(self.end)), lambda a, b: b - a, curved)
+
+    def _time(self, t: float | Tensor) -> float | Tensor:
+        if not isinstance(t, Tensor) and not is_number(t):
+            raise InputError(f"t is {t!r}; expected a number, or a tensor of them")
+        return t if isinstance(t, Tensor) else float(t)
 
 
 def _ahead(t: float | Tensor, ndim: int, dtype: torch.dtype) -> float | Tensor:

@@ -106,6 +106,12 @@ def arc_shares(angle: Tensor, t: float | Tensor) -> tuple[Tensor, Tensor]:
     return first, second
 
 
+def arc_speeds(angle: Tensor, t: float | Tensor) -> tuple[Tensor, Tensor]:
+    """−φ·cos((1−t)φ)/sin φ and φ·cos(tφ)/sin φ, the derivatives of ``arc_shares`` in t; −1 and 1 at φ = 0."""
+    whole = torch.sinc(angle / math.pi)
+    return -torch.cos((1 - t) * angle) / whole, torch.cos(t * angle) / whole
+
+
 def log_volume(dimension: int, radius: float = 1.0) -> float:
     """log of the volume 2π^((d+1)/2)·r^d/Γ((d+1)/2) of the sphere of dimension d; of S⁰, two points, log 2."""
     half = (dimension + 1) / 2

@@ -18,7 +18,7 @@ from coset.posterior.inference.starting import draws_in
 from coset.posterior.likelihoods import Likelihood
 from coset.posterior.prediction.chunks import runner
 from coset.posterior.prediction.draws import Draws
-from coset.posterior.problem import Data, Layout, PriorLike, Problem, pose
+from coset.posterior.problem import Data, PriorLike, Problem, VectorLayout, pose
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class Plane:
     ``count`` points, and the log-density of the prior, both divided by ``count``: nats per data point.
     """
 
-    layout: Layout
+    layout: VectorLayout
     dtype: torch.dtype
     origin: Tensor
     basis: Tensor

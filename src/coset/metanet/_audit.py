@@ -11,7 +11,7 @@ from torch import Tensor
 from coset._checks import check_count, check_positive, check_seed
 from coset._show.progress import progress
 from coset.errors import InputError
-from coset.metanet.auditing.moves import KINDS, Moves, Place, chosen_kinds
+from coset.metanet.auditing.moves import KINDS, Moves, OrbitPlace, chosen_kinds
 from coset.metanet.auditing.networks import Networks, Stack, flat, stacked
 from coset.metanet.auditing.readings import Readings, distances, layout
 from coset.metanet.auditing.result import Audit, OrbitChange, Worst, typical_distance
@@ -173,7 +173,7 @@ class _Session:
     ) -> tuple[Worst, None]:
         """The largest change that the search finds, and rounding there."""
 
-        def fresh(number: int) -> Place:
+        def fresh(number: int) -> OrbitPlace:
             return moves.random(self._network(number), generator)
 
         before = self.readings.count
@@ -187,7 +187,7 @@ class _Session:
         """A flip that rounding alone does not make, if one is found, and the share of networks that flip."""
         flipped = (changes > 0).any(1)
 
-        def fresh(number: int) -> Place:
+        def fresh(number: int) -> OrbitPlace:
             return moves.random(self._network(number), generator)
 
         found, used = flip_others(flipped.tolist(), lambda n, place: self._change(moves, n, place), fresh, self.budget)
@@ -209,7 +209,7 @@ class _Session:
         """All that rounding does to a comparison, (N,): ``moved`` by perturbed weights, and what was read itself."""
         return expected.factor * (moved + self._own_rounding(read)) + expected.rounding
 
-    def _change(self, moves: Moves, number: int, place: Place) -> float:
+    def _change(self, moves: Moves, number: int, place: OrbitPlace) -> float:
         one = self.stack.rows([number])
         expected = self._expected(moves, [place], one, self.base[[number]])
         return float(expected.factor * distances(self.readings(moves([place], one)), expected.rows))
@@ -217,7 +217,7 @@ class _Session:
     def _network(self, number: int) -> dict[str, Tensor]:
         return {name: tensor[number] for name, tensor in self.stack.tensors.items()}
 
-    def _expected(self, moves: Moves, places: Sequence[Place], stack: Stack, base: Tensor) -> _Expected:
+    def _expected(self, moves: Moves, places: Sequence[OrbitPlace], stack: Stack, base: Tensor) -> _Expected:
         """What an invariant reader says: the same; what one of edits v does: g·(θ + v) − g·θ, relative to its size."""
         if self.readings.output != "parameters":
             ones = torch.ones(len(base), dtype=torch.float64)

@@ -12,8 +12,9 @@ from coset.metanet._blocks import RESULT, Block, Carried, End, Layout, NodeSet, 
 from coset.symmetry import Symmetry
 from coset.symmetry.axes import Fixed, Node, factors_of, size_of, units_of
 from coset.symmetry.graph import Graph
+from coset.symmetry.incidence import appearances, moving_dims
 from coset.symmetry.layers import INPUT
-from coset.symmetry.structure import Stretch, ancestors
+from coset.symmetry.structure import Stretch, ancestors, surroundings
 
 NETWORK, GIVEN = "the network", "the input"
 """Nodes on which stands what no unit carries (single numbers, the factor of a canonical form), and what is given."""
@@ -147,7 +148,7 @@ def _block(sym: Symmetry, sets: _Sets, owners: "_Owners", name: str) -> Block:
     runs = list(_still_runs(parameter.axes, sizes))
     structure = sym.structures.get(name)
     dims = structure.sizes if structure is not None else tuple(math.prod(p.size for p in run) for run in runs)
-    moving = {dim for stretch in (structure.stretches if structure else ()) for dim in stretch.dims}
+    moving = moving_dims(structure) if structure else set()
     fine: list[int] = []
     place: dict[int, list[int]] = {}
     still: list[tuple[int, _Piece]] = []
@@ -204,7 +205,7 @@ def _moving_slot(
     present = torch.stack([item.unit >= 0 for item in items])
     for outer, item in enumerate(items):
         for inner, other in enumerate(items):
-            if inner != outer and _is_around(sym, item.name, other.name):
+            if inner != outer and item.name in surroundings(other.name, sym.classes):
                 present[outer] &= other.unit < 0
     rank = present.long().cumsum(0) - 1
     ends = []
@@ -234,21 +235,10 @@ def _moving_slot(
 def _turning(sym: Symmetry, name: str, stretch: Stretch) -> Iterator[Turning]:
     """The turns of the units along a stretch; a turn's places are in the order of appearances on the parameter."""
     for key, turn in sym.turns.items():
-        every = [
-            (other, item)
-            for other in sym.structures[name].stretches
-            for item in other.appearances
-            if item.name == turn.owner
-        ]
-        for (other, item), place in zip(every, turn.places.get(name, ()), strict=False):
+        places = turn.places.get(name, ())
+        for (other, item), place in zip(appearances(sym, name, turn.owner), places, strict=False):
             if other is stretch and (place.flip or place.shift):
                 yield Turning(0, turn.owner, key, item.unit, place.flip, place.shift)
-
-
-def _is_around(sym: Symmetry, outer: str, inner: str) -> bool:
-    """Whether a class, or what it is followed by, is around another one."""
-    around = ancestors(inner, sym.classes)
-    return outer in around or any(sym.classes[name].follows == outer for name in around)
 
 
 class _Owners:

@@ -32,8 +32,9 @@ class Reader(nn.Module):
     ``neural_graph``; "canonical" is exactly invariant under permutations, scales, signs, turns, GL and translations,
     "layers" under permutations, scales, signs and half-turns, "none" under permutations. ``classifier``: of canonical
     forms. ``probes``: how many activations each unit is given. ``everywhere``: messages run between every two nodes,
-    too, in networks of at most 256. ``checkpoint``: compute layers again in the backward pass. ``dropout``: this share
-    of the hidden features of the invariant head is left out in training mode.
+    too, in networks of at most 256. ``checkpoint``: compute layers again in the backward pass. ``conditions``: so many
+    numbers are given with every network, ``reader(stack, conditions=…)`` (N, conditions), and all features see them.
+    ``dropout``: this share of the hidden features of the invariant head is left out in training mode.
 
     Weights of networks of several architectures are told by ``reader(stack, sym=…)``. What an architecture calls its
     layers is learned; one that was not given when the reader was made shares what kinds of layers have in common.
@@ -53,6 +54,7 @@ class Reader(nn.Module):
         everywhere: bool = False,
         classifier: bool | str = False,
         checkpoint: bool = False,
+        conditions: int = 0,
         dropout: float = 0.0,
         seed: int = 0,
     ) -> None:
@@ -65,6 +67,7 @@ class Reader(nn.Module):
         for name, value in (("outputs", outputs), ("channels", channels), ("layers", layers), ("heads", heads)):
             check_count(name, value, 1)
         check_count("probes", probes, 0)
+        check_count("conditions", conditions, 0)
         if not is_number(dropout) or not 0 <= dropout < 1:
             raise InputError(f"dropout is {dropout!r}; expected a number from 0 to below 1")
         if channels % heads:
@@ -80,6 +83,7 @@ class Reader(nn.Module):
             signed = gauge == "layers" and any(sign_families(item) for item in self.symmetries)
             self.odd = nn.ModuleList(OddLayer(layouts, channels) for _ in range(layers if signed else 0))
             self.head = HEADS[head](layouts, channels, outputs, dropout, probes)
+            self.conditions = Conditions(conditions, channels, layers) if conditions else None
 
     def make_layer(self, channels: int) -> MessagePassing:
         """A layer of messages."""
@@ -130,6 +134,7 @@ class Reader(nn.Module):
         sym: Symmetry | None = None,
         model: nn.Module | None = None,
         inputs: Tensor | None = None,
+        conditions: Tensor | None = None,
     ) -> Any:
         """What the head says; of one network without a leading axis, if it was given without."""
         if isinstance(params, NeuralGraph):
@@ -138,25 +143,56 @@ class Reader(nn.Module):
                 raise InputError(f"the graph has the gauge {graph.gauge!r}; expected {self.gauge!r}, as the reader has")
         else:
             graph = self.read(params, sym=sym, model=model, inputs=inputs)
-        result = self.head(graph, self.embedding, *self.features(graph))
+        result = self.head(graph, self.embedding, *self.features(graph, conditions=conditions))
         if not graph.single:
             return result
         return {name: t[0] for name, t in result.items()} if isinstance(result, dict) else result[0]
 
     def features(
-        self, graph: NeuralGraph, layers: int | None = None
+        self, graph: NeuralGraph, layers: int | None = None, conditions: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
         """Features of nodes, of edges, and those that signs flip, after so many layers (all of them)."""
         graph = graph.to(self.embedding.factor)
         nodes, edges = self.embedding(graph)
+        if (self.conditions is None) != (conditions is None):
+            raise InputError("conditions are numbers for each network where the reader was made with conditions=, only")
+        if self.conditions is not None and conditions is not None:
+            nodes, edges = self.conditions.begin(nodes, edges, conditions)
         odd = no_odd_features(graph.layout, len(graph), nodes.shape[-1], nodes) if self.odd else {}
         for number, layer in enumerate(self.layers[:layers]):
+            if self.conditions is not None and conditions is not None:
+                nodes = self.conditions.at(number, nodes, conditions)
             step = _Step(graph, self.embedding, layer, self.odd[number] if self.odd else None)
             if self.checkpoint and torch.is_grad_enabled():
                 nodes, edges, odd = checkpointed(step, nodes, edges, odd, use_reentrant=False)
             else:
                 nodes, edges, odd = step(nodes, edges, odd)
         return nodes, edges, odd
+
+
+class Conditions(nn.Module):
+    """What numbers (N, C) that are given with networks change: all features at the start, nodes before every layer."""
+
+    def __init__(self, count: int, channels: int, layers: int) -> None:
+        super().__init__()
+        self.start = nn.Linear(count, 2 * channels)
+        changes = [nn.Linear(count, 2 * channels) for _ in range(layers)]
+        for change in changes:
+            nn.init.zeros_(change.weight)
+            nn.init.zeros_(change.bias)
+        self.changes = nn.ModuleList(changes)
+
+    def begin(self, nodes: Tensor, edges: dict[str, Tensor], given: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Features of nodes and of edges, with what the numbers add to them."""
+        of_nodes, of_edges = self.start(given).chunk(2, -1)
+        moved = {n: e + of_edges.reshape(len(e), *[1] * (e.ndim - 2), -1) for n, e in edges.items()}
+        return nodes + of_nodes[:, None], moved
+
+    def at(self, layer: int, nodes: Tensor, given: Tensor) -> Tensor:
+        """Features of nodes before a layer, n·(1 + a) + b."""
+        scale, shift = self.changes[layer](given).chunk(2, -1)
+        result: Tensor = nodes * (1 + scale[:, None]) + shift[:, None]
+        return result
 
 
 class _Step:

@@ -136,15 +136,29 @@ def run_rounds(
     advance: Callable[[int, Mapping[str, float] | None], Mapping[str, float]],
     control: Control,
 ) -> tuple[Trace, float]:
+    """``recorded_rounds`` of a run on a problem: ``settings`` tell it apart from others beside what the problem is."""
+    identity = identify(method, problem, settings, control.seed)
+    return recorded_rounds(method, identity, problem.x.device, state, rounds, advance, control)
+
+
+def recorded_rounds(
+    method: str,
+    identity: Mapping[str, Any],
+    device: torch.device,
+    state: dict[str, Tensor],
+    rounds: int,
+    advance: Callable[[int, Mapping[str, float] | None], Mapping[str, float]],
+    control: Control,
+) -> tuple[Trace, float]:
     """``advance(round, record before)`` for each round that is left; returns the trace and the seconds of all rounds.
 
-    ``state`` holds everything that changes, as tensors that ``advance`` writes to in place; a checkpoint is its content
-    and the records, so a method must draw what is random from streams that depend on seed and round only (``stream``,
+    ``identity``: all that decides the outcome, as plain values; a checkpoint of another run is refused. ``state`` holds
+    everything that changes, as tensors that ``advance`` writes to in place; a checkpoint is its content and the
+    records, so a method must draw what is random from streams that depend on seed and round only (``stream``,
     ``device_stream``). A record with a number that is not finite stops the run, and so do values of the state that are
     not. A run that its callback ended does not go on if the callback says the same again of the last record.
     """
     path = None if control.checkpoint is None else Path(control.checkpoint)
-    identity = identify(method, problem, settings, control.seed)
     records: list[Mapping[str, float]] = []
     if path is not None:
         if path.exists():
@@ -153,7 +167,7 @@ def run_rounds(
             check_writable(path)
     earlier = sum(record["seconds"] for record in records)
     begun = written = time.perf_counter()
-    with progress(method, rounds, show=control.show) as bar, own_global_state(problem.x.device):
+    with progress(method, rounds, show=control.show) as bar, own_global_state(device):
         ended = False
         if records:
             bar.advance(len(records))

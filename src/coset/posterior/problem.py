@@ -26,7 +26,7 @@ from coset.train.check import check_pair, model_device, probe
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class VectorLayout:
     """Where each trained parameter lies in a vector of D numbers; tied ones lie there once.
 
     ``shapes``: of the trained parameters, in order. ``fixed``: all else that the ``state_dict`` holds, as points:
@@ -80,7 +80,7 @@ class Layout:
         return {**trained, **{alias: trained[name] for alias, name in self.aliases.items()}}
 
 
-def layout_of(model: nn.Module) -> Layout:
+def layout_of(model: nn.Module) -> VectorLayout:
     """Trained are the floating-point parameters that require a gradient."""
     owner = owners(model)
     trained = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
@@ -97,7 +97,7 @@ def layout_of(model: nn.Module) -> Layout:
         for name, tensor in state.items()
         if isinstance(tensor, Tensor) and name not in trained and name not in aliases
     }
-    return Layout({name: tensor.shape for name, tensor in trained.items()}, fixed, aliases)
+    return VectorLayout({name: tensor.shape for name, tensor in trained.items()}, fixed, aliases)
 
 
 Data = tuple[Tensor, Tensor] | Split
@@ -115,7 +115,7 @@ class Problem:
     """
 
     model: nn.Module
-    layout: Layout
+    layout: VectorLayout
     x: Tensor
     y: Tensor
     likelihood: Likelihood

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coset.represent import Interval, Stitching, StitchTraining, stitch
-from coset.represent.stitching import make_family, sparsity
+from coset.represent import Interval, StitchTraining, stitch
+from coset.represent.stitching import Stitching, make_family, sparsity
 from coset.represent.stitching.penalties import correct
 from coset.store import Entry
 from coset.studies._godfrey_similarity import percentiles

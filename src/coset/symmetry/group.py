@@ -120,7 +120,7 @@ def _factors(sym: "Symmetry", g: Element, name: str) -> Tensor:
     mixing = sym.continuous[name]
     total = torch.ones(math.prod(sym.shape(name)), dtype=torch.float64)
     for parameter, places in mixing.places.items():
-        items = [item for _, item in appearances(sym, parameter) if item.name == name]
+        items = [item for _, item in appearances(sym, parameter, name)]
         for item, place in zip(items, places, strict=True):
             if place.way and not place.gains:
                 for key, power in item.scales.items():

@@ -15,18 +15,55 @@ if TYPE_CHECKING:
     from coset.symmetry.symmetry import Symmetry
 
 
-def appearances(sym: "Symmetry", parameter: str) -> Iterator[tuple[Stretch, Appearance]]:
-    """Every appearance of a class on a parameter, with its stretch; none on one that does not move."""
+Carrier = tuple[Stretch, Appearance]
+"""An appearance of a class on a parameter, with its stretch."""
+
+
+def appearances(sym: "Symmetry", parameter: str, name: str | None = None) -> Iterator[Carrier]:
+    """Every appearance of a class, or of the class ``name``, on a parameter; none on one that does not move."""
     structure = sym.structures.get(parameter)
     for stretch in structure.stretches if structure is not None else ():
         for item in stretch.appearances:
-            yield stretch, item
+            if name is None or item.name == name:
+                yield stretch, item
 
 
-def rows_along(tensor: Tensor, structure: Structure, stretch: Stretch) -> Tensor:
-    """The entries of a parameter with positions along a stretch in rows, all else in order in columns: (n, rest)."""
-    front = tuple(range(len(stretch.dims)))
-    return tensor.reshape(structure.sizes).movedim(stretch.dims, front).reshape(stretch.size, -1)
+def together(one: Appearance, two: Appearance) -> bool:
+    """Whether two appearances along one stretch share a position."""
+    return bool((one.present & two.present).any())
+
+
+def unit_order(item: Appearance) -> Tensor:
+    """The positions at which a class stands along a stretch, unit by unit."""
+    order = item.unit.argsort(stable=True)
+    return order[item.present[order]]
+
+
+def sums_by_unit(sym: "Symmetry", values: Tensor, item: Appearance) -> Tensor:
+    """Σ of values (…, n) along a stretch over the positions of each unit: (…, ∏shape)."""
+    zeros = values.new_zeros(*values.shape[:-1], math.prod(sym.shape(item.name)))
+    return zeros.index_add_(-1, item.unit[item.positions], values.index_select(-1, item.positions))
+
+
+def moving_dims(structure: Structure) -> set[int]:
+    """The dimensions of a parameter along which something moves."""
+    return {dim for stretch in structure.stretches for dim in stretch.dims}
+
+
+def other_stretches(structure: Structure, without: int | None) -> list[Stretch]:
+    """The stretches of a parameter but the one of this number; all of them for None."""
+    return [stretch for number, stretch in enumerate(structure.stretches) if number != without]
+
+
+def rows_along(tensor: Tensor, structure: Structure, stretch: Stretch, lead: int = 0) -> Tensor:
+    """The entries of a parameter with positions along a stretch in rows, all else in order in columns: (n, rest).
+
+    ``lead``: how many axes of samples stand in front, and stay there.
+    """
+    front = tuple(range(lead, lead + len(stretch.dims)))
+    samples = tensor.shape[:lead]
+    whole = tensor.reshape(*samples, *structure.sizes).movedim(tuple(lead + dim for dim in stretch.dims), front)
+    return whole.reshape(*samples, stretch.size, -1)
 
 
 def unit_rows(
@@ -38,9 +75,7 @@ def unit_rows(
     """
     whole = tensor.reshape(*tensor.shape[:lead], *structure.sizes)
     moved = whole.movedim(tuple(lead + dim for dim in stretch.dims), tuple(range(len(stretch.dims))))
-    order = item.unit.argsort(stable=True)
-    order = order[item.unit[order] >= 0].to(tensor.device)
-    return moved.reshape(stretch.size, -1), order, moved
+    return moved.reshape(stretch.size, -1), unit_order(item).to(tensor.device), moved
 
 
 def spread(values: Tensor, structure: Structure, stretch: Stretch) -> Tensor:
@@ -83,11 +118,10 @@ def standing(sym: "Symmetry", parameter: str, name: str, block: int) -> Tensor:
     """Which entries of a parameter carry units of a block of a class, as a mask of its shape."""
     structure = sym.structures[parameter]
     mask = torch.zeros(structure.sizes, dtype=torch.bool)
-    for stretch, item in appearances(sym, parameter):
-        if item.name == name:
-            # Where the class does not stand the unit is −1, whose block is −1, too.
-            here = item.unit.div(sym.classes[name].size, rounding_mode="floor") == block
-            mask |= spread(here, structure, stretch)
+    for stretch, item in appearances(sym, parameter, name):
+        # Where the class does not stand the unit is −1, whose block is −1, too.
+        here = item.unit.div(sym.classes[name].size, rounding_mode="floor") == block
+        mask |= spread(here, structure, stretch)
     return mask.reshape(sym.parameters[parameter].shape)
 
 

@@ -165,7 +165,7 @@ def _through(
     tensor = params[parameter]
     if sym.continuous[name].kind == "rotary":
         return turned(sym, name, parameter, tensor, matrix)
-    found = [(stretch, item) for stretch, item in appearances(sym, parameter) if item.name == name]
+    found = list(appearances(sym, parameter, name))
     blocks = matrix.reshape(-1, *matrix.shape[-2:]).to(tensor.device)
     for (stretch, item), place in zip(found, places, strict=True):
         if place.way:
@@ -191,7 +191,7 @@ def _gain(sym: "Symmetry", name: str, gain: str, params: Mapping[str, Tensor]) -
         raise InputError(f"'{gain}' has shape {tuple(tensor.shape)}: matrices act on single networks, not on stacks")
     if bool((tensor == 0).any()):
         raise InputError(f"'{gain}' has entries that are 0: the units of '{name}' cannot be mixed behind it")
-    (item,) = (item for _, item in appearances(sym, gain) if item.name == name)
+    ((_, item),) = appearances(sym, gain, name)
     flat, n = tensor.reshape(-1), sym.shape(name)[-1]
     values = flat.new_empty(math.prod(sym.shape(name)))
     values[item.unit.to(flat.device)] = flat
@@ -201,12 +201,25 @@ def _gain(sym: "Symmetry", name: str, gain: str, params: Mapping[str, Tensor]) -
 def units_of_parameter(sym: "Symmetry", name: str, parameter: str, tensor: Tensor) -> list[tuple[Mixed, Tensor]]:
     """How each appearance of a class on a parameter is mixed, and its entries there: (blocks, n, all else)."""
     shape, places = sym.shape(name), sym.continuous[name].places[parameter]
-    found = [(stretch, item) for stretch, item in appearances(sym, parameter) if item.name == name]
+    found = list(appearances(sym, parameter, name))
     result = []
     for (stretch, item), place in zip(found, places, strict=True):
         rows, order, _ = unit_rows(tensor, 0, sym.structures[parameter], stretch, item)
         result.append((place, rows[order].reshape(math.prod(shape[:-1]), shape[-1], -1)))
     return result
+
+
+def multiplied(sym: "Symmetry", name: str, parameter: str, tensor: Tensor, by: Mapping[int, Tensor]) -> Tensor:
+    """A parameter with what writes a class multiplied by ``by[1]`` and what reads it by ``by[-1]``, gains left out.
+
+    Each (blocks, n, n), any matrices.
+    """
+    found = list(appearances(sym, parameter, name))
+    for (stretch, item), place in zip(found, sym.continuous[name].places[parameter], strict=True):
+        if place.way:
+            own = by[place.way].to(tensor.device)
+            tensor = _multiplied(tensor, 0, sym.structures[parameter], stretch, item, own)
+    return tensor
 
 
 def _multiplied(

@@ -49,6 +49,12 @@ def ancestors(name: str, classes: Mapping[str, UnitClass]) -> tuple[str, ...]:
     return tuple(chain)
 
 
+def surroundings(name: str, classes: Mapping[str, UnitClass]) -> frozenset[str]:
+    """The classes around ``name``, and those as which these move."""
+    outer = ancestors(name, classes)
+    return frozenset(outer) | {other for item in outer if (other := classes[item].follows) is not None}
+
+
 def shape_of(name: str, classes: Mapping[str, UnitClass]) -> tuple[int, ...]:
     """The shape of a class's permutations and scales: (sizes of the classes around it, outermost first; its size)."""
     return (*(classes[outer].size for outer in ancestors(name, classes)), classes[name].size)
@@ -103,6 +109,11 @@ class Appearance:
     def present(self) -> Tensor:
         """Where the class stands, (n,)."""
         return self.unit >= 0
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """The positions at which the class stands, in order."""
+        return self.present.nonzero().flatten()
 
     @cached_property
     def known(self) -> Tensor:

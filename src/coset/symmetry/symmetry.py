@@ -436,7 +436,7 @@ def _validate(sym: Symmetry) -> None:
 
 def _validate_places(sym: Symmetry, name: str, mixing: Mixing) -> None:
     for parameter, places in mixing.places.items():
-        carried = sum(item.name == name for _, item in appearances(sym, parameter))
+        carried = sum(1 for _ in appearances(sym, parameter, name))
         if mixing.kind == "rotary":
             carried = len(couples(sym.paired[name, parameter], name) or ())
         if carried != len(places):

@@ -18,7 +18,6 @@ from coset._values import Frozen
 from coset.errors import InputError
 from coset.symmetry.axes import family_key
 from coset.symmetry.incidence import appearances, spread
-from coset.symmetry.structure import Appearance, Stretch
 
 if TYPE_CHECKING:
     from coset.symmetry.element import Element
@@ -113,7 +112,7 @@ def carried_turns(sym: "Symmetry", g: "Element", key: str, k: Tensor, source: Te
 def _first_shift(sym: "Symmetry", turn: Turn) -> tuple[str, ...]:
     """The families whose signs the entries carry that a turn shifts: their own, and signs that all of them share."""
     for parameter, places in turn.places.items():
-        for item, place in zip(_standing(sym, parameter, turn.owner), places, strict=True):
+        for item, place in zip(list(appearances(sym, parameter, turn.owner)), places, strict=True):
             if place.shift:
                 shared = (other for _, other in appearances(sym, parameter) if math.prod(sym.shape(other.name)) == 1)
                 return (*item[1].signs, *(key for other in shared if other.name != turn.owner for key in other.signs))
@@ -147,11 +146,6 @@ def turned(
     return result
 
 
-def _standing(sym: "Symmetry", parameter: str, owner: str) -> list[tuple[Stretch, Appearance]]:
-    """Every appearance of a class on a parameter."""
-    return [(stretch, item) for stretch, item in appearances(sym, parameter) if item.name == owner]
-
-
 def _at_units(unit: Tensor, values: Tensor, default: float, like: Tensor) -> Tensor:
     """Values of units along a stretch; ``default`` where the class does not stand."""
     picked = values.to(unit.device)[unit.clamp(min=0)].to(torch.float64)
@@ -162,7 +156,7 @@ def _placed(sym: "Symmetry", turn: Turn, parameter: str, k: Tensor, tensor: Tens
     """±x + shift at the entries of each appearance."""
     structure, shape = sym.structures[parameter], tensor.shape
     whole = tensor.reshape(*shape[: tensor.ndim - len(sym.parameters[parameter].shape)], *structure.sizes)
-    found = _standing(sym, parameter, turn.owner)
+    found = list(appearances(sym, parameter, turn.owner))
     for (stretch, item), place in zip(found, turn.places[parameter], strict=True):
         if place.flip:
             whole = whole * spread(_at_units(item.unit, 1 - 2 * (k % 2), 1, tensor), structure, stretch)
@@ -214,7 +208,7 @@ def _taken(sym: "Symmetry", turn: Turn, k: Tensor, params: Mapping[str, Tensor])
 def constants(sym: "Symmetry", turn: Turn, item: Taken, values: Tensor, weight: Tensor) -> Tensor:
     """amount·Σ_j values_j·W_ij over the entries of the units j of a reader: (samples…, rows of the reader)."""
     structure, shape = sym.structures[item.weight], sym.parameters[item.weight].shape
-    stretch, found = _standing(sym, item.weight, turn.owner)[item.number]
+    stretch, found = list(appearances(sym, item.weight, turn.owner))[item.number]
     lead = weight.ndim - len(shape)
     whole = weight.reshape(*weight.shape[:lead], *structure.sizes)
     picked = whole * spread(_at_units(found.unit, values, 0, weight), structure, stretch)
@@ -234,7 +228,7 @@ def validate_turn(sym: "Symmetry", key: str, turn: Turn) -> None:
     for parameter, places in turn.places.items():
         if parameter not in sym.parameters:
             raise InputError(f"the turn '{key}' names '{parameter}', which is no parameter")
-        if (carried := len(_standing(sym, parameter, turn.owner))) != len(places):
+        if (carried := len(list(appearances(sym, parameter, turn.owner)))) != len(places):
             raise InputError(f"'{parameter}' carries '{turn.owner}' {carried} times; it turns in {len(places)} places")
         if not all(math.isfinite(place.shift) for place in places):
             raise InputError(f"the turn '{key}' shifts '{parameter}' by a number that is not finite")
@@ -242,6 +236,6 @@ def validate_turn(sym: "Symmetry", key: str, turn: Turn) -> None:
         if item.weight not in sym.parameters or item.bias not in sym.parameters:
             raise InputError(f"the turn '{key}' names '{item.weight}' and '{item.bias}'; one is no parameter")
         shape, rows = sym.parameters[item.weight].shape, sym.parameters[item.bias].shape
-        number = len(_standing(sym, item.weight, turn.owner))
+        number = len(list(appearances(sym, item.weight, turn.owner)))
         if not (0 <= item.axis < len(shape) and math.prod(rows) == shape[item.axis] and 0 <= item.number < number):
             raise InputError(f"'{item.bias}' of shape {rows} cannot take up what '{item.weight}' of {shape} reads")

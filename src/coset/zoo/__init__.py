@@ -1,7 +1,7 @@
 """Zoos: many trained networks in a folder, trained side by side, opened lazily, checked when read."""
 
-from coset.zoo._evaluate import evaluate_zoo
-from coset.zoo._foreign import export_zoo, import_zoo
+from coset.zoo._evaluate import evaluate_zoo, zoo_task
+from coset.zoo._foreign import export_zoo, import_zoo, save_zoo
 from coset.zoo._frame import align_zoo, canonicalize_zoo
 from coset.zoo._spec import DataSpec, Range, ZooSpec, read_spec
 from coset.zoo._train import train_zoo
@@ -20,5 +20,7 @@ __all__ = [
     "import_zoo",
     "open_zoo",
     "read_spec",
+    "save_zoo",
     "train_zoo",
+    "zoo_task",
 ]

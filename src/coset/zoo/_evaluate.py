@@ -9,6 +9,7 @@ import torch
 
 from coset._checks import check_choice
 from coset._show.progress import progress
+from coset.data import Split
 from coset.errors import InputError
 from coset.train import Recipe, evaluate
 from coset.train.loss import LOSSES
@@ -68,6 +69,30 @@ def evaluate_zoo(
 
     change_index(zoo.folder, keep)
     return open_zoo(zoo.folder)
+
+
+def zoo_task(
+    zoo: Zoo, part: str = "test", *, data: "DataSpec | dict[str, Any] | str | None" = None, loss: str | None = None
+) -> tuple[Split, str]:
+    """The examples of a part of the data that all networks of a zoo are for, and the loss they were trained with.
+
+    ``data`` and ``loss``: as in ``evaluate_zoo``.
+    """
+    check_choice("part", part, PARTS)
+    if loss is not None:
+        check_choice("loss", loss, LOSSES)
+    spec, chosen = zoo.content.get("spec"), data
+    if chosen is None:
+        if spec is None:
+            raise InputError(f"{zoo.folder} does not say which data its networks are for; expected data")
+        numbers = {zoo.content["members"][index]["data"] for index in zoo.indices}
+        if len(numbers) != 1:
+            raise InputError(f"networks of {zoo.folder} are for {len(numbers)} data sets; expected data, one of them")
+        chosen = spec["data"][numbers.pop()]
+    found = load_data(as_data(chosen), getattr(torch, zoo.content["model"]["dtype"])).parts
+    if part not in found:
+        raise InputError(f"part is {part!r}, which {as_data(chosen).name} has not; expected one of {', '.join(found)}")
+    return found[part], loss or _loss(zoo.content, next(iter(zoo.indices), 0))
 
 
 def _measured(zoo: Zoo, usable: list[int], data: Data, parts: Sequence[str], loss: str) -> dict[int, dict[str, Any]]:

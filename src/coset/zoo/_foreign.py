@@ -1,7 +1,7 @@
 """Zoos of others: folders of checkpoints and stacks in HDF5 or npz files, in and out."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coset._files.atomic import atomic_path, write_text
+from coset._files.atomic import atomic_path, new_folder, write_text
 from coset._files.sealed import kind
 from coset._show.progress import progress
 from coset._show.tables import csv_table
@@ -20,7 +20,7 @@ from coset.models import build
 from coset.zoo._index import FORMAT, Content, finite, write_index
 from coset.zoo._members import LARGEST, STACKED
 from coset.zoo._spec import meant
-from coset.zoo._write import new_folder, write_group
+from coset.zoo._write import write_group
 from coset.zoo._zoo import NOT_FINITE, Zoo, open_zoo
 
 T = TypeVar("T")
@@ -59,6 +59,56 @@ def import_zoo(
     else:
         raise InputError(f"{where} is neither a folder of checkpoints nor an .npz or .h5 file")
     real = next(tensor for tensor in stack.values() if tensor.is_floating_point())
+    about = {"name": model, "options": dict(options or {}), "dtype": str(real.dtype).removeprefix("torch.")}
+    kind_of_network = {"options": {}, "path": STACKED, "tensors": _kinds(stack)}
+    return _new_zoo(directory, stack, origins, about, kind_of_network, {"by": "import", "source": where.name})
+
+
+def save_zoo(
+    networks: Mapping[str, Tensor],
+    directory: str | Path,
+    *,
+    like: Zoo,
+    sources: Sequence[str] | None = None,
+    made: Mapping[str, Any] | None = None,
+) -> Zoo:
+    """A zoo in a new folder of a stack of networks (N, *shape), of the model that the networks of ``like`` have.
+
+    ``sources``: where each comes from (default: its number); ``made``: what the index says of all, as plain values.
+    """
+    number = like.require_one_architecture(like.indices or range(len(like)))
+    own = like.content["architectures"][number]
+    counts = {tensor.shape[0] if tensor.ndim else 0 for tensor in networks.values()}
+    if len(counts) != 1 or 0 in counts:
+        raise InputError(f"networks has leading axes of {sorted(counts)}; expected a stack of at least one network")
+    if (found := _kinds(networks)) != own["tensors"]:
+        known = own["tensors"]
+        odd = next(name for name in {**known, **found} if found.get(name) != known.get(name))
+        raise InputError(
+            f"'{odd}' of networks is {found.get(odd, 'missing')}; expected {known.get(odd, 'no such tensor')}, as "
+            f"networks of {like.folder} have it"
+        )
+    (count,) = counts
+    origins = [str(row) for row in range(count)] if sources is None else list(sources)
+    if len(origins) != count:
+        raise InputError(f"there are {len(origins)} sources and {count} networks; expected one for each")
+    stack = {name: networks[name] for name in own["tensors"]}
+    return _new_zoo(directory, stack, origins, like.content["model"], own, {"by": "stack", **(made or {})})
+
+
+def _kinds(stack: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {name: kind(tensor[0]) for name, tensor in stack.items()}
+
+
+def _new_zoo(
+    directory: str | Path,
+    stack: Mapping[str, Tensor],
+    origins: Sequence[str],
+    model: Content,
+    architecture: Content,
+    made: Content,
+) -> Zoo:
+    """A zoo in a new folder of networks of one architecture; those that are not finite have that problem."""
     with new_folder(directory) as folder:
         groups: list[Content] = []
         for start in range(0, len(origins), LARGEST):
@@ -66,12 +116,11 @@ def import_zoo(
             members = list(range(start, start + len(next(iter(part.values())))))
             records: list[Content] = [{"problem": None if fine else NOT_FINITE, "metrics": {}} for fine in finite(part)]
             groups.append(write_group(folder, len(groups), members, part, records))
-        shapes = {name: kind(tensor[0]) for name, tensor in stack.items()}
         content = {
             "format": FORMAT,
-            "made": {"by": "import", "source": where.name},
-            "model": {"name": model, "options": dict(options or {}), "dtype": str(real.dtype).removeprefix("torch.")},
-            "architectures": [{"options": {}, "path": STACKED, "tensors": shapes}],
+            "made": made,
+            "model": model,
+            "architectures": [architecture],
             "members": [{"source": origin, "architecture": 0} for origin in origins],
             "groups": groups,
         }

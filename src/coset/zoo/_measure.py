@@ -36,5 +36,5 @@ def _outputs(model: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, count: 
     if x.ndim != 4:
         return outputs_of(model, tensors, x, shared=True)
     # Grouped convolutions read a copy of the images for every network, beside its filters, faster.
-    copies = (images_inside(few.expand(count, *few.shape)) for few in x.split(FEW))
+    copies = (images_inside(few.expand(count, *few.shape)) for few in torch.split(x, FEW))
     return torch.cat([outputs_of(model, tensors, few, shared=False) for few in copies], 1)

@@ -1,16 +1,14 @@
 """Zoos that are not trained here: brought to one frame from another zoo, or imported."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from coset._files.atomic import output_folder
+from coset._files.atomic import new_folder
 from coset._show.progress import progress
-from coset.errors import InputError
 from coset.zoo._index import Content, entry, shard_path, write_index, write_shard
 from coset.zoo._zoo import Zoo, open_zoo
 
@@ -26,21 +24,6 @@ class Moved:
 
 Change = Callable[[int, dict[str, Tensor]], Moved]
 """From an architecture and stacked weights to others of the same networks."""
-
-
-@contextmanager
-def new_folder(directory: str | Path) -> Iterator[Path]:
-    """A folder for a zoo, which must be new or empty; if the block fails, what it has written goes again."""
-    folder = Path(directory)
-    if folder.is_dir() and any(folder.iterdir()):
-        raise InputError(f"{folder} is not empty; expected a new folder")
-    with output_folder(folder):
-        try:
-            yield folder
-        except BaseException:
-            for path in sorted(folder.rglob("*"), reverse=True):
-                path.rmdir() if path.is_dir() else path.unlink()
-            raise
 
 
 def write_group(

@@ -20,7 +20,8 @@ Stack = Mapping[str, Tensor]
 class Networks:
     """Networks that differ in their seed: model and data by name, settings of ``coset.train.Recipe``.
 
-    ``snapshots``: epochs after which weights are kept.
+    ``snapshots``: epochs after which weights are kept. ``order`` "shared": all see the batches in one order, which is
+    faster.
     """
 
     model: str
@@ -29,6 +30,7 @@ class Networks:
     recipe: Mapping[str, Any]
     count: int
     snapshots: tuple[int, ...] = ()
+    order: str = "own"
 
     def seeds(self, context: Context) -> tuple[int, ...]:
         """Those of all networks; other ones for another seed of the study."""
@@ -37,7 +39,7 @@ class Networks:
     def trained(self, context: Context) -> TrainedZoo:
         """Trained now or found in the store."""
         data, seeds = (DataSpec(**self.data),), self.seeds(context)
-        spec = ZooSpec(self.model, self.recipe, data, seeds, self.options, snapshots=self.snapshots)
+        spec = ZooSpec(self.model, self.recipe, data, seeds, self.options, snapshots=self.snapshots, order=self.order)
         return trained_zoo(context, spec)
 
     def untrained(self, context: Context, count: int) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ from coset.train import Recipe
 
 Params = Mapping[str, Tensor]
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of what is stored of an alignment: to be raised where the same configuration comes to mean another one."""
 
 

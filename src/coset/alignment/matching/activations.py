@@ -11,7 +11,7 @@ from coset._batches import BATCH_SIZE, Inputs, count_batches, input_batches
 from coset._checks import check_choice
 from coset._show.progress import progress
 from coset.alignment._agreement import agreement
-from coset.alignment._result import Alignment, Callback, Params, T, Teller, carried, deviations, left_out, points
+from coset.alignment._result import Alignment, Callback, Params, T, Teller, carried, deviations, points
 from coset.alignment.inputs import check_pair
 from coset.alignment.matching.ascent import Clock
 from coset.alignment.matching.feature_assignment import Scores, objective
@@ -21,7 +21,7 @@ from coset.alignment.matching.feature_places import common_families, find_featur
 from coset.alignment.matching.feature_rotations import carried_scores, turn_features, turn_on_weights, unturned
 from coset.alignment.matching.rotations import NoGauge, matching_gauge
 from coset.alignment.matching.turns import unturned as unturned_networks
-from coset.alignment.matching.weights import ascend_classes
+from coset.alignment.matching.weights import ascend_classes, untranslated, with_means
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
 
@@ -54,6 +54,7 @@ def match_activations(
     ``continuous``: points are matched over the whole group where units may be mixed, in the gauge of ``rotations``:
     streams turn by orthogonal Procrustes, max ⟨A, Σ x·yᵀ⟩ over all places, heads in pairs by the nuclear norms of the
     same, and the gauge of the reference is restored. Where there is no such gauge, units are permuted; a note says so.
+    Translations are removed of both for matching, as on weights; the aligned network keeps its own.
     Units of points turn, see ``turns``: reflections show as signs, and half-turns are those that the weights tell.
 
     One pass over ``data``: a tensor, cut into batches of ``batch_size``, or a loader. Memory: the features of a batch,
@@ -67,11 +68,12 @@ def match_activations(
     if not any(sym.classes[name].size > 1 for name in sym.permuting):
         raise InputError("no units of this symmetry permute; there is nothing to match")
     single = continuous and not deviations(reference) and not deviations(other)
-    turnless = unturned_networks(sym, (points(reference), points(other))) if single and sym.turns else None
+    plain, notes = _untranslated(sym, reference, other, single)
+    turnless = unturned_networks(sym, plain) if single and sym.turns else None
     whole, sym = sym, sym if turnless is None else turnless.symmetry
-    gauges, notes = _gauges(sym, reference, other, continuous)
-    notes = (*notes, *left_out(sym)) if single else notes
-    networks = Pair(points(reference), points(other)) if turnless is None else Pair(*turnless.gauged)
+    gauges, more = _gauges(sym, reference, other, continuous)
+    notes = (*notes, *more)
+    networks = plain if turnless is None else Pair(*turnless.gauged)
     weights = networks if turnless is None else Pair(*turnless.networks)
     if gauges is not None:
         networks, weights = (Pair(*map(sym.act, gauges, pair)) for pair in (networks, weights))
@@ -103,12 +105,25 @@ def match_activations(
     if gauges is not None:
         g = sym.compose(sym.inverse(gauges[0]), sym.compose(g, gauges[1]))
     g = g if turnless is None else turnless.restored(g, 1)
+    if single and whole.translations:
+        g = with_means(whole, g, points(reference), points(other))
     aligned = carried(whole, g, other)
     return Alignment(
         whole, "activations", g, aligned, found.history[-1], tuple(found.history),
         agreement(whole, points(reference), points(aligned)), agreement(whole, points(reference), points(other)),
         clock.seconds, session.tell.stopped, notes,
     )  # fmt: skip
+
+
+def _untranslated(sym: Symmetry, reference: T, other: T, single: bool) -> tuple[Pair, tuple[str, ...]]:
+    """The networks without translations, which weights show; what to tell if they have to keep them."""
+    pair = Pair(points(reference), points(other))
+    if not (single and sym.translations):
+        return pair, ()
+    try:
+        return Pair(*(untranslated(sym, params) for params in pair)), ()
+    except NoGauge as error:
+        return pair, (f"{error}: translations were kept",)
 
 
 def _gauges(
@@ -155,8 +170,12 @@ def _rest(session: "Session", found: _Found, places: Places, seed: int) -> tuple
     hidden = [name for name in session.mixing if not places.get(name)]
     notes = [f"no contraction shows the units of '{name}': they were turned on the weights" for name in hidden]
     told: tuple[str, ...] = ()
+    # First on what features have settled: beside units in a wrong order rotations fit these, and hold them there.
+    loose = {*hidden, *unseen(part, places)}
+    settled: list[str] | None = [name for name in sym.classes if name not in loose]
     for _ in range(_ROUNDS if hidden else 1):
-        g = sym.compose(turn_on_weights(sym, reference, sym.act(g, other), hidden), g) if hidden else g
+        g = sym.compose(turn_on_weights(sym, reference, sym.act(g, other), hidden, settled), g) if hidden else g
+        settled = None
         moved = reference, sym.act(g, other)
         own = {name: places[name] for name in places if name in part.permuting}
         h, told = _on_weights(part, moved, part.identity(), own if session.mixing else places, seed)

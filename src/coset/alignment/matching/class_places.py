@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from coset.symmetry import Symmetry
-from coset.symmetry.structure import Appearance, Stretch, ancestors
+from coset.symmetry.incidence import together
+from coset.symmetry.structure import Appearance, Stretch, ancestors, surroundings
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +66,9 @@ class ClassLayout:
     def around(self) -> Mapping[str, frozenset[str]]:
         """Class → itself, the classes around it, and those as which they move."""
         return {
-            name: frozenset(chain)
-            | {other for outer in chain if (other := self.sym.classes[outer].follows) is not None}
-            for name, chain in self.chains.items()
+            name: surroundings(name, self.sym.classes)
+            | {own for own in (name, self.sym.classes[name].follows) if own is not None}
+            for name in self.sym.classes
         }
 
     @cached_property
@@ -123,7 +124,7 @@ class ClassLayout:
             for stretch in structure.stretches:
                 for a, b in itertools.permutations(stretch.appearances, 2):
                     apart = a.name not in self.chains[b.name] and b.name not in self.chains[a.name]
-                    if apart and bool(((a.unit >= 0) & (b.unit >= 0)).any()):
+                    if apart and together(a, b):
                         found[a.name].add(b.name)
         return {name: frozenset(others) for name, others in found.items()}
 
@@ -160,7 +161,7 @@ def _places(sym: Symmetry, parameter: str, number: int, stretch: Stretch) -> lis
     if stretch.plain:
         (one,) = stretch.appearances
         return [ClassPlace(one.name, parameter, number, None, _flipped(sym, [one]))]
-    present = torch.stack([item.unit >= 0 for item in stretch.appearances])
+    present = torch.stack([item.present for item in stretch.appearances])
     kinds, which = torch.unique(present, dim=1, return_inverse=True)
     found = []
     for kind in range(kinds.shape[1]):
@@ -169,8 +170,7 @@ def _places(sym: Symmetry, parameter: str, number: int, stretch: Stretch) -> lis
         for member in members:
             if any(member.name in ancestors(other.name, sym.classes) for other in members):
                 continue
-            outer = ancestors(member.name, sym.classes)
-            around = {*outer, *(sym.classes[name].follows for name in outer)}
+            around = surroundings(member.name, sym.classes)
             chain = [other for other in members if other is member or other.name in around]
             beside = tuple(other for other in members if not any(other is part for part in chain))
             parity = _flipped(sym, chain)
@@ -192,7 +192,4 @@ def _flipped(sym: Symmetry, parts: Sequence[Appearance]) -> frozenset[str]:
 
 def _stand_twice(appearances: Sequence[Appearance]) -> bool:
     """Whether some position is moved by two appearances of one class."""
-    return any(
-        a.name == b.name and bool(((a.unit >= 0) & (b.unit >= 0)).any())
-        for a, b in itertools.combinations(appearances, 2)
-    )
+    return any(a.name == b.name and together(a, b) for a, b in itertools.combinations(appearances, 2))

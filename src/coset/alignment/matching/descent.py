@@ -13,13 +13,24 @@ from coset._batches import Labelled, is_pair, labelled_batches
 from coset._checks import check_count, check_positive
 from coset._show.progress import progress
 from coset.alignment._agreement import agreement
-from coset.alignment._result import Alignment, Callback, Params, Step, T, carried, deviations, left_out, points
+from coset.alignment._result import (
+    Alignment,
+    Callback,
+    Params,
+    Step,
+    T,
+    carried,
+    deviations,
+    named_pivots,
+    points,
+)
 from coset.alignment.inputs import check_pair, check_start
 from coset.alignment.matching.activations import match_activations
 from coset.alignment.matching.free_parts import Free, Rates, Relaxation, free_parts
 from coset.alignment.matching.losses import Batch, Criterion, Loss, Objective, Setting, objective_of
 from coset.alignment.matching.rotations import NoGauge, matching_gauge, reflection
-from coset.alignment.matching.weights import match_weights
+from coset.alignment.matching.turns import nearest_turns
+from coset.alignment.matching.weights import match_weights, untranslated
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.preserving import check_model_of
@@ -37,7 +48,9 @@ class Options:
     ``examples`` fixed examples.
 
     ``continuous``: classes that mix are turned by matrices A ← A·exp(S), their generators S learned at
-    ``generator_rate``, and the default start is a match over the whole group. ``both``: the reference has
+    ``generator_rate``, and the default start is a match over the whole group. Half-turns are matched again wherever an
+    element is measured. The distance "l2" is that of the networks without translations; losses on data are those of
+    the networks as they are, so that what is learned is what the aligned network has. ``both``: the reference has
     scales and matrices of its own, too.
 
     Why balanced: before a batch norm the scale of a unit's weights only tells how much it counts in an average with
@@ -126,7 +139,7 @@ def descend(
     The objective sees the soft action of ``relaxation`` of the matrices, and is measured at the nearest elements of the
     group. The result is never worse than the start as measured; ``Alignment.objective`` is minus that loss. The start
     is ``start`` or, over the whole group, the match on the activations of the fixed examples (without data: on the
-    weights), otherwise the identity. Signs, and scales that are not learned, are those of the start.
+    weights), otherwise the identity. Signs, reflections, and scales that are not learned, are those of the start.
     """
     began = time.perf_counter()
     check_pair(sym, reference, other)
@@ -135,13 +148,20 @@ def descend(
     if options.start is not None:
         check_start(sym, options.start)
     continuous, notes = _continuous(sym, reference, other, options)
+    whole = options.continuous and not deviations(reference) and not deviations(other)
+    turning = whole and bool(sym.turns)
     generator = torch.Generator().manual_seed(options.seed)
-    problem, batches = _problem(sym, points(reference), points(other), options, generator)
-    start = _start(problem, points(other), continuous, options)
-    problem = _begun(problem, sym.act(start, points(other)), options)
+    (a, b), more = _pair(sym, points(reference), points(other), whole, options)
+    problem, batches = _problem(sym, a, b, options, generator)
+    start = _start(problem, b, continuous or turning, options)
+    problem = _begun(problem, sym.act(start, b), options)
     if continuous and options.start is None:
         start = sym.compose(_reflected(problem), start)
-        problem = _begun(problem, sym.act(start, points(other)), options)
+        problem = _begun(problem, sym.act(start, b), options)
+    if turning:
+        as_begun = sym.identity(), sym.identity()
+        start = sym.compose(_turned(problem, as_begun, problem.loss(as_begun))[0][1], start)
+        problem = _begun(problem, sym.act(start, b), options)
     best = sym.identity(), sym.identity()
     lowest = problem.loss(best)
     if not math.isfinite(lowest):
@@ -156,6 +176,8 @@ def descend(
             tick = time.perf_counter()
             found = free.pair
             here = problem.loss(found)
+            if turning:
+                found, here = _turned(problem, found, here)
             if here < lowest:
                 best, lowest = found, here
             history.append(-lowest)
@@ -172,7 +194,7 @@ def descend(
         agreement=agreement(sym, points(still), points(aligned)),
         before=agreement(sym, points(reference), points(other)),
         seconds={"measuring": measuring, "descent": time.perf_counter() - began - measuring},
-        stopped=stopped, notes=(*notes, *_notes(sym, continuous, options)),
+        stopped=stopped, notes=(*notes, *more, *_notes(sym, continuous or turning, options)),
         reference_element=best[0] if options.both else None, reference=still if options.both else None,
     )  # fmt: skip
 
@@ -189,11 +211,38 @@ def _continuous(sym: Symmetry, reference: T, other: T, options: Options) -> tupl
     return True, ()
 
 
-def _start(problem: _Problem, other: Params, continuous: bool, options: Options) -> Element:
+def _pair(
+    sym: Symmetry, reference: Params, other: Params, whole: bool, options: Options
+) -> tuple[tuple[Params, Params], tuple[str, ...]]:
+    """The networks between which the objective is taken, and what to tell.
+
+    A distance between weights is that without translations, along which it may be anything. The loss between two
+    networks is that of the weights they have, which the aligned network keeps.
+    """
+    if not (whole and sym.translations):
+        return (reference, other), ()
+    listed = named_pivots(sym)
+    if options.objective != "l2":
+        return (reference, other), (f"translations ({listed}) were kept: the loss is that of the networks as they are",)
+    try:
+        return (untranslated(sym, reference), untranslated(sym, other)), ()
+    except NoGauge as error:
+        return (reference, other), (f"{error}: translations ({listed}) were kept",)
+
+
+def _turned(problem: _Problem, pair: Pair, loss: float) -> tuple[Pair, float]:
+    """The element with the half-turns that bring units nearest where it is, if these lower the loss."""
+    still = problem.sym.act(pair[0], problem.a)
+    turned = pair[0], nearest_turns(problem.sym, still, problem.b, pair[1])
+    here = problem.loss(turned)
+    return (turned, here) if here < loss else (pair, loss)
+
+
+def _start(problem: _Problem, other: Params, matched: bool, options: Options) -> Element:
     """Where to begin: over the whole group by what features tell where there are data, otherwise by the weights."""
     if options.start is not None:
         return options.start
-    if not continuous:
+    if not matched:
         return problem.sym.identity()
     inputs = [batch[0] for batch in problem.fixed if batch is not None]
     sym, seed = problem.sym, options.seed
@@ -236,11 +285,10 @@ def _ends(sym: Symmetry, params: Params, continuous: bool, options: Options) -> 
     )
 
 
-def _notes(sym: Symmetry, continuous: bool, options: Options) -> tuple[str, ...]:
-    told = left_out(sym, started=options.start is not None) if options.continuous else ()
-    if not sym.flipping or options.start is not None or continuous:
-        return told
-    return ("signs were not searched: they are those of the start, of which none was given", *told)
+def _notes(sym: Symmetry, matched: bool, options: Options) -> tuple[str, ...]:
+    if not sym.flipping or matched or options.start is not None:
+        return ()
+    return ("signs were not searched: they are those of the start, of which none was given",)
 
 
 def _problem(

@@ -4,8 +4,9 @@ Of the signs a group has, features show some products; every other combination c
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import torch
@@ -19,6 +20,8 @@ from coset.symmetry import Element, Symmetry
 from coset.symmetry.action import Action
 from coset.symmetry.incidence import appearances, rows_along
 from coset.symmetry.structure import ancestors
+
+_TOGETHER = 3
 
 Bits = NDArray[np.bool_]
 
@@ -40,7 +43,9 @@ class _Flip:
 def settle_signs(sym: Symmetry, reference: Params, other: Params, shown: Shown) -> Element:
     """Signs h, none of which features notice, with ⟨reference, h·other⟩ as large as flips of single signs make it.
 
-    Over trained weights; flips that do not raise it are not made, so the identity stays where nothing is gained.
+    Over trained weights; flips that do not raise it are not made, so the identity stays where nothing is gained. Signs
+    of blocks and of what all blocks share may hold each other in place: the sign of one block after the other is turned
+    around, all others are settled anew, and what leads higher is kept.
     """
     names = [name for name in sym.structures if name in other and is_trained(sym, name, other)]
     theta, current = (
@@ -48,28 +53,74 @@ def settle_signs(sym: Symmetry, reference: Params, other: Params, shown: Shown) 
         for part in ({name: network[name].detach().double().cpu() for name in names} for network in (reference, other))
     )
     flips = list(_flips(sym, shown))
+    h, current = _settled(sym, flips, theta, current)
+    higher = True
+    while higher:
+        higher = False
+        for kick, others, near in _kicks(sym, flips):
+            part = {name: current[name] for name in _touched(sym, near) if name in current}
+            k, moved = kick, Action(sym, kick)(part, partial=True)
+            # First all others: at once, the sign that was turned around would turn back.
+            for some in (others, near):
+                step, moved = _settled(sym, some, theta, moved)
+                k = sym.compose(step, k)
+            if _higher(theta, moved, part):
+                current |= moved
+                h, higher = sym.compose(k, h), True
+    return h
+
+
+def _settled(
+    sym: Symmetry, flips: Sequence[_Flip], theta: Params, current: Params
+) -> tuple[Element, dict[str, Tensor]]:
+    """Flips, one after the other, until none of them raises the product; and the network moved by them."""
+    current = dict(current)
     h, improved = sym.identity(), True
     while improved:
         improved = False
         for flip in flips:
-            touched = {name for owner in (sym.families[flip.key].owner, *flip.beside) for name in sym.carriers(owner)}
-            part = {name: tensor for name, tensor in current.items() if name in touched}
-            before = _product(theta, part)
+            part = {name: current[name] for name in _touched(sym, [flip]) if name in current}
             for step in _steps(sym, flip, theta, part):
                 moved = Action(sym, step)(part, partial=True)
-                after = _product(theta, moved)
-                if after > before + 1e-12 * abs(before):
+                if _higher(theta, moved, part):
                     current |= moved
                     h, improved = sym.compose(step, h), True
                     break
-    return h
+    return h, current
+
+
+def _kicks(sym: Symmetry, flips: Sequence[_Flip]) -> Iterator[tuple[Element, list[_Flip], list[_Flip]]]:
+    """The sign of one block turned around; of the flips that touch what it stands on those of others, and all."""
+    blocks = {item.parent for item in sym.classes.values()}
+    for flip in flips:
+        owner = sym.families[flip.key].owner
+        if owner in blocks:
+            carriers = set(sym.carriers(owner))
+            near = [one for one in flips if not carriers.isdisjoint(_touched(sym, [one]))]
+            others = [one for one in near if sym.families[one.key].owner != owner]
+            count = math.prod(sym.shape(owner))
+            for unit in range(count):
+                yield _flipped(sym, flip, torch.arange(count) == unit), others, near
+
+
+def _touched(sym: Symmetry, flips: Sequence[_Flip]) -> set[str]:
+    """The parameters that flips may change."""
+    owners = {owner for flip in flips for owner in (sym.families[flip.key].owner, *flip.beside)}
+    return {name for owner in owners for name in sym.carriers(owner)}
+
+
+def _higher(theta: Params, moved: Params, before: Params) -> bool:
+    """Whether ⟨reference, moved⟩ is above ⟨reference, before⟩ by more than rounding."""
+    least = _product(theta, before)
+    return _product(theta, moved) > least + 1e-12 * abs(least)
 
 
 def _flips(sym: Symmetry, shown: Shown) -> Iterator[_Flip]:
     """Every family with what must be flipped beside it; none where features would notice all the same.
 
     Where one of several families can be flipped beside it, each has its turn: of the flips of three families in pairs,
-    one may raise what two of them, one after the other, would first lower.
+    one may raise what two of them, one after the other, would first lower. So families of one class that no feature
+    shows are flipped together, too, in all combinations up to ``_TOGETHER`` of them.
     """
     for key in sym.flipping:
         found: list[_Flip] = []
@@ -78,6 +129,12 @@ def _flips(sym: Symmetry, shown: Shown) -> Iterator[_Flip]:
             if flip is not None and flip not in found:
                 found.append(flip)
         yield from found
+    seen = {key for products in shown.values() for one in products for key in one}
+    for owner in dict.fromkeys(sym.families[key].owner for key in sym.flipping):
+        free = [key for key in sym.flipping if sym.families[key].owner == owner and key not in seen]
+        for count in range(2, min(len(free), _TOGETHER) + 1):
+            for key, *others in combinations(free, count):
+                yield _Flip(key, {owner: frozenset(others)})
 
 
 def _flip(sym: Symmetry, shown: Shown, key: str, preferred: str | None) -> _Flip | None:
@@ -155,8 +212,8 @@ def _signs(sym: Symmetry, name: str, units: Tensor) -> Tensor:
 def _odd_sums(sym: Symmetry, name: str, owner: str, keys: Collection[str], products: Tensor) -> Tensor:
     """For each unit of a class, Σ of the entries that change sign when it is flipped in the families ``keys``."""
     total = torch.zeros(math.prod(sym.shape(owner)), dtype=torch.float64)
-    for stretch, item in appearances(sym, name):
-        if item.name == owner and sum(key in keys for key in item.signs) % 2 == 1:
+    for stretch, item in appearances(sym, name, owner):
+        if sum(key in keys for key in item.signs) % 2 == 1:
             along = rows_along(products, sym.structures[name], stretch).sum(1)
             here = item.unit >= 0
             total.index_add_(0, item.unit[here], along[here])

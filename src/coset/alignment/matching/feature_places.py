@@ -21,10 +21,10 @@ from coset._values import Frozen
 from coset.errors import InputError, refusing
 from coset.running import outputs_with, suited
 from coset.symmetry import Symmetry, with_graph
-from coset.symmetry.incidence import rows_along
+from coset.symmetry.incidence import rows_along, together, unit_order
 from coset.symmetry.layers import CONTRACTIONS, Activation
 from coset.symmetry.preserving import check_model_of
-from coset.symmetry.structure import Appearance, Stretch, Structure, UnitClass, ancestors, build_structure
+from coset.symmetry.structure import Appearance, Structure, UnitClass, ancestors, build_structure
 from coset.train.metrics import evaluation_mode
 
 Key = tuple[int, int]
@@ -149,7 +149,9 @@ def units_by_samples(sym: Symmetry, place: FeaturePlacement, feature: Tensor) ->
     parts = _structure(sym, place.site, tuple(feature.shape))
     stretch = parts.stretches[place.stretch]
     rows = rows_along(feature, parts, stretch)
-    return rows[_positions(stretch, place.member).to(rows.device)].reshape(math.prod(sym.shape(place.owner)), -1)
+    return rows[unit_order(stretch.appearances[place.member]).to(rows.device)].reshape(
+        math.prod(sym.shape(place.owner)), -1
+    )
 
 
 def _structure(sym: Symmetry, site: Site, shape: tuple[int, ...]) -> Structure:
@@ -174,7 +176,7 @@ def _placements(sym: Symmetry, site: Site) -> Iterator[FeaturePlacement]:
         for index, member in enumerate(stretch.appearances):
             chain = {member.name, *ancestors(member.name, sym.classes)}
             here = member.unit >= 0
-            beside = [m for m in stretch.appearances if m is not member and bool((m.unit[here] >= 0).any())]
+            beside = [m for m in stretch.appearances if m is not member and together(member, m)]
             mixed = any(_mixes(sym, m.name) for m in beside if m.name not in chain)
             twice = any(m.name in chain for m in beside if sum(o.name == m.name for o in (member, *beside)) > 1)
             if not sym.classes[member.name].permutes or mixed or twice:
@@ -211,10 +213,3 @@ def _flips(sym: Symmetry, chain: set[str], items: Sequence[Appearance]) -> froze
 def common_families(sym: Symmetry) -> tuple[str, ...]:
     """The families of a single sign, which may belong to everything: the sign of a whole stream before its norm."""
     return tuple(key for key in sym.flipping if math.prod(sym.shape(sym.families[key].owner)) == 1)
-
-
-def _positions(stretch: Stretch, member: int) -> Tensor:
-    """The positions of a class along a stretch, unit by unit."""
-    unit = stretch.appearances[member].unit
-    order = unit.argsort(stable=True)
-    return order[unit[order] >= 0]

@@ -144,8 +144,13 @@ def carried_scores(sym: Symmetry, g: Element, scores: Scores, part: Symmetry) ->
     return result
 
 
-def turn_on_weights(sym: Symmetry, reference: Params, other: Params, names: Collection[str]) -> Element:
-    """The best rotations of some classes on the weights, in whole blocks where nothing in these was seen."""
+def turn_on_weights(
+    sym: Symmetry, reference: Params, other: Params, names: Collection[str], settled: Collection[str] | None = None
+) -> Element:
+    """The best rotations of some classes on the weights, in whole blocks where nothing in these was seen.
+
+    ``settled``: other classes on parameters of these alone.
+    """
     steps = Rotations(sym, reference)
     inside = {parent: [n for n in sym.continuous if sym.classes[n].parent == parent] for parent in exchanged(sym)}
     whole = [parent for parent, members in inside.items() if set(members) <= set(names)]
@@ -153,4 +158,4 @@ def turn_on_weights(sym: Symmetry, reference: Params, other: Params, names: Coll
     for parent in whole:
         g = sym.compose(steps.exchange(parent, sym.act(g, other)), g)
     alone = [name for name in names if sym.classes[name].parent not in whole]
-    return sym.compose(steps.turn(alone, sym.act(g, other)), g)
+    return sym.compose(steps.turn(alone, sym.act(g, other), settled), g)

@@ -98,7 +98,7 @@ def folded(sym: Symmetry, params: Params) -> dict[str, dict[str, Tensor]]:
         for gain in dict.fromkeys(
             gain for places in mixing.places.values() for place in places for gain in place.gains
         ):
-            (item,) = (item for _, item in appearances(sym, gain) if item.name == name)
+            ((_, item),) = appearances(sym, gain, name)
             flat = params[gain].detach().double().reshape(-1)
             if bool((flat == 0).any()):
                 raise NoGauge(f"'{gain}' has entries that are 0, so that the units of '{name}' cannot be mixed")
@@ -132,7 +132,8 @@ def grams(sym: Symmetry, name: str, params: Params, only: Collection[str] | None
     for parameter in _counted(sym, name, params):
         for place, units in units_of_parameter(sym, name, parameter, params[parameter]):
             if place.way and (only is None or parameter in only):
-                wide = units.detach().double()
+                wide = torch.view_as_real(units.detach()).flatten(-2) if units.is_complex() else units.detach()
+                wide = wide.double()
                 found[place.way] += (wide @ wide.mT).cpu()
     return found[1], found[-1]
 
@@ -238,9 +239,9 @@ class Rotations:
                 matrices[name] = turned.reshape(matrices_shape(self.sym, name))
         return self.sym.element(matrices=matrices)
 
-    def unknown(self, names: Iterable[str], other: Params) -> list[str]:
-        """The classes of which settled parameters alone tell less than half of the directions."""
-        own = {name: self._own(name, other, ()) for name in names}
+    def unknown(self, names: Iterable[str], other: Params, settled: Collection[str] = ()) -> list[str]:
+        """The classes of which parameters of ``settled`` classes alone tell less than half of the directions."""
+        own = {name: self._own(name, other, settled) for name in names}
         return [name for name, part in own.items() if 2 * int(torch.linalg.matrix_rank(part).min()) < part.shape[-1]]
 
     def _own(self, name: str, other: Params, settled: Iterable[str] | None) -> Tensor:

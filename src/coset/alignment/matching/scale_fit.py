@@ -13,7 +13,7 @@ from coset._magnitudes import exponent, scaled
 from coset.alignment._result import Params
 from coset.alignment.matching.products import matched_names
 from coset.symmetry import Element, Symmetry
-from coset.symmetry.incidence import rows_along, spread
+from coset.symmetry.incidence import appearances, rows_along, spread
 from coset.symmetry.structure import Stretch
 
 LARGEST = 1e2
@@ -74,7 +74,7 @@ class _Fit:
     right: Params
     parts: Mapping[str, slice]
     size: int
-    places: Mapping[str, list[list[_ScaleAppearance]]]
+    places: Mapping[str, list[tuple[Stretch, list[_ScaleAppearance]]]]
 
     @classmethod
     def of(cls, sym: Symmetry, left: Params, right: Params) -> "_Fit":
@@ -84,10 +84,7 @@ class _Fit:
             count = math.prod(sym.shape(sym.families[key].owner))
             parts[key] = slice(size, size + count)
             size += count
-        places = {
-            name: [_appearances(sym, stretch, parts) for stretch in sym.structures[name].stretches] for name in left
-        }
-        return cls(sym, left, right, parts, size, places)
+        return cls(sym, left, right, parts, size, {name: _scaled_along(sym, name, parts) for name in left})
 
     def minimized(self, start: Tensor, free: Tensor) -> Tensor:
         """The logarithms at the minimum next to ``start`` within the bounds, those that are not ``free`` held. (N,)."""
@@ -122,31 +119,35 @@ class _Fit:
     def distance(self, logs: Tensor) -> tuple[float, Tensor]:
         """‖θ₀ − d·θ₁‖² with d = exp(logs), and its derivative by the logarithms; one parameter at a time."""
         total, slope = 0.0, torch.zeros_like(logs)
-        for name, stretches in self.places.items():
+        for name, carried in self.places.items():
             structure = self.sym.structures[name]
             left = self.left[name].to("cpu", torch.float64).reshape(structure.sizes)
             moved = self.right[name].to("cpu", torch.float64).reshape(structure.sizes)
-            for stretch, appearances in zip(structure.stretches, stretches, strict=True):
+            for stretch, scales in carried:
                 exponent = torch.zeros(stretch.size, dtype=torch.float64)
-                for at in appearances:
+                for at in scales:
                     exponent.index_add_(0, at.positions, at.power * logs[at.scales])
                 moved = moved * spread(exponent.exp(), structure, stretch)
             off = moved - left
             total += float(off.square().sum())
             change = 2 * off * moved
-            for stretch, appearances in zip(structure.stretches, stretches, strict=True):
+            for stretch, scales in carried:
                 along = rows_along(change, structure, stretch).sum(1)
-                for at in appearances:
+                for at in scales:
                     slope.index_add_(0, at.scales, at.power * along[at.positions])
         return total, slope
 
 
-def _appearances(sym: Symmetry, stretch: Stretch, parts: Mapping[str, slice]) -> list[_ScaleAppearance]:
-    """Every free scale along a stretch."""
-    found = []
-    for item in stretch.appearances:
-        positions = torch.nonzero(item.unit >= 0).flatten()
-        for key, power in item.scales.items():
-            if key in parts:
-                found.append(_ScaleAppearance(power, positions, parts[key].start + item.unit[positions]))
-    return found
+def _scaled_along(
+    sym: Symmetry, parameter: str, parts: Mapping[str, slice]
+) -> list[tuple[Stretch, list[_ScaleAppearance]]]:
+    """The stretches of a parameter, with every free scale along them."""
+    found: dict[Stretch, list[_ScaleAppearance]] = {}
+    for stretch, item in appearances(sym, parameter):
+        positions = item.positions
+        found.setdefault(stretch, []).extend(
+            _ScaleAppearance(power, positions, parts[key].start + item.unit[positions])
+            for key, power in item.scales.items()
+            if key in parts
+        )
+    return list(found.items())

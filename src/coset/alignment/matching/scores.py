@@ -15,7 +15,7 @@ from coset.symmetry.action import Action
 from coset.symmetry.action import Move as Moved
 from coset.symmetry.element import unit_map
 from coset.symmetry.gather import Pass, apply
-from coset.symmetry.incidence import rows_along
+from coset.symmetry.incidence import other_stretches, rows_along
 from coset.symmetry.structure import Stretch, with_followers
 
 Scores = dict[frozenset[str], Tensor]
@@ -216,21 +216,20 @@ class Scoring:
     def _moved(self, term: Term, action: Action | None, without: int | None) -> Tensor:
         """The right side of a term, taken apart, with all its stretches moved but one."""
         structure = self.layout.sym.structures[term.name]
+        others = other_stretches(structure, without)
         if action is None:
-            others = [stretch for number, stretch in enumerate(structure.stretches) if number != without]
             return averages.over_group(self.layout.sym, term.right.reshape(structure.sizes), others, term.signed)
         passes = []
-        for number, stretch in enumerate(structure.stretches):
+        for stretch in others:
             move = action.move(stretch)
             factor = move.factor if term.signed else None
-            if number != without and (move.index is not None or factor is not None):
+            if move.index is not None or factor is not None:
                 passes.append(Pass(stretch.dims, move.index, factor))
         whole = term.right.reshape(structure.sizes)
         return apply(whole, passes) if passes else whole
 
     def _others(self, place: ClassPlace) -> list[Stretch]:
-        stretches = self.layout.sym.structures[place.parameter].stretches
-        return [stretch for number, stretch in enumerate(stretches) if number != place.stretch]
+        return other_stretches(self.layout.sym.structures[place.parameter], place.stretch)
 
     def _dependencies(self, place: ClassPlace) -> tuple[str, ...]:
         """The classes other than its own that move the entries of a place, and those around these."""

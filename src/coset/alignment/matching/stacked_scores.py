@@ -13,7 +13,8 @@ from coset.alignment.matching.scores import Scores, Scoring
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.action import Action
 from coset.symmetry.group import full_map
-from coset.symmetry.structure import Stretch
+from coset.symmetry.incidence import other_stretches, rows_along
+from coset.symmetry.structure import Stretch, ancestors
 
 Members = Tensor | None
 """The numbers of the networks that are asked about, (m,); None for all."""
@@ -45,7 +46,9 @@ class StackedAction:
 
     def _joint(self, stretch: Stretch) -> tuple[Tensor | None, Tensor | None]:
         flips = any(key in self.g.signs for item in stretch.appearances for key in item.signs)
-        if not flips and self.g.permutations.keys().isdisjoint(_around(self.sym, stretch)):
+        standing = (item.name for item in stretch.appearances)
+        names = {outer for name in standing for outer in (name, *ancestors(name, self.sym.classes))}
+        if not flips and self.g.permutations.keys().isdisjoint(names):
             return None, None
 
         def one(permutations: dict[str, Tensor], signs: dict[str, Tensor]) -> tuple[Tensor, ...]:
@@ -55,14 +58,6 @@ class StackedAction:
 
         found = torch.vmap(one)(dict(self.g.permutations), dict(self.g.signs))
         return found[0], found[1] if len(found) > 1 else None
-
-
-def _around(sym: Symmetry, stretch: Stretch) -> set[str]:
-    """The classes of a stretch and those around them."""
-    names = {item.name for item in stretch.appearances}
-    while outer := {p for name in names if (p := sym.classes[name].parent) is not None} - names:
-        names |= outer
-    return names
 
 
 class StackedScoring:
@@ -149,15 +144,13 @@ class StackedScoring:
         """Units in rows, everything but the class in columns, (m, N, R)."""
         structure = self.layout.sym.structures[place.parameter]
         stretch = structure.stretches[place.stretch]
-        front = tuple(range(1, 1 + len(stretch.dims)))
-        whole = tensor.reshape(-1, *structure.sizes).movedim(tuple(1 + dim for dim in stretch.dims), front)
-        rows = whole.reshape(len(whole), stretch.size, -1)
+        rows = rows_along(tensor, structure, stretch, 1)
         return rows if place.positions is None else rows[:, place.positions.to(rows.device)].flatten(2)
 
     def _moved(self, term: Term, action: StackedAction | None, without: int | None, members: Members) -> Tensor:
         """The right side of a term, taken apart, with all its stretches moved but one, (m, *sizes)."""
         structure = self.layout.sym.structures[term.name]
-        others = [stretch for number, stretch in enumerate(structure.stretches) if number != without]
+        others = other_stretches(structure, without)
         whole = _chosen(term.right, members).reshape(-1, *structure.sizes)
         if action is None:
             # Networks in the last place are columns like any other.

@@ -55,7 +55,7 @@ def unturned(sym: Symmetry, networks: Sequence[Params]) -> Unturned:
         signs = {key: value for key, value in found.signs.items() if key in sym.families}
         element = Element(found.permutations, found.scales, signs, found.matrices, turns)
         element = sym.compose(sym.inverse(gauges[0]), sym.compose(element, gauges[number]))
-        return _nearest(sym, networks[0], networks[number], element)
+        return nearest_turns(sym, networks[0], networks[number], element)
 
     return Unturned(flips, keys, gauged, tuple(centred(sym, params) for params in gauged), restored)
 
@@ -74,7 +74,7 @@ def _entries(sym: Symmetry, turn: Turn, params: Params) -> Iterator[tuple[str, T
     """Everything that a turn moves: parameter, entries (n, rest), the unit of each row (n,), and what happens."""
     for name, places in turn.places.items():
         if name in params and sym.parameters[name].tied is None:
-            found = [(stretch, item) for stretch, item in appearances(sym, name) if item.name == turn.owner]
+            found = list(appearances(sym, name, turn.owner))
             for (stretch, item), place in zip(found, places, strict=True):
                 rows = rows_along(params[name].detach().double().cpu(), sym.structures[name], stretch)
                 here = item.unit >= 0
@@ -122,7 +122,7 @@ def _charged(parameter: Parameter, owner: str, family: str, places: Iterator[Tur
     return replace(parameter, axes=tuple(walk(axis) for axis in parameter.axes))
 
 
-def _nearest(sym: Symmetry, reference: Params, other: Params, element: Element) -> Element:
+def nearest_turns(sym: Symmetry, reference: Params, other: Params, element: Element) -> Element:
     """The element with half-turns back or on where that brings a unit nearer to the reference: min ‖θ₀ − T·g·θ₁‖²."""
     for _ in range(_SWEEPS):
         moved, turns = sym.act(element, other), {}

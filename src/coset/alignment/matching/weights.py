@@ -14,9 +14,9 @@ from coset.alignment._agreement import agreement
 from coset.alignment._result import (
     Alignment,
     Callback,
-    Network,
     T,
     Teller,
+    Weights,
     carried,
     deviations,
     marginals,
@@ -32,13 +32,13 @@ from coset.alignment.matching.scale_fit import fit_scales
 from coset.alignment.matching.scores import Scoring
 from coset.alignment.matching.turns import unturned
 from coset.alignment.matching.unit_groups import unit_matcher
+from coset.alignment.matching.weightings import WEIGHTINGS
 from coset.alignment.matching.whole_group import rotated
 from coset.distribution import normalize_scales
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
 
 GAUGES = ("given", "normalized")
-WEIGHTINGS = ("plain", "even")
 
 _NEARER = 1e-9
 """What is nearer by less than this part is not nearer."""
@@ -57,7 +57,7 @@ def match_weights(
     start: Element | None = None,
     buffers: bool = False,
     continuous: bool = True,
-    weighting: Literal["plain", "even"] = "plain",
+    weighting: Literal["auto", "plain", "even", "directed"] = "auto",
     seed: int = 0,
     callback: Callback | None = None,
     show: bool | None = None,
@@ -70,7 +70,8 @@ def match_weights(
     without turns. Translations are removed of both for matching; the aligned network keeps its own. Where a network has
     no such gauge (a gain of 0, heads without full rank) matrices are left out, with a note; with ``buffers``, too.
     ``weighting``: over the whole group every parameter counts as it is ("plain"), or entries of all count alike and
-    those that tell how streams turn more ("even", see ``even_weights``); the objective is weighted so.
+    those that tell how streams turn more ("even"), or besides directions by how much they are written and read
+    ("directed", the default there; see ``weighed``); the objective is weighted so. Permutations alone are not weighted.
 
     ``divergence``: "wasserstein" or, for posteriors, "kl" or "kl-means", see ``DIVERGENCES``. ``gauge``: match the
     networks as given, or "normalized", without their scales: then nothing depends on how each was scaled. ``scales``:
@@ -103,11 +104,14 @@ def match_weights(
         notes = ("with buffers matrices are left out: permutations and signs alone were matched",)
     elif whole and sym.continuous:
         try:
-            ways = {"normalized": gauge == "normalized", "even": weighting == "even"}
-            return _over_all(sym, reference, other, start, relax, restarts, seed, callback, **ways)
+            how = "directed" if weighting == "auto" else weighting
+            return _over_all(
+                sym, reference, other, start, relax, restarts, seed, callback,
+                normalized=gauge == "normalized", weighting=how,
+            )  # fmt: skip
         except NoGauge as error:
             notes = (f"{error}: permutations and signs alone were matched",)
-    if weighting == "even":
+    if weighting not in ("auto", "plain"):
         notes = (*notes, "parameters were not weighted: that is done over the whole group alone")
     left: Any = marginals(reference)
     right: Any = marginals(other if start is None else carried(sym, start, other))
@@ -176,7 +180,7 @@ def _over_all(
     callback: Callback | None,
     *,
     normalized: bool,
-    even: bool,
+    weighting: str,
 ) -> Alignment[T]:
     """The same over permutations, signs and matrices."""
     clock, since = Clock(), time.perf_counter()
@@ -188,7 +192,7 @@ def _over_all(
         lambda: untranslated(sym, begun),
         units,
         normalized=normalized,
-        even=even,
+        weighting=weighting,
         begun=start is not None,
         restarts=restarts,
         seed=seed,
@@ -274,7 +278,7 @@ class _Search:
 
 
 def ascend_classes(
-    sym: Symmetry, reference: Network, other: Network, start: Element, names: Collection[str], seed: int = 0
+    sym: Symmetry, reference: Weights, other: Weights, start: Element, names: Collection[str], seed: int = 0
 ) -> Element:
     """Match only some classes on the weights, by coordinate ascent from ``start``, all others as they are there."""
     finite = sym.restrict(scales=False)

@@ -4,7 +4,7 @@ One moved copy of the other network is held; the reference is brought into its g
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from coset.alignment._agreement import is_trained
 from coset.alignment.matching.rotations import Params, Rotations, inner_product, matching_gauge, polar
+from coset.alignment.matching.weightings import weighed
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.action import Acted, move
 from coset.symmetry.incidence import appearances
@@ -32,9 +33,6 @@ class Rotated:
     history: list[float]
 
 
-_STREAMS = 30.0
-"""With even weights, parameters that tell how streams turn with no other class matched count so much more."""
-
 Units = Callable[[Params, Params, Collection[str], Collection[str], bool], Element]
 """Matches some classes of a reference and another network on some parameters, all others left; True the first time."""
 
@@ -46,7 +44,7 @@ def rotated(
     units: Units,
     *,
     normalized: bool = False,
-    even: bool = False,
+    weighting: str = "plain",
     begun: bool = False,
     restarts: int = 0,
     seed: int = 0,
@@ -57,57 +55,32 @@ def rotated(
     Streams come first, by what no other class has to be known for (embeddings and read-outs), then all classes in
     turn, until a round no longer helps; from every choice of signs that are common to many units, and the best is
     taken. ``begun``: from where ``other`` is, instead; ``restarts``: also from so many random elements. ``normalized``:
-    match without the scales of either network; ``even``: with the weights of ``even_weights``. ``other`` is asked for
-    whenever it is needed, so that it is not held beside its moved copy.
+    match without the scales of either network; ``weighting``: what counts how much, see ``weighed``. ``other`` is asked
+    for whenever it is needed, so that it is not held beside its moved copy.
     """
     gauges = [matching_gauge(sym, params, scales=normalized) for params in (reference, other())]
 
+    # No name for the other network: it is not held beside its moved copy.
+    left, count = weighed(
+        sym, weighting, _streams(sym), Acted(sym, gauges[0], reference), Acted(sym, gauges[1], other())
+    )
+
     def moved(start: Element) -> dict[str, Tensor]:
         params = dict(other())
-        move(sym, sym.compose(start, gauges[1]), params)
+        if weighting == "plain":
+            move(sym, sym.compose(start, gauges[1]), params)
+            return params
+        move(sym, gauges[1], params)
+        count(params)
+        move(sym, start, params)
         return params
 
-    left: Params = Acted(sym, gauges[0], reference)
-    left = even_weights(sym, left, Acted(sym, gauges[1], other())) if even else left
     starts = [(as_it_is(sym, *gauges), True)] if begun else [(start, False) for start in _common_signs(sym)]
     generator = torch.Generator().manual_seed(seed)
     # Without scales and with rotations alone, so that networks stay in the gauge.
     starts += [(sym.random(generator, spread=0.0, turns=0), True) for _ in range(restarts)]
     best = _best_of(sym, left, moved, starts, units, report)
     return Rotated(sym.compose(sym.inverse(gauges[0]), sym.compose(best.element, gauges[1])), best.history)
-
-
-class Weighted(Mapping[str, Tensor]):
-    """Parameters, each multiplied by its two factors when it is asked for."""
-
-    def __init__(self, params: Params, factors: Mapping[str, tuple[float, float]]) -> None:
-        self.params, self.factors = params, factors
-
-    def __getitem__(self, name: str) -> Tensor:
-        one, two = self.factors[name]
-        return (self.params[name] * one).mul_(two)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.params)
-
-    def __len__(self) -> int:
-        return len(self.params)
-
-
-def even_weights(sym: Symmetry, left: Params, right: Params) -> Weighted:
-    """The reference with each parameter of n entries multiplied by n/(‖θ₀‖·‖θ₁‖), and by more where it tells streams.
-
-    Products then count as if entries of all parameters had one size. Of large matrices between units that are matched
-    themselves most of what agrees does so by chance; embeddings and read-outs agree only where the streams do.
-    """
-    free, factors = set(_streams(sym)), {}
-    single = {name for name, item in sym.classes.items() if item.size == 1}
-    for name, tensor in left.items():
-        norms = [float(torch.linalg.vector_norm(side.double())) for side in (tensor, right[name])]
-        classes = {item.name for _, item in appearances(sym, name)} - single
-        more = _STREAMS if len(classes) == 1 and classes <= free else 1.0
-        factors[name] = (1 / norms[0], more * tensor.numel() / norms[1]) if min(norms) > 0 else (1.0, 1.0)
-    return Weighted(left, factors)
 
 
 def _streams(sym: Symmetry) -> list[str]:
@@ -233,12 +206,18 @@ class _Ascent:
         unknown = self.steps.unknown(self.free, self.right)
         if not placed:
             yield self.steps.turn(self.free, self.right, settled=()), "streams"
+            # Then what stands beside these alone, before units are matched that stand beside both.
+            before: list[str] = []
+            while unknown and unknown != before:
+                settled, before = [name for name in self.free if name not in unknown], unknown
+                yield self.steps.turn(unknown, self.right, settled), "streams"
+                unknown = self.steps.unknown(unknown, self.right, settled)
         first, better = not placed, True
         while better:
             yield from self._rounds(unknown, first)
             first, better = False, False
             for kick in self._kicks():
-                before, undo = self.product(), self.sym.identity()
+                low, undo = self.product(), self.sym.identity()
                 for names, h in ((None, kick), (self.units, None), ([*self.units, *self.signed_parents], None)):
                     if names is not None:
                         found = self.match(self.left, self.right, names, self.names, False)
@@ -246,7 +225,7 @@ class _Ascent:
                     assert h is not None
                     undo = self.sym.compose(undo, self.sym.inverse(h))
                     yield h, "signs of blocks"
-                if self.product() > before + self.rise * abs(before):
+                if self.product() > low + self.rise * abs(low):
                     better = True
                 else:
                     yield undo, "signs of blocks"

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from coset._checks import check_choice, keyword_options
-from coset.alignment._result import Network, points
+from coset.alignment._result import Weights, points
 from coset.alignment.averages import normalized_weights
 from coset.alignment.inputs import check_networks
 from coset.alignment.merging.measured import data_free, measured, refresh
@@ -42,8 +42,8 @@ RENORMALIZATIONS: dict[str, Callable[..., Renormalized]] = {
 def renormalize(
     sym: Symmetry,
     model: nn.Module | None,
-    merged: Network,
-    ends: Sequence[Network],
+    merged: Weights,
+    ends: Sequence[Weights],
     *,
     method: str = "repair",
     weights: Sequence[float] | None = None,

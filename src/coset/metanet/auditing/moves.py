@@ -30,7 +30,7 @@ TURNS = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class OrbitPlace:
     """Where on its orbit a network is: θ ↦ ``translation`` of g·θ, with g = ``element`` (thesis, ch. 4)."""
 
     element: Element
@@ -87,17 +87,17 @@ class Moves:
                 permutations="permutations" in parts, scales="scales" in parts, signs="signs" in parts, continuous=False
             )
 
-    def random(self, network: Mapping[str, Tensor], generator: torch.Generator) -> Place:
+    def random(self, network: Mapping[str, Tensor], generator: torch.Generator) -> OrbitPlace:
         """A random place on the orbit of a network."""
         drawn = self._source.random(generator, spread=self.spread, turns=TURNS)
         own = {part: getattr(drawn, part) for part in KINDS[:5] if part in self.parts}
         g = replace(self._neutral, **own)
         if "translations" not in self.parts:
-            return Place(g)
+            return OrbitPlace(g)
         moved = self.sym.act(g, network) if own else network
-        return Place(g, self.sym.random_translation(moved, generator))
+        return OrbitPlace(g, self.sym.random_translation(moved, generator))
 
-    def tensors(self, places: Sequence[Place], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def tensors(self, places: Sequence[OrbitPlace], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """N networks (N, …), each at its place."""
         moved = dict(tensors)
         if self.parts != ("translations",):
@@ -112,11 +112,11 @@ class Moves:
         ones = [self.sym.translate(place.translation, network_of(moved, number)) for number, place in enumerate(places)]
         return {name: torch.stack([one[name] for one in ones]) for name in moved}
 
-    def __call__(self, places: Sequence[Place], stack: Stack) -> Stack:
+    def __call__(self, places: Sequence[OrbitPlace], stack: Stack) -> Stack:
         """Networks at their places, checked for overflow."""
         return stack.moved(self.tensors(places, stack.tensors), "everything at once" if self.kind == ALL else self.kind)
 
-    def neighbours(self, start: Place, generator: torch.Generator) -> Iterator[Callable[[Place], Place]]:
+    def neighbours(self, start: OrbitPlace, generator: torch.Generator) -> Iterator[Callable[[OrbitPlace], OrbitPlace]]:
         """One small change after the other, of every unit once, in random order; without end.
 
         Units are exchanged with another one, flipped, turned by one half-turn or mixed with another one in a plane;
@@ -127,11 +127,11 @@ class Moves:
             for number in torch.randperm(len(changes), generator=generator).tolist():
                 yield changes[number]
 
-    def count(self, start: Place) -> int:
+    def count(self, start: OrbitPlace) -> int:
         """How many neighbours make one round."""
         return sum(len(_ways(part)) * tensor.numel() for part, _, tensor in self._free(start))
 
-    def _free(self, place: Place) -> Iterator[tuple[str, str, Tensor]]:
+    def _free(self, place: OrbitPlace) -> Iterator[tuple[str, str, Tensor]]:
         """Part, key and units of everything that moves; of matrices one number for every unit."""
         for part in self.parts:
             if part == "translations":
@@ -145,7 +145,7 @@ class Moves:
             else:
                 yield from ((part, key, values) for key, values in getattr(place.element, part).items())
 
-    def _changes(self, start: Place, generator: torch.Generator) -> Iterable[Callable[[Place], Place]]:
+    def _changes(self, start: OrbitPlace, generator: torch.Generator) -> Iterable[Callable[[OrbitPlace], OrbitPlace]]:
         for part, key, units in self._free(start):
             reach = REACH * self.spread
             if part == "translations":
@@ -171,7 +171,7 @@ class _Change:
     way: float
     generator: torch.Generator
 
-    def __call__(self, place: Place) -> Place:
+    def __call__(self, place: OrbitPlace) -> OrbitPlace:
         if self.part == "translations":
             z = place.translation[self.key].clone()
             z.reshape(-1)[self.index] = self._within()

@@ -86,8 +86,8 @@ def stacked(sym: Symmetry, networks: Networks) -> Stack:
         tensors = networks.stack()
         names = [f"network {index} of {networks.folder}" for index in networks.indices]
     elif isinstance(networks, Samples):
-        tensors = networks.flat
         names = [f"draw {d} of chain {c}" for c in range(networks.chains) for d in range(networks.draws)]
+        networks = tensors = networks.flat
     elif isinstance(networks, Mapping):
         tensors = networks
     elif isinstance(networks, list | tuple):
@@ -143,7 +143,7 @@ def _first(sym: Symmetry, given: Any, tensors: Mapping[str, Tensor]) -> dict[str
     """The name under which every tensor stands first: as the symmetry says, or as it is in all networks that are
     ``given``. What moves in different ways is tied by accident.
     """
-    parts = given if isinstance(given, list | tuple) else [given.params if isinstance(given, Samples) else given]
+    parts = given if isinstance(given, list | tuple) else [given]
     first = {}
     for name, other in ties(*parts).items():
         known = sym.parameters[name].tied if name in sym.parameters else None

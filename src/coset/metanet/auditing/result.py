@@ -11,7 +11,7 @@ from torch import Tensor
 from coset._show.tables import text_table
 from coset._values import freeze
 from coset.errors import InputError
-from coset.metanet.auditing.moves import Place
+from coset.metanet.auditing.moves import OrbitPlace
 
 INVARIANT, CHANGES, CANNOT_TELL = "invariant", "changes", "cannot tell"
 
@@ -28,7 +28,7 @@ class Worst:
 
     change: float
     network: int
-    place: Place
+    place: OrbitPlace
     rounding: float
     readings: int
 

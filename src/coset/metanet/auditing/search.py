@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
-from coset.metanet.auditing.moves import Moves, Place
+from coset.metanet.auditing.moves import Moves, OrbitPlace
 
-Score = Callable[[int, Place], float]
+Score = Callable[[int, OrbitPlace], float]
 """How far the reader changes if a network, given by its number, is brought to a place."""
 
 
@@ -17,14 +17,14 @@ class Found:
 
     change: float
     network: int
-    place: Place
+    place: OrbitPlace
 
 
 def ascend(
     moves: Moves,
     starts: Sequence[Found],
     score: Score,
-    fresh: Callable[[int], Place],
+    fresh: Callable[[int], OrbitPlace],
     budget: int,
     generator: torch.Generator,
 ) -> Found:
@@ -54,7 +54,7 @@ def ascend(
 
 
 def flip_others(
-    flipped: Sequence[bool], score: Score, fresh: Callable[[int], Place], budget: int
+    flipped: Sequence[bool], score: Score, fresh: Callable[[int], OrbitPlace], budget: int
 ) -> tuple[dict[int, Found], int]:
     """Places at which labels flip, for networks of which none is known; random ones, each network in turn.
 

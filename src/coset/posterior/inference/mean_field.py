@@ -102,7 +102,7 @@ def descend(
     kl = ("closed" if problem.prior_moments() is not None else "monte-carlo") if how.kl is None else how.kl
     weights = [1.0] * recipe.epochs if how.kl_weight is None else _kl_weights(how.kl_weight, recipe.epochs)
     objective = NegativeELBO(problem, how.samples, kl, antithetic=how.antithetic, term=term)
-    values, per_epoch = _initial_values(problem, start, how.std), -(-problem.count // recipe.batch_size)
+    values, per_epoch = initial_values(problem, start, how.std), -(-problem.count // recipe.batch_size)
     flat = FlatOptimizer(values, recipe, per_epoch)
 
     def steps(epoch: int) -> Iterator[Tensor]:
@@ -149,7 +149,8 @@ def mean_field_of(problem: Problem, values: Tensor) -> MeanField:
     return MeanField(problem.layout.whole(values[0]), problem.layout.named(values[1].detach().exp()))
 
 
-def _initial_values(problem: Problem, start: Start | None, std: float) -> Tensor:
+def initial_values(problem: Problem, start: Start | None, std: float) -> Tensor:
+    """Flat means and logarithms of deviations (2, D): a mean field's own, else those of a network and ``std``."""
     layout = problem.layout
     start = start.posterior if isinstance(start, Fit) else start
     if isinstance(start, Normal) and start.independent:

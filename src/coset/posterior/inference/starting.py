@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coset.distribution.contract import Distribution
+from coset.distribution.contract import Distribution, centre_of
 from coset.distribution.samples import Samples
 from coset.errors import InputError
 from coset.posterior.fit import Fit
@@ -49,17 +49,16 @@ def draws_in(start: object) -> Samples | None:
 def weights_of(start: Start, name: str) -> Mapping[str, Tensor]:
     """One network as a dict of weights. Draws have none to stand for all: their mean is no network of that function."""
     found = start.posterior if isinstance(start, Fit) else start
-    if isinstance(found, Distribution) and found.centred:
-        return found.mean
-    if not isinstance(found, Mapping):
+    network = centre_of(found)
+    if network is None:
         raise InputError(
             f"{name} is a {type(found).__name__}; expected one network: a dict of weights, a distribution with one "
             f"centre or a Fit of either"
         )
-    for key, tensor in found.items():
+    for key, tensor in network.items():
         if not isinstance(tensor, Tensor):
             raise InputError(f"{name}['{key}'] is a {type(tensor).__name__}; expected a tensor")
-    return found
+    return network
 
 
 def fresh_weights(problem: Problem, seed: int, otherwise: str) -> Tensor:

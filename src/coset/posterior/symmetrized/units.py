@@ -1,5 +1,6 @@
 """Which entries of the weights belong to which unit of the class that permutes, and how well units fit each other."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from coset.distribution.ties import ties
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.action import check_names, check_tensor
-from coset.symmetry.structure import Stretch
+from coset.symmetry.incidence import appearances, rows_along, together
 
 LOG_2PI = math.log(2 * math.pi)
 
@@ -130,40 +131,23 @@ def exchange(sym: Symmetry, name: str, units: tuple[int, int]) -> Element:
     return sym.element({name: order.reshape(shape)})
 
 
-def _carriers(sym: Symmetry, name: str, key: str) -> list[Stretch]:
-    """The stretches of a parameter along which a class stands."""
-    structure = sym.structures.get(key)
-    return [] if structure is None else [part for part in structure.stretches if _members(part, name)]
-
-
-def _members(stretch: Stretch, name: str) -> list[tuple[Tensor, Tensor]]:
-    """For every appearance of a class along a stretch: unit (−1 where there is none) and stride at each position."""
-    return [(item.unit, item.stride) for item in stretch.appearances if item.name == name]
-
-
 def _is_shared(sym: Symmetry, name: str, key: str) -> bool:
     """Whether an entry of a parameter belongs to two units of a class."""
-    stretches = _carriers(sym, name, key)
-    return len(stretches) > 1 or any(
-        bool((torch.stack([unit >= 0 for unit, _ in _members(stretch, name)]).sum(0) > 1).any())
-        for stretch in stretches
-    )
+    pairs = itertools.combinations(appearances(sym, key, name), 2)
+    return any(here is not there or together(one, two) for (here, one), (there, two) in pairs)
 
 
 def _rows(sym: Symmetry, name: str, key: str) -> Tensor:
     """(n, entries of a unit): the places of each unit's entries in a parameter, flat, in an order all units share."""
     units = torch.arange(sym.classes[name].size)[:, None]
-    stretches = _carriers(sym, name, key)
-    if not stretches:
+    found = list(appearances(sym, key, name))
+    if not found:
         return units[:, :0]
-    (stretch,) = stretches
     # A position of unit 0 stands for unit j when it is moved by j strides.
-    first = [((unit == 0).nonzero().reshape(-1), stride) for unit, stride in _members(stretch, name)]
+    first = [((item.unit == 0).nonzero().reshape(-1), item.stride) for _, item in found]
     places = torch.cat([start + units * stride[start] for start, stride in first], 1)
-    sizes = sym.structures[key].sizes
-    numbers = torch.arange(math.prod(sizes)).reshape(sizes)
-    along = numbers.movedim(stretch.dims, list(range(len(stretch.dims)))).reshape(stretch.size, -1)
-    return along[places].flatten(1)
+    structure, (stretch, _) = sym.structures[key], found[0]
+    return rows_along(torch.arange(math.prod(structure.sizes)), structure, stretch)[places].flatten(1)
 
 
 def pair_matrix(sym: Symmetry, q: Normal, omega: Mapping[str, Tensor]) -> Tensor:

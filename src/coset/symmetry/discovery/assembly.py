@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from coset.errors import InputError
 from coset.symmetry.axes import Charge, Concat, Fixed, Interleaved, Node, Product, Units, units_of
-from coset.symmetry.discovery.charges import Charges, Place, whole
+from coset.symmetry.discovery.charges import AtomPlace, Charges, whole
 from coset.symmetry.discovery.crossing import doubled, followed_places, misplaced
 from coset.symmetry.discovery.families import Gauge, gauges
 from coset.symmetry.discovery.nesting import Nest, companions, inside_out, nest, outside_in
@@ -223,7 +223,7 @@ def _parameter(
     tensor: Tensor,
     value: Value | None,
     names: _Names,
-    carried: Mapping[Place, tuple[Charge, ...]],
+    carried: Mapping[AtomPlace, tuple[Charge, ...]],
     tracing: Tracing,
     networked: set[str],
     nested: Nest,
@@ -242,7 +242,7 @@ def _parameter(
 def _axes(
     value: Value,
     names: _Names,
-    carried: Mapping[Place, tuple[Charge, ...]],
+    carried: Mapping[AtomPlace, tuple[Charge, ...]],
     nested: Nest,
     charges: Charges,
     networked: bool,
@@ -261,7 +261,7 @@ def _axes(
 def _seen(
     tracing: Tracing,
     names: _Names,
-    carried: Mapping[Place, tuple[Charge, ...]],
+    carried: Mapping[AtomPlace, tuple[Charge, ...]],
     nested: Nest,
     charges: Charges,
     free: Sequence[Gauge],
@@ -298,9 +298,9 @@ def _builds(axes: tuple[Node, ...], classes: Mapping[str, UnitClass], name: str)
     return True
 
 
-def _charges_by_place(free: list[Gauge], families: Mapping[int, str]) -> dict[Place, tuple[Charge, ...]]:
+def _charges_by_place(free: list[Gauge], families: Mapping[int, str]) -> dict[AtomPlace, tuple[Charge, ...]]:
     """The charges of every place that carries a gauge, sorted by family."""
-    found: dict[Place, list[Charge]] = {}
+    found: dict[AtomPlace, list[Charge]] = {}
     for number, gauge in enumerate(free):
         for place in dict.fromkeys((*gauge.scale, *gauge.sign)):
             charge = Charge(families[number], gauge.scale.get(place, 0), gauge.sign.get(place, 0))
@@ -312,9 +312,9 @@ def _axis(
     value: Value,
     dim: int,
     names: _Names,
-    carried: Mapping[Place, tuple[Charge, ...]],
+    carried: Mapping[AtomPlace, tuple[Charge, ...]],
     blocks: Mapping[Atom, str],
-    named: Mapping[Place, Atom],
+    named: Mapping[AtomPlace, Atom],
 ) -> Node:
     counter = iter(range(10**9))
 
@@ -322,7 +322,7 @@ def _axis(
         if isinstance(term, Atom) and term.stuck:
             return Fixed(term.size)
         if isinstance(term, Atom):
-            place = Place(id(value), dim, next(counter))
+            place = AtomPlace(id(value), dim, next(counter))
             if place in named:
                 return Units(names.classes[named[place]])
             if term in blocks:

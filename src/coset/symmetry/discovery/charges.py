@@ -16,7 +16,7 @@ from coset.symmetry.discovery.relations import Book, Joined, Multiplied, Neutral
 from coset.symmetry.discovery.terms import Atom, Plus, Woven, atoms, copied, free_atoms, paths, resolve, times
 
 
-class Place(NamedTuple):
+class AtomPlace(NamedTuple):
     """The ``leaf``-th free atom on dimension ``dim`` of the tensor of this identity; dim −1: the tensor as a whole."""
 
     value: int
@@ -24,11 +24,11 @@ class Place(NamedTuple):
     leaf: int
 
 
-Equations = dict[Atom | None, list[Row[Place]]]
+Equations = dict[Atom | None, list[Row[AtomPlace]]]
 
 
-def whole(value: Value) -> Place:
-    return Place(id(value), -1, 0)
+def whole(value: Value) -> AtomPlace:
+    return AtomPlace(id(value), -1, 0)
 
 
 class Charges:
@@ -60,11 +60,16 @@ class Charges:
         return self._leaves[key]
 
     def _balance(
-        self, atom: Atom | None, powers: Iterable[tuple[Place, Number, int]], *, scales: bool = True, signs: bool = True
+        self,
+        atom: Atom | None,
+        powers: Iterable[tuple[AtomPlace, Number, int]],
+        *,
+        scales: bool = True,
+        signs: bool = True,
     ) -> None:
         """Σ power·exponent = 0 over these places, with powers of their scales and of their signs."""
-        by_scale: Row[Place] = {}
-        by_sign: Row[Place] = {}
+        by_scale: Row[AtomPlace] = {}
+        by_sign: Row[AtomPlace] = {}
         for place, scale, sign in powers:
             if place.value in self._zero:
                 return
@@ -76,7 +81,7 @@ class Charges:
         if signs and by_sign:
             self.signs[atom].append(by_sign)
 
-    def _equal(self, atom: Atom | None, one: Place, two: Place) -> None:
+    def _equal(self, atom: Atom | None, one: AtomPlace, two: AtomPlace) -> None:
         if one != two:
             self._balance(atom, ((one, 1, 1), (two, -1, -1)))
 
@@ -93,7 +98,7 @@ class Charges:
             present = [(side[0], dim, side[2], side[3]) for side in sides if (dim := side[1][row]) is not None]
             guide = next((side for side in present if not side[0].inert), None)
             for leaf, atom in enumerate(self.leaves(guide[0], guide[1]) if guide is not None else ()):
-                powers = [(Place(id(value), dim, leaf), scale, sign) for value, dim, scale, sign in present]
+                powers = [(AtomPlace(id(value), dim, leaf), scale, sign) for value, dim, scale, sign in present]
                 self._balance(atom, powers, signs=relation.signs)
         self._balance(None, [(whole(value), scale, sign) for value, _, scale, sign in sides], signs=relation.signs)
 
@@ -101,7 +106,7 @@ class Charges:
         value = relation.value
         for dim in range(value.ndim) if relation.dims is None else relation.dims:
             for leaf, atom in enumerate(self.leaves(value, dim)):
-                held = Place(id(value), dim, leaf)
+                held = AtomPlace(id(value), dim, leaf)
                 self._balance(atom, [(held, 1, 1)], scales=relation.scale, signs=relation.sign)
         if relation.dims is None:
             self._balance(None, [(whole(value), 1, 1)], scales=relation.scale, signs=relation.sign)
@@ -116,20 +121,22 @@ class Charges:
             for (atom, here), (_, there) in zip(one, two, strict=True):
                 self._equal(atom, here, there)
 
-    def _product(self, value: Value, dims: tuple[int, ...]) -> list[tuple[Atom, Place]]:
+    def _product(self, value: Value, dims: tuple[int, ...]) -> list[tuple[Atom, AtomPlace]]:
         """The free atoms of the product of some dimensions in normal form, each with the place it comes from.
 
         Multiplying out a leading concatenation repeats the factors behind it: their places are repeated with them.
         """
         if len(dims) == 1:
-            return [(atom, Place(id(value), dims[0], leaf)) for leaf, atom in enumerate(self.leaves(value, dims[0]))]
-        known: dict[Atom, tuple[Atom, Place]] = {}
+            return [
+                (atom, AtomPlace(id(value), dims[0], leaf)) for leaf, atom in enumerate(self.leaves(value, dims[0]))
+            ]
+        known: dict[Atom, tuple[Atom, AtomPlace]] = {}
         copies = []
         for dim in dims:
             term = resolve(value.dims[dim])
             copies.append(copied(term))
             pairs = ((twin, atom) for twin, atom in zip(atoms(copies[-1]), atoms(term), strict=True) if not atom.stuck)
-            known |= {twin: (atom, Place(id(value), dim, leaf)) for leaf, (twin, atom) in enumerate(pairs)}
+            known |= {twin: (atom, AtomPlace(id(value), dim, leaf)) for leaf, (twin, atom) in enumerate(pairs)}
         return [known[twin] for twin in atoms(times(copies)) if twin in known]
 
     def _joined(self, relation: Joined) -> None:
@@ -144,7 +151,7 @@ class Charges:
                 own = self.leaves(joined, dim)
                 places = share if dim == relation.dim else range(len(own))
                 for leaf, at in enumerate(places):
-                    self._equal(own[at], Place(id(joined), dim, at), Place(id(part), dim, leaf))
+                    self._equal(own[at], AtomPlace(id(joined), dim, at), AtomPlace(id(part), dim, leaf))
 
     def _turns(self, relation: Joined) -> list[list[int]]:
         """Which leaves of a dimension belong to each of the parts that take turns on it."""
@@ -166,12 +173,12 @@ class Charges:
         return shares
 
 
-def path_places(value: Value, dim: int) -> list[list[Place] | None]:
+def path_places(value: Value, dim: int) -> list[list[AtomPlace] | None]:
     """The segments of an axis, each as the places of its factors; None for one that is not read."""
     counter = iter(range(10**9))
 
-    def leaf(atom: Atom) -> tuple[Place | None, ...]:
-        return (None,) if atom.unread else () if atom.stuck else (Place(id(value), dim, next(counter)),)
+    def leaf(atom: Atom) -> tuple[AtomPlace | None, ...]:
+        return (None,) if atom.unread else () if atom.stuck else (AtomPlace(id(value), dim, next(counter)),)
 
     found = paths(resolve(value.dims[dim]), leaf)
     return [None if None in path else [place for place in path if place is not None] for path in found]

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import product
 from typing import NamedTuple
 
-from coset.symmetry.discovery.charges import Charges, Place, path_places
+from coset.symmetry.discovery.charges import AtomPlace, Charges, path_places
 from coset.symmetry.discovery.families import Gauge
 from coset.symmetry.discovery.nesting import Nest, Strand, views
 from coset.symmetry.discovery.relations import Book, Value, View
@@ -48,10 +48,10 @@ def strands(charges: Charges, where: Iterable[View], inner: Atom, outer: Atom) -
         for dim in range(value.ndim)
         for leaf, atom in enumerate(charges.leaves(value, dim))
         if atom is outer
-        for place in (Place(id(value), dim, leaf),)
+        for place in (AtomPlace(id(value), dim, leaf),)
     }
 
-    def root(place: Place) -> Place:
+    def root(place: AtomPlace) -> AtomPlace:
         while home[place] != place:
             place = home[place]
         return place
@@ -60,14 +60,14 @@ def strands(charges: Charges, where: Iterable[View], inner: Atom, outer: Atom) -
         linked = [place for place in row if place in home]
         for place in linked[1:]:
             home[root(place)] = root(linked[0])
-    groups: dict[Place, set[Place]] = {}
+    groups: dict[AtomPlace, set[AtomPlace]] = {}
     for place in home:
         groups.setdefault(root(place), set()).add(place)
     # In the order of the graph: dictionaries keep it.
     return [frozenset(group) for group in groups.values() if all(_once(charges, v, inner, group) for v in where)]
 
 
-def _once(charges: Charges, view: View, inner: Atom, strand: Collection[Place]) -> bool:
+def _once(charges: Charges, view: View, inner: Atom, strand: Collection[AtomPlace]) -> bool:
     """Whether exactly one appearance of a strand stands beside every entry of an atom."""
     value = view.value
     assert value is not None
@@ -85,17 +85,17 @@ def _once(charges: Charges, view: View, inner: Atom, strand: Collection[Place]) 
     return True
 
 
-def _count(path: Iterable[Place], strand: Collection[Place]) -> int:
+def _count(path: Iterable[AtomPlace], strand: Collection[AtomPlace]) -> int:
     return sum(place in strand for place in path)
 
 
-def _atom(charges: Charges, value: Value, place: Place) -> Atom:
+def _atom(charges: Charges, value: Value, place: AtomPlace) -> Atom:
     return charges.leaves(value, place.dim)[place.leaf]
 
 
-def followed_places(charges: Charges, value: Value, nested: Nest) -> dict[Place, Atom]:
+def followed_places(charges: Charges, value: Value, nested: Nest) -> dict[AtomPlace, Atom]:
     """The places of a parameter at which a block that follows an atom stands: on the axis of the units in it."""
-    found: dict[Place, Atom] = {}
+    found: dict[AtomPlace, Atom] = {}
     for dim in range(value.ndim) if nested.follows else ():
         for path in path_places(value, dim):
             here = [(place, _atom(charges, value, place)) for place in path or ()]
@@ -112,7 +112,7 @@ def followed_places(charges: Charges, value: Value, nested: Nest) -> dict[Place,
 
 
 class _Entry(NamedTuple):
-    place: Place
+    place: AtomPlace
     atom: Atom
     label: Atom
 
@@ -122,7 +122,7 @@ def misplaced(
 ) -> set[Atom]:
     """Atoms whose blocks cannot be told from the axes of some parameter, and are to be nested in another way."""
     wrong: set[Atom] = set()
-    scaled: dict[Atom, set[Place]] = {}
+    scaled: dict[Atom, set[AtomPlace]] = {}
     for gauge in free:
         if gauge.atom is not None:
             scaled.setdefault(gauge.atom, set()).update((*gauge.scale, *gauge.sign))
@@ -142,7 +142,7 @@ def misplaced(
     return {atom for atom in wrong if nested.ways.get(atom, 0) > 0}
 
 
-def _cells(charges: Charges, value: Value, named: Mapping[Place, Atom]) -> Iterator[list[_Entry]]:
+def _cells(charges: Charges, value: Value, named: Mapping[AtomPlace, Atom]) -> Iterator[list[_Entry]]:
     """The parts of a parameter with one path through every axis."""
     alternatives = [[path for path in path_places(value, dim) if path is not None] for dim in range(value.ndim)]
     for choice in product(*alternatives):

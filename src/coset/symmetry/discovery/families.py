@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from coset.symmetry._linear import Number, Reduce, Row, complement, integral, null_space, parity, rational
-from coset.symmetry.discovery.charges import Charges, Place, path_places, whole
+from coset.symmetry.discovery.charges import AtomPlace, Charges, path_places, whole
 from coset.symmetry.discovery.nesting import Nest
 from coset.symmetry.discovery.relations import Value
 from coset.symmetry.discovery.terms import Atom
@@ -22,10 +22,10 @@ class Gauge:
     """
 
     atom: Atom | None
-    pivot: Place
-    scale: Mapping[Place, int]
-    sign: Mapping[Place, int]
-    uneven: frozenset[Place] = frozenset()
+    pivot: AtomPlace
+    scale: Mapping[AtomPlace, int]
+    sign: Mapping[AtomPlace, int]
+    uneven: frozenset[AtomPlace] = frozenset()
 
 
 def gauges(
@@ -54,21 +54,21 @@ def gauges(
     return found + _free(None, charges.scales[None], charges.signs[None], wholes, everywhere, found, cells)
 
 
-def _places(charges: Charges, values: Iterable[Value]) -> dict[Atom, list[Place]]:
-    places: dict[Atom, list[Place]] = {}
+def _places(charges: Charges, values: Iterable[Value]) -> dict[Atom, list[AtomPlace]]:
+    places: dict[Atom, list[AtomPlace]] = {}
     for value in values:
         for dim in range(value.ndim):
             for leaf, atom in enumerate(charges.leaves(value, dim)):
-                places.setdefault(atom, []).append(Place(id(value), dim, leaf))
+                places.setdefault(atom, []).append(AtomPlace(id(value), dim, leaf))
     return places
 
 
 def _free(
     atom: Atom | None,
-    scales: Iterable[Row[Place]],
-    signs: Iterable[Row[Place]],
-    places: list[Place],
-    seen: list[Place],
+    scales: Iterable[Row[AtomPlace]],
+    signs: Iterable[Row[AtomPlace]],
+    places: list[AtomPlace],
+    seen: list[AtomPlace],
     known: list[Gauge],
     cells: "_Cells",
 ) -> list[Gauge]:
@@ -78,7 +78,7 @@ def _free(
     """
     own = set(places)
 
-    def new(equations: Iterable[Row[Place]], kind: str, field: Reduce) -> dict[Place, Row[Place]]:
+    def new(equations: Iterable[Row[AtomPlace]], kind: str, field: Reduce) -> dict[AtomPlace, Row[AtomPlace]]:
         vectors = [row for row in null_space(equations, [*places, *seen], field) if not own.isdisjoint(row)]
         if vectors and known:
             old = [cells.of(getattr(gauge, kind)) for gauge in known]
@@ -104,7 +104,7 @@ class _Cells:
     """Which cells of the parameters each place belongs to."""
 
     def __init__(self, parameters: Iterable[Value]) -> None:
-        self._where: dict[Place, list[Cell]] = {}
+        self._where: dict[AtomPlace, list[Cell]] = {}
         for value in parameters:
             paths = [path_places(value, dim) for dim in range(value.ndim)]
             for choice in product(*(range(len(alternatives)) for alternatives in paths)):
@@ -116,7 +116,7 @@ class _Cells:
                     for place in alternatives[number] or ():
                         self._where.setdefault(place, []).append(cell)
 
-    def of(self, row: Mapping[Place, Number]) -> Row[Cell]:
+    def of(self, row: Mapping[AtomPlace, Number]) -> Row[Cell]:
         """Powers by place as powers by cell."""
         result: Row[Cell] = {}
         for place, power in row.items():

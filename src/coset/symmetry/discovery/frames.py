@@ -10,15 +10,15 @@ from coset.symmetry.mixing import KINDS, Mixed, Mixing
 
 
 @dataclass(eq=False)
-class Place:
+class FramePlace:
     """Where a class stands on a parameter: how it turns against another place, and the gains it is read behind."""
 
-    source: "Place | None" = None
+    source: "FramePlace | None" = None
     turned: bool = False
     gains: tuple[str, ...] | None = None
     gain: bool = False
 
-    def root(self) -> tuple["Place", bool]:
+    def root(self) -> tuple["FramePlace", bool]:
         """The place that stands for all that turn with this one, and whether this one turns the other way."""
         place, turned = self, False
         while place.source is not None:
@@ -31,7 +31,7 @@ class Place:
 class Frame:
     """A place by whose matrices a class is mixed on some tensor, and the gains it has passed since."""
 
-    place: Place
+    place: FramePlace
     gains: tuple[str, ...] = ()
 
 
@@ -51,7 +51,7 @@ class FrameBook:
     flat: dict[int, set[Atom]] = field(default_factory=dict)
     lost: set[Atom] = field(default_factory=set)
     gains: dict[int, str] = field(default_factory=dict)
-    anchors: dict[Atom, Place] = field(default_factory=dict)
+    anchors: dict[Atom, FramePlace] = field(default_factory=dict)
     both_ways: set[Atom] = field(default_factory=set)
     values: list[Value] = field(default_factory=list)
 
@@ -59,7 +59,7 @@ class FrameBook:
         for name, value in self.tracing.parameters.items():
             self.gains[id(value)] = name
             self.frames[id(value)] = {
-                atom: [Frame(Place()) for _ in range(count)] for atom, count in self.counted(value).items()
+                atom: [Frame(FramePlace()) for _ in range(count)] for atom, count in self.counted(value).items()
             }
 
     # What is known of a tensor ----------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class FrameBook:
             return None
         first = (frame.place for value in self.tracing.parameters.values() for frame in self.of(value).get(atom, []))
         # Without gains, either way is right: what writes the units, which stands first, is multiplied by A.
-        against = (anchor or next(first, Place())).root()[1]
+        against = (anchor or next(first, FramePlace())).root()[1]
         places: dict[str, tuple[Mixed, ...]] = {}
         roots: set[int] = set()
         for name, value in self.tracing.parameters.items():

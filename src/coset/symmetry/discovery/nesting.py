@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from coset.symmetry.discovery.charges import Place
+from coset.symmetry.discovery.charges import AtomPlace
 from coset.symmetry.discovery.relations import Book, View
 from coset.symmetry.discovery.terms import Atom, Plus, Term, Woven, atoms, paths, resolve
 
@@ -72,7 +72,7 @@ def parents(common: Mapping[Atom, set[Atom]]) -> dict[Atom, Atom]:
     return around
 
 
-Strand = frozenset[Place]
+Strand = frozenset[AtomPlace]
 """Appearances of an atom that are one index on all tensors on which some other atom stands."""
 
 

@@ -1,0 +1,222 @@
+"""``fit_flow``: a flow over the weights of networks, from a zoo or from draws of any sampler."""
+
+from collections.abc import Mapping
+from pathlib import Path as FilePath
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coset._checks import check_choice, check_positive, check_seed, is_number
+from coset.distribution import Distribution, Samples
+from coset.errors import InputError
+from coset.flow._baseline import PROJECTIONS, Baseline, entry_orbits, make_baseline
+from coset.flow._fields import FIELDS, UNITS, FieldSpec, make_field
+from coset.flow._flow import Flow
+from coset.flow._frame import Frame, make_frame
+from coset.flow._paths import Path
+from coset.flow._solvers import Solver
+from coset.flow._sources import SOURCES, Source, make_source
+from coset.flow._space import Space
+from coset.flow._training import FlowRecipe, train_field
+from coset.flow._unit_baseline import make_unit_baseline, unit_source
+from coset.flow._units import units_of
+from coset.posterior.fit import Callback, Fit
+from coset.symmetry import Symmetry
+from coset.train.randomness import stream, stream_seed
+from coset.zoo import Zoo
+
+
+def fit_flow(
+    networks: "Zoo | Samples | Mapping[str, Tensor]",
+    recipe: FlowRecipe = FlowRecipe(),  # noqa: B008
+    *,
+    sym: Symmetry | None = None,
+    space: Space | None = None,
+    geometry: str = "euclidean",
+    order: str = "aligned",
+    classifier: bool | str = False,
+    reference: Mapping[str, Tensor] | None = None,
+    source: str | Distribution | None = None,
+    source_std: float = 1.0,
+    field: str | nn.Module = "mlp",
+    field_options: Mapping[str, Any] | None = None,
+    projection: str = "none",
+    components: int | None = None,
+    conditions: Tensor | None = None,
+    validation: float | None = None,
+    solver: Solver = Solver(),  # noqa: B008
+    seed: int = 0,
+    checkpoint: FilePath | str | None = None,
+    checkpoint_seconds: float = 5.0,
+    callback: Callback | None = None,
+    show: bool | None = None,
+) -> Fit[Flow]:
+    """A flow from a ``source`` to the distribution that ``networks`` were drawn from, by conditional flow matching.
+
+    ``networks``: a zoo, draws, or a stack with a leading axis, with the symmetry ``sym`` of the model (a zoo knows its
+    own); or, with none, points on a ``space``. ``geometry``: "euclidean", weights as they are; "normalized", canonical
+    weights on straight lines, projected at the end; "geometric", canonical weights on geodesics of their spheres.
+    ``order``: units "given" as they stand, in the "canonical" order, or "aligned" to a ``reference`` (by default the
+    first network). ``classifier``: as in ``canonicalize``, logits of canonical weights have one size.
+
+    ``source``: "gaussian" (deviations of each parameter those of the networks about 0), "kaiming", "uniform" or
+    "wrapped-normal" on spheres, "units" (with the field "units": independent units with the covariance of those of the
+    networks), or a distribution; ``source_std`` multiplies deviations. ``field``: "mlp" on all
+    numbers, or with a ``projection`` "pca" or "random" on so many ``components``; "units", a transformer whose tokens
+    are units, with "pca" on so many principal components of units; "relational" or "pna", which move with permutations
+    of units, too; or a module called as ``module(numbers (N, k), clock (N, 64))`` → (N, k).
+    ``conditions``: a label (N,) or numbers (N, C) for every network. ``validation``: this share of the networks is held
+    out, and the trace has their loss.
+    """
+    check_seed(seed)
+    check_choice("projection", projection, PROJECTIONS)
+    if not isinstance(recipe, FlowRecipe):
+        raise InputError(f"recipe is a {type(recipe).__name__}; expected a FlowRecipe")
+    sym, stack = _networks(networks, sym)
+    frame, rows = make_frame(
+        sym, stack, geometry=geometry, order=order, classifier=classifier, reference=reference, space=space
+    )
+    if recipe.coupling == "orbit" and sym is None:
+        raise InputError("coupling is 'orbit', and there is no symmetry; expected 'independent' or 'optimal-transport'")
+    known = _conditions(conditions, len(rows))
+    learned, held_out, known = _parts(rows, known, validation, seed)
+    begin, baseline = _beginning(
+        frame, field, learned, _source_name(source, geometry), source_std, recipe.coupling, projection, components, seed
+    )
+    if not isinstance(field, nn.Module):
+        check_choice("field", field, FIELDS, otherwise=", or a torch.nn.Module")
+    options = dict(field_options or {})
+    if isinstance(field, nn.Module) and options:
+        raise InputError(
+            "field_options are given, and field is a module of your own; expected options it was made with"
+        )
+    spec = FieldSpec(
+        "own" if isinstance(field, nn.Module) else field,
+        options,
+        0 if known is None or known.is_floating_point() else int(known.max()) + 1,
+        known.shape[1] if known is not None and known.is_floating_point() else 0,
+    )
+    made = make_field(
+        spec, frame.space, sym, baseline, stream_seed("field", seed, 0), field if isinstance(field, nn.Module) else None
+    )
+    if known is not None:
+        made.clock.learn(known)
+    trained, trace, seconds = train_field(
+        made,
+        learned,
+        Path(frame.path_space, recipe.sigma),
+        begin,
+        sym,
+        recipe,
+        conditions=known,
+        held_out=held_out,
+        seed=seed,
+        checkpoint=checkpoint,
+        checkpoint_seconds=checkpoint_seconds,
+        callback=callback,
+        show=show,
+        told={"geometry": geometry, "order": order, "source": type(begin).__name__},
+    )
+    return Fit(Flow(frame, begin.to(rows), trained, recipe, spec, solver), trace, "flow", seconds)
+
+
+def _networks(networks: Any, sym: Symmetry | None) -> tuple[Symmetry | None, dict[str, Tensor]]:
+    if isinstance(networks, Zoo):
+        own = networks.symmetry()
+        if sym is not None and sym.fingerprint != own.fingerprint:
+            raise InputError("sym is the symmetry of another model than the zoo's; expected that of the zoo, or None")
+        return own if sym is None else sym, networks.stack()
+    if isinstance(networks, Samples):
+        return sym, networks.flat
+    if not isinstance(networks, Mapping):
+        raise InputError(f"networks is a {type(networks).__name__}; expected a Zoo, Samples, or a stack of parameters")
+    return sym, dict(networks)
+
+
+def _beginning(
+    frame: Frame,
+    field: str | nn.Module,
+    rows: Tensor,
+    name: str | Distribution,
+    std: float,
+    coupling: str,
+    projection: str,
+    components: int | None,
+    seed: int,
+) -> tuple[Source, Baseline]:
+    """The source, and the baseline that fits it and a field: of units, of orbits of entries, or of entries."""
+    sym, space = frame.symmetry, frame.space if frame.geometry != "euclidean" else frame.space.flat
+    matched = isinstance(name, str) and name == UNITS
+    if field == UNITS:
+        if sym is None:
+            raise InputError(f"field is {UNITS!r}, which reads networks, and there is no symmetry; expected 'mlp'")
+        if matched and space.curved and frame.geometry == "geometric":
+            raise InputError(f"source is {UNITS!r}, a Gaussian, and this flow runs on spheres; expected 'uniform'")
+        begin = make_source(
+            "gaussian" if matched else name, space.flat if matched else space, rows, 1.0 if matched else std
+        )
+        made = make_unit_baseline(
+            units_of(frame.space, sym),
+            rows,
+            begin.mean,
+            begin.std,
+            projection=projection,
+            components=components,
+            matched=check_positive("source_std", std) if matched else 0.0,
+        )
+        return unit_source(space.flat, made) if matched else begin, made
+    if matched:
+        raise InputError(f"source is {UNITS!r}, which is for the field {UNITS!r}; expected one of {', '.join(SOURCES)}")
+    begin = make_source(name, space, rows, std)
+    # Readers see no order of units, and pairs of one orbit have none.
+    moves = coupling == "orbit" or (not isinstance(field, nn.Module) and field != "mlp")
+    baseline = make_baseline(
+        rows,
+        begin.mean,
+        begin.std,
+        orbits=entry_orbits(frame.space, sym) if moves and sym is not None else None,
+        projection=projection,
+        components=components,
+        generator=stream("projection", seed, 0),
+    )
+    return begin, baseline
+
+
+def _source_name(source: "str | Distribution | None", geometry: str) -> "str | Distribution":
+    if source is None:
+        return "gaussian" if geometry == "euclidean" else "uniform"
+    return source
+
+
+def _conditions(conditions: Any, count: int) -> Tensor | None:
+    if conditions is None:
+        return None
+    given = torch.as_tensor(conditions)
+    if len(given) != count:
+        raise InputError(f"there are {len(given)} conditions and {count} networks; expected one for each")
+    if given.is_floating_point():
+        if not bool(torch.isfinite(given).all()):
+            raise InputError("conditions hold numbers that are NaN or infinite; expected finite ones")
+        return given[:, None] if given.ndim == 1 else given
+    if given.ndim != 1 or bool((given < 0).any()):
+        raise InputError("conditions are whole numbers; expected labels from 0, (N,), or numbers with a point")
+    return given.long()
+
+
+def _parts(
+    rows: Tensor, conditions: Tensor | None, validation: float | None, seed: int
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The rows to learn, those that are held out, and the conditions of the first."""
+    if conditions is not None and conditions.is_floating_point():
+        conditions = conditions.to(rows)
+    if validation is None:
+        return rows, None, conditions
+    if not is_number(validation) or not 0 < validation < 1:
+        raise InputError(f"validation is {validation!r}; expected a share between 0 and 1, or None")
+    order = torch.randperm(len(rows), generator=stream("validation of a flow", seed, 0)).to(rows.device)
+    held = max(1, round(validation * len(rows)))
+    if held >= len(rows):
+        raise InputError(f"there are {len(rows)} networks, too few to hold some of them out")
+    kept = order[held:]
+    return rows[kept], rows[order[:held]], None if conditions is None else conditions[kept]
