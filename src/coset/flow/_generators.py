@@ -41,33 +41,33 @@ SHARES: dict[str, tuple[Callable[[int, int, torch.Generator], Tensor], Callable[
 
 @dataclass(frozen=True, eq=False)
 class Blends(Distribution):
-    """Σ_j w_j θ_(i_j) of ``count`` different networks i_1, i_2, … of a stack, chosen at random, with random shares.
+    """Σ_j w_j θ_(i_j) of ``count`` different networks i_1, i_2, … of a ``stack``, chosen at random, with random shares.
 
-    ``networks``: tensors (N, *shape); whole numbers are those of the first network chosen. ``shares``: "equal", or
+    ``stack``: tensors (N, *shape); whole numbers are those of the first network chosen. ``shares``: "equal", or
     "uniform" on the simplex: of two networks a point of the line between them at t ~ U(0, 1).
     """
 
-    powers: ClassVar[Mapping[str, int]] = {"networks": 1}
+    powers: ClassVar[Mapping[str, int]] = {"stack": 1}
 
-    networks: Mapping[str, Tensor]
+    stack: Mapping[str, Tensor]
     count: int = 2
     shares: str = "uniform"
 
     def __post_init__(self) -> None:
-        freeze(self, "networks")
+        freeze(self, "stack")
         check_count("count", self.count)
         check_choice("shares", self.shares, SHARES)
-        size = _count(self.networks)
+        size = _count(self.stack)
         if self.count > size:
             raise InputError(f"count is {self.count}; expected at most the {size} networks that there are")
 
     @cached_property
     def _first(self) -> dict[str, str]:
-        return ties(self.networks)
+        return ties(self.stack)
 
     @cached_property
     def _all(self) -> Samples:
-        return Samples({name: tensor[None] for name, tensor in self.networks.items()})
+        return Samples({name: tensor[None] for name, tensor in self.stack.items()})
 
     @property
     def mean(self) -> Mapping[str, Tensor]:
@@ -77,7 +77,7 @@ class Blends(Distribution):
     @cached_property
     def std(self) -> Mapping[str, Tensor]:
         """s·√((N·q − 1)/(N − 1)), s the deviations of the N networks and q = E Σ w²."""
-        size = _count(self.networks)
+        size = _count(self.stack)
         share = SHARES[self.shares][1](self.count)
         factor = math.sqrt(max(0.0, size * share - 1) / (size - 1)) if size > 1 else 0.0
         return Frozen(map_tied(lambda name: factor * self._all.std[name], ties(self._all.std)))
@@ -85,13 +85,13 @@ class Blends(Distribution):
     def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """n blends on a leading axis of every tensor."""
         check_draws(n, generator)
-        size = _count(self.networks)
+        size = _count(self.stack)
         order = torch.rand(n, size, generator=generator, dtype=torch.float64, device=generator.device)
         chosen = order.argsort(1)[:, : self.count]
         weights = SHARES[self.shares][0](n, self.count, generator)
 
         def drawn(name: str) -> Tensor:
-            tensor = self.networks[name]
+            tensor = self.stack[name]
             own, share = chosen.to(tensor.device), weights.to(tensor.device)
             if not tensor.is_floating_point():
                 return tensor[own[:, 0]]
@@ -105,7 +105,7 @@ class Blends(Distribution):
 
     def transformed(self, action: Action, *, partial: bool) -> Self:
         """The blends of g·θ_i: g acts linearly on what is not told by a network's own variances."""
-        return type(self)(action(self.networks, partial=partial), self.count, self.shares)
+        return type(self)(action(self.stack, partial=partial), self.count, self.shares)
 
 
 def noisy_networks(networks: Stack, *, scale: float = 0.1, names: Collection[str] | None = None) -> Mixture:

@@ -183,7 +183,7 @@ def framed(setting: Setting, frame: str) -> tuple[Stack, dict[str, Any]]:
     if frame == PERMUTED:
         return setting.stack, {"sym": setting.sym.monomial, "order": "aligned"}
     if not setting.sym.continuous:
-        return setting.stack, {"sym": setting.sym, "order": "aligned", "geometry": "geometric"}
+        return setting.stack, {"sym": setting.sym, "order": "aligned", "geometry": "normalized"}
     return whole(setting, setting.stack), {"sym": setting.sym, "order": "given"}
 
 
@@ -385,7 +385,7 @@ Flows are fitted to {CNN networks} CNNs of three convolutions with batch norm an
 of two layers, by one call, whose field is a perceptron on all weights or on their principal components. All generators
 work on the same rows, which have log(variance + ε) in place of running variances: drawn from a Gaussian on the
 variances themselves, {negative:.0%} of the networks would have a negative one. Permutations are aligned on weights.
-Over the whole group CNNs are on the spheres of their canonical weights, and the streams and heads of transformers are
+Over the whole group CNNs have canonical weights, projected to their spheres, and streams and heads of transformers are
 aligned by matrices, on activations.
 
 How far a straight line goes is the yardstick: a generator that is linear in the networks meets what lies between two
