@@ -67,9 +67,9 @@ def fit_flow(
     networks), or a distribution; ``source_std`` multiplies deviations (of "wrapped-normal" it is the deviation).
     ``field``: "mlp" on all numbers, or with a ``projection`` "pca" or "random" on so many ``components``; "units", a
     transformer whose tokens are units, with "pca" on so many principal components of units; "relational" or "pna",
-    which move with permutations of units, too; or a module called as ``module(numbers (N, k), clock (N, 64))`` → (N, k).
-    It is added to a ``baseline``, the exact field from the source to a Gaussian with the moments of the networks;
-    without, to the field from the source to itself, so that the module learns means and deviations, too.
+    which move with permutations of units, too; or a module called as ``module(numbers (N, k), clock (N, 64))``, which
+    gives (N, k). It is added to a ``baseline``, the exact field from the source to a Gaussian with the moments of the
+    networks; without, to the field from the source to itself, so that the module learns means and deviations, too.
     ``conditions``: a label (N,) or numbers (N, C) for every network. ``validation``: this share of the networks is held
     out, and the trace has their loss.
     """
