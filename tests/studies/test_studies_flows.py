@@ -10,7 +10,7 @@ from coset.study import Context
 from coset.study.zoos import trained_zoo
 from coset.symmetry.stacks import act_stack, random_stack
 from coset.zoo import DataSpec, ZooSpec
-from coset_studies.flows import breast_cancer, trajectories, variance
+from coset_studies.flows import _sampled, breast_cancer, trajectories, variance
 
 MODEL = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)).double()
 
@@ -113,3 +113,29 @@ def test_a_zoo_is_kept_in_the_store(tmp_path, monkeypatch):
     second = trained_zoo(context, spec)
     assert all(torch.equal(first.last[name], second.last[name]) for name in first.last)
     assert first.rows == second.rows
+
+
+def test_steps_until_a_loss_is_reached():
+    losses = torch.tensor([[4.0, 2.0], [2.0, 2.0], [1.0, 0.0], [0.0, 0.0]])
+    assert _sampled.steps_to(losses, 2.6, 2) == 2  # means of two batches: 2.5, 1.25, 0.25
+    assert _sampled.steps_to(losses, 1.0, 2) == 4
+    assert _sampled.steps_to(losses, 0.1, 2) is None
+
+
+def test_tuning_steps_are_those_of_adam_for_every_network():
+    generator = torch.Generator().manual_seed(4)
+    x, y = torch.randn(6, 5, generator=generator, dtype=torch.float64), torch.arange(6) % 3
+    part = type("Part", (), {"x": x, "y": y})()
+    stack = {name: torch.stack([tensor, 2 * tensor]) for name, tensor in MODEL.state_dict().items()}
+    found = _sampled.tuned(MODEL, part, stack, 3, torch.Generator().manual_seed(5), rate=0.1, batch=4)
+    for number in range(2):
+        draws = torch.Generator().manual_seed(5)
+        own = {name: tensor[number].clone().requires_grad_() for name, tensor in stack.items()}
+        optimizer = torch.optim.Adam(own.values(), lr=0.1)
+        for step in range(3):
+            chosen = torch.randint(6, (4,), generator=draws)
+            loss = nn.functional.cross_entropy(torch.func.functional_call(MODEL, own, (x[chosen],)), y[chosen])
+            torch.testing.assert_close(found[step, number], loss.detach())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()

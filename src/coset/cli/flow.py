@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import coset.cli.options as given
-from coset._checks import check_seed
+from coset._checks import check_seed, is_number
 from coset.cli.flow_files import Count, FlowFile, SolverName, SolverSteps, about_flow, chosen_solver, loaded_flow
 from coset.cli.flow_scores import flow_evaluate, flow_score
 from coset.cli.printing import print_json, show_table
@@ -212,13 +212,10 @@ def _column(zoo: "Zoo", name: str) -> "Tensor":
     """A column of the table of a zoo as conditions: whole numbers as labels, others as numbers."""
     import torch
 
-    rows = [zoo.rows()[index] for index in zoo.indices]
+    table = zoo.rows()
+    rows = [table[index] for index in zoo.indices]
     values = [row.get(name) for row in rows]
-    numbers = [n for n in dict.fromkeys(n for row in rows for n in row) if all(_is_number(r.get(n)) for r in rows)]
-    if not values or not all(map(_is_number, values)):
+    numbers = [n for n in dict.fromkeys(n for row in rows for n in row) if all(is_number(r.get(n)) for r in rows)]
+    if not values or not all(map(is_number, values)):
         raise InputError(f"--condition {name} is no column of numbers of {zoo.folder}; it has {', '.join(numbers)}")
     return torch.tensor(values)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

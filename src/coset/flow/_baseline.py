@@ -25,12 +25,12 @@ class Baseline(nn.Module):
 
     In y = (x − m₀)/s₀, with an orthonormal basis V (D, k) of directions and z = Vᵀ(y − tμ): a field is
 
-        v = s₀·(μ + V[c(t)z + √(λ/a(t))·n(z/√a(t), t)] + c₀(t)(y − tμ − Vz)),
-        a(t) = (1−t)² + t²λ,  c(t) = (tλ − (1−t))/a(t),
+        v = s₀·(μ + V[c(t)z + √((λ + ν(1 + λ))/a(t))·n(z/√a(t), t)] + c₀(t)(y − tμ − Vz)),
+        a(t) = (1−t)² + t²λ + ν,  c(t) = (tλ − (1−t))/a(t),
 
-    where λ (k) are the variances of the data along V and λ₀ that of all other directions. With n = 0 it is the exact
-    flow matching field between independent Gaussians; √(λ/a) is the deviation of x₁ − x₀ given x_t there, so that n has
-    inputs and targets of size one at all times. Without directions V is the identity.
+    where λ (k) are the variances of the data along V, λ₀ that of all other directions, and ν that of noise along paths.
+    With n = 0 it is the exact flow matching field between independent Gaussians; the root is the deviation of x₁ − x₀
+    given x_t there, so that n has inputs and targets of size one at all times. Without directions V is the identity.
     """
 
     m0: Tensor
@@ -39,12 +39,21 @@ class Baseline(nn.Module):
     variances: Tensor
     rest: Tensor
     basis: Tensor
+    nu: Tensor
 
     def __init__(
-        self, m0: Tensor, s0: Tensor, mu: Tensor, variances: Tensor, rest: Tensor, basis: Tensor | None
+        self,
+        m0: Tensor,
+        s0: Tensor,
+        mu: Tensor,
+        variances: Tensor,
+        rest: Tensor,
+        basis: Tensor | None,
+        nu: Tensor | None = None,
     ) -> None:
         super().__init__()
         held = {"m0": m0, "s0": s0, "mu": mu, "variances": variances.clamp_min(FLOOR), "rest": rest.clamp_min(FLOOR)}
+        held["nu"] = m0.new_zeros(()) if nu is None else nu
         for name, tensor in held.items():
             self.register_buffer(name, tensor.detach().clone())
         self.register_buffer(
@@ -60,15 +69,15 @@ class Baseline(nn.Module):
     def of_the_source(self) -> "Baseline":
         """The same coordinates with the moments of the source, μ = 0 and λ = 1, in place of those of the data."""
         ones = (torch.ones_like(self.variances), torch.ones_like(self.rest))
-        return Baseline(self.m0, self.s0, torch.zeros_like(self.mu), *ones, self.basis)
+        return Baseline(self.m0, self.s0, torch.zeros_like(self.mu), *ones, self.basis, self.nu)
 
     def reads(self, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What a network reads, z/√a (N, k), and what ``velocity`` needs: z, and the rest of y."""
         y = (x - self.m0) / self.s0 - t[:, None] * self.mu
         if not self.basis.shape[1]:
-            return y / variance_at(t[:, None], self.variances).sqrt(), y, y[:, :0]
+            return y / (variance_at(t[:, None], self.variances) + self.nu).sqrt(), y, y[:, :0]
         z = y @ self.basis
-        return z / variance_at(t[:, None], self.variances).sqrt(), z, y - z @ self.basis.T
+        return z / (variance_at(t[:, None], self.variances) + self.nu).sqrt(), z, y - z @ self.basis.T
 
     def balanced(self, rows: Tensor, power: float) -> Tensor:
         """Differences of velocities (N, D), divided by the deviations of the data along their directions to a power."""
@@ -83,10 +92,12 @@ class Baseline(nn.Module):
 
     def velocity(self, said: Tensor, z: Tensor, rest: Tensor, t: Tensor) -> Tensor:
         """The velocity (N, D), given what the network said of it (N, k)."""
-        a = variance_at(t[:, None], self.variances)
-        along = slope_of(t[:, None], self.variances, a) * z + (self.variances / a).sqrt() * said
+        a = variance_at(t[:, None], self.variances) + self.nu
+        left = (self.variances + self.nu * (1 + self.variances)) / a
+        along = slope_of(t[:, None], self.variances, a) * z + left.sqrt() * said
         if self.basis.shape[1]:
-            along = along @ self.basis.T + slope_of(t[:, None], self.rest, variance_at(t[:, None], self.rest)) * rest
+            others = variance_at(t[:, None], self.rest) + self.nu
+            along = along @ self.basis.T + slope_of(t[:, None], self.rest, others) * rest
         return self.s0 * (self.mu + along)
 
 
@@ -113,9 +124,16 @@ def make_baseline(
     projection: str,
     components: int | None,
     generator: torch.Generator,
+    sigma: float = 0.0,
+    flips: Tensor | None = None,
 ) -> Baseline:
-    """The baseline of data rows (N, D); ``orbits`` (D,): moments are shared by entries that the group exchanges."""
+    """The baseline of data rows (N, D); ``orbits`` (D,): moments are shared by entries that the group exchanges, and
+    means are 0 where it ``flips`` entries (D,), too. ``sigma``: the noise of paths.
+    """
     count, size = rows.shape
+    nu = (sigma / s0).square()
+    if components is not None and projection == "none":
+        raise InputError(f"components is {components}, and projection is 'none', which takes all; expected None")
     y = (rows.double() - m0.double()) / s0.double()
     mu = y.mean(0)
     if projection == "none":
@@ -124,8 +142,9 @@ def make_baseline(
             # Of the orbit of the data: both moments are those of all its entries.
             second = _shared(y.square().mean(0), orbits)
             mu = _shared(mu, orbits)
+            mu = mu if flips is None else torch.where(flips.to(mu.device), 0.0, mu)
             variances = (second - mu.square()).clamp_min(0)
-        return Baseline(m0, s0, mu.to(rows), variances.to(rows), torch.ones((), device=rows.device).to(rows), None)
+        return Baseline(m0, s0, mu.to(rows), variances.to(rows), torch.ones_like(rows[0, 0]), None, nu)
     most = min(count - 1, size)
     k = most if components is None else components
     if not 1 <= k <= most:
@@ -140,7 +159,7 @@ def make_baseline(
         basis = torch.linalg.qr(drawn)[0]
     variances = (centred @ basis).square().mean(0)
     left = (centred.square().mean(0).sum() - variances.sum()).clamp_min(0) / max(1, size - k)
-    return Baseline(m0, s0, mu.to(rows), variances.to(rows), left.to(rows), basis.to(rows))
+    return Baseline(m0, s0, mu.to(rows), variances.to(rows), left.to(rows), basis.to(rows), nu.mean())
 
 
 def _principal(centred: Tensor, k: int) -> Tensor:
@@ -184,3 +203,15 @@ def entry_orbits(space: Space, sym: Symmetry) -> Tensor:
         graph = coo_matrix((np.ones(len(rows), dtype=np.int8), (rows, np.concatenate(moves))), shape=(space.size,) * 2)
         _, labels = connected_components(graph, directed=False)
     return torch.as_tensor(np.asarray(labels), dtype=torch.long)
+
+
+def entry_flips(space: Space, sym: Symmetry) -> Tensor:
+    """Which coordinates signs of the group flip, (D,): those that some random element brings in with a minus."""
+    finite = sym.restrict(scales=False)
+    like = {name: torch.zeros(space.manifold.shapes[name], dtype=torch.float64) for name in space.names}
+    ones = pieces(torch.ones(space.size, dtype=torch.float64), space.names, like)
+    generator = torch.Generator().manual_seed(0)
+    moved = [
+        vector(finite.act(finite.random(generator), ones, partial=True), space.names, like) for _ in range(2 * _MOVES)
+    ]
+    return (torch.stack(moved) < 0).any(0)

@@ -127,7 +127,12 @@ class FlowField(nn.Module):
 
     def forward(self, t: Tensor, x: Tensor, condition: Tensor | None = None, told: Tensor | None = None) -> Tensor:
         read, z, rest = self.baseline.reads(x, t)
-        said = self.network(read, self.clock(t, condition, told))
+        said: Tensor = self.network(read, self.clock(t, condition, told))
+        if not isinstance(said, Tensor) or said.shape != read.shape:
+            found = tuple(said.shape) if isinstance(said, Tensor) else type(said).__name__
+            raise InputError(
+                f"the field gives {found} for numbers of shape {tuple(read.shape)}; expected the same shape"
+            )
         return self.baseline.velocity(said, z, rest, t)
 
 

@@ -1,5 +1,6 @@
 """Flows in files: one safetensors file with field, frame, source and symmetry, sealed with checksums."""
 
+import copy
 import dataclasses
 import os
 from collections.abc import Mapping
@@ -125,8 +126,13 @@ def _read(tensors: dict[str, Tensor], content: dict[str, Any], sym: Symmetry | N
         raise InputError(f"its field is {spec.name!r}; expected {wanted}")
     held = _under(tensors, "field/")
     baseline = _baseline(_under(held, "baseline."), spec, space, own, content["source"].get("matched", 0.0))
-    made = make_field(spec, space, own, baseline, 0, field).to(held["baseline.m0"].dtype)
-    made.load_state_dict(held)
+    # The module that is given stays as it is.
+    made = make_field(spec, space, own, baseline, 0, copy.deepcopy(field)).to(held["baseline.m0"].dtype)
+    try:
+        made.load_state_dict(held)
+    except RuntimeError as error:
+        told_of = " ".join(str(error).split())[:200]
+        raise InputError(f"its field is another network than the one that is given: {told_of}") from error
     solver = content["solver"]
     grid = None if solver["grid"] is None else tuple(solver["grid"])
     source = _source(
@@ -139,7 +145,7 @@ def _read(tensors: dict[str, Tensor], content: dict[str, Any], sym: Symmetry | N
 def _baseline(held: dict[str, Tensor], spec: FieldSpec, space: Space, sym: Symmetry | None, matched: float) -> Baseline:
     m0, s0, mu = (held[name] for name in ("m0", "s0", "mu"))
     if spec.name != UNITS or sym is None:
-        return Baseline(m0, s0, mu, *(held[name] for name in ("variances", "rest", "basis")))
+        return Baseline(m0, s0, mu, *(held[name] for name in ("variances", "rest", "basis", "nu")))
     parts = {name: tensor for name, tensor in held.items() if name not in ("m0", "s0", "mu")}
     return UnitBaseline(units_of(space, sym), m0, s0, mu, parts, matched)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from coset._checks import check_choice, check_positive, check_seed, is_number
 from coset.distribution import Distribution, Samples
 from coset.errors import InputError
-from coset.flow._baseline import PROJECTIONS, Baseline, entry_orbits, make_baseline
+from coset.flow._baseline import PROJECTIONS, Baseline, entry_flips, entry_orbits, make_baseline
 from coset.flow._fields import FIELDS, UNITS, FieldSpec, make_field
 from coset.flow._flow import Flow
 from coset.flow._frame import Frame, make_frame
@@ -34,7 +34,7 @@ def fit_flow(
     sym: Symmetry | None = None,
     space: Space | None = None,
     geometry: str = "euclidean",
-    order: str = "aligned",
+    order: str | None = None,
     classifier: bool | str = False,
     reference: Mapping[str, Tensor] | None = None,
     source: str | Distribution | None = None,
@@ -58,17 +58,18 @@ def fit_flow(
     ``networks``: a zoo, draws, or a stack with a leading axis, with the symmetry ``sym`` of the model (a zoo knows its
     own); or, with none, points on a ``space``. ``geometry``: "euclidean", weights as they are; "normalized", canonical
     weights on straight lines, projected at the end; "geometric", canonical weights on geodesics of their spheres.
-    ``order``: units "given" as they stand, in the "canonical" order, or "aligned" to a ``reference`` (by default the
-    first network). ``classifier``: as in ``canonicalize``, logits of canonical weights have one size.
+    ``order``: units "given" as they stand, in the "canonical" order, or "aligned" to a ``reference`` (the default, to
+    the first network that is learned). ``classifier``: as in ``canonicalize``, logits of canonical weights have one
+    size.
 
     ``source``: "gaussian" (deviations of each parameter those of the networks about 0), "kaiming", "uniform" or
     "wrapped-normal" on spheres, "units" (with the field "units": independent units with the covariance of those of the
-    networks), or a distribution; ``source_std`` multiplies deviations. ``field``: "mlp" on all
-    numbers, or with a ``projection`` "pca" or "random" on so many ``components``; "units", a transformer whose tokens
-    are units, with "pca" on so many principal components of units; "relational" or "pna", which move with permutations
-    of units, too; or a module called as ``module(numbers (N, k), clock (N, 64))`` → (N, k). It is added to a
-    ``baseline``, the exact field from the source to a Gaussian with the moments of the networks; without, to the field
-    from the source to itself, so that the module learns means and deviations, too.
+    networks), or a distribution; ``source_std`` multiplies deviations (of "wrapped-normal" it is the deviation).
+    ``field``: "mlp" on all numbers, or with a ``projection`` "pca" or "random" on so many ``components``; "units", a
+    transformer whose tokens are units, with "pca" on so many principal components of units; "relational" or "pna",
+    which move with permutations of units, too; or a module called as ``module(numbers (N, k), clock (N, 64))``, which
+    gives (N, k). It is added to a ``baseline``, the exact field from the source to a Gaussian with the moments of the
+    networks; without, to the field from the source to itself, so that the module learns means and deviations, too.
     ``conditions``: a label (N,) or numbers (N, C) for every network. ``validation``: this share of the networks is held
     out, and the trace has their loss.
     """
@@ -83,15 +84,26 @@ def fit_flow(
     if not isinstance(recipe, FlowRecipe):
         raise InputError(f"recipe is a {type(recipe).__name__}; expected a FlowRecipe")
     sym, stack = _networks(networks, sym)
-    frame, rows = make_frame(
-        sym, stack, geometry=geometry, order=order, classifier=classifier, reference=reference, space=space
+    if sym is None and (order is not None or classifier or reference is not None):
+        raise InputError(
+            "order, classifier or a reference is given, and there is no symmetry; expected sym= of the model"
+        )
+    order = order or ("given" if sym is None else "aligned")
+    known = _conditions(conditions, len(next(iter(stack.values()), ())))
+    kept, left = _parts(len(next(iter(stack.values()), ())), validation, seed)
+    seen = stack if left is None else {name: tensor[kept] for name, tensor in stack.items()}
+    frame, learned = make_frame(
+        sym, seen, geometry=geometry, order=order, classifier=classifier, reference=reference, space=space
     )
+    held_out = None if left is None else frame.rows({name: tensor[left] for name, tensor in stack.items()})
+    if known is not None:
+        known = (known.to(learned) if known.is_floating_point() else known).to(learned.device)
+    unseen = None if known is None or left is None else known[left.to(known.device)]
+    known = known if known is None or left is None else known[kept.to(known.device)]
     if recipe.coupling == "orbit" and sym is None:
         raise InputError("coupling is 'orbit', and there is no symmetry; expected 'independent' or 'optimal-transport'")
-    known = _conditions(conditions, len(rows))
-    learned, held_out, known = _parts(rows, known, validation, seed)
     begin, gaussians = _beginning(
-        frame, field, learned, _source_name(source, geometry), source_std, recipe.coupling, projection, components, seed
+        frame, field, learned, _source_name(source, geometry), source_std, recipe, projection, components, seed
     )
     if not baseline:
         gaussians = gaussians.of_the_source()
@@ -127,14 +139,15 @@ def fit_flow(
         recipe,
         conditions=known,
         held_out=held_out,
+        held_out_conditions=unseen,
         seed=seed,
         checkpoint=checkpoint,
         checkpoint_seconds=checkpoint_seconds,
         callback=callback,
         show=show,
-        told={"geometry": geometry, "order": order, "source": type(begin).__name__, "baseline": baseline},
+        told={"geometry": geometry, "order": order},
     )
-    return Fit(Flow(frame, begin.to(rows), trained, recipe, spec, solver), trace, "flow", seconds)
+    return Fit(Flow(frame, begin.to(learned), trained, recipe, spec, solver), trace, "flow", seconds)
 
 
 def _networks(networks: Any, sym: Symmetry | None) -> tuple[Symmetry | None, dict[str, Tensor]]:
@@ -156,7 +169,7 @@ def _beginning(
     rows: Tensor,
     name: str | Distribution,
     std: float,
-    coupling: str,
+    recipe: FlowRecipe,
     projection: str,
     components: int | None,
     seed: int,
@@ -164,6 +177,17 @@ def _beginning(
     """The source, and the baseline that fits it and a field: of units, of orbits of entries, or of entries."""
     sym, space = frame.symmetry, frame.space if frame.geometry != "euclidean" else frame.space.flat
     matched = isinstance(name, str) and name == UNITS
+    if frame.geometry == "geometric" and name in ("gaussian", "kaiming"):
+        raise InputError(
+            f"source is {name!r}, a Gaussian, and this flow runs on spheres; expected 'uniform' or 'wrapped-normal'"
+        )
+    if isinstance(name, Distribution) and frame.offsets:
+        raise InputError(
+            "source is a distribution of weights, and variances of batch norms are learned as logarithms; expected "
+            "'gaussian' or 'kaiming'"
+        )
+    if recipe.sigma and field == UNITS:
+        raise InputError(f"sigma is {recipe.sigma}, and the field 'units' knows no noise along paths; expected 0")
     if field == UNITS:
         if sym is None:
             raise InputError(f"field is {UNITS!r}, which reads networks, and there is no symmetry; expected 'mlp'")
@@ -186,7 +210,12 @@ def _beginning(
         raise InputError(f"source is {UNITS!r}, which is for the field {UNITS!r}; expected one of {', '.join(SOURCES)}")
     begin = make_source(name, space, rows, std)
     # Readers see no order of units, and pairs of one orbit have none.
-    moves = coupling == "orbit" or (not isinstance(field, nn.Module) and field != "mlp")
+    moves = recipe.coupling == "orbit" or (not isinstance(field, nn.Module) and field != "mlp")
+    if recipe.coupling == "orbit" and projection != "none":
+        raise InputError(
+            f"projection is {projection!r}, and coupling 'orbit' moves networks out of what it spans; expected 'none'"
+        )
+    flips = recipe.coupling == "orbit" and sym is not None and bool(sym.flipping)
     baseline = make_baseline(
         rows,
         begin.mean,
@@ -195,6 +224,8 @@ def _beginning(
         projection=projection,
         components=components,
         generator=stream("projection", seed, 0),
+        sigma=recipe.sigma,
+        flips=entry_flips(frame.space, sym) if flips and sym is not None else None,
     )
     return begin, baseline
 
@@ -220,19 +251,14 @@ def _conditions(conditions: Any, count: int) -> Tensor | None:
     return given.long()
 
 
-def _parts(
-    rows: Tensor, conditions: Tensor | None, validation: float | None, seed: int
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The rows to learn, those that are held out, and the conditions of the first."""
-    if conditions is not None and conditions.is_floating_point():
-        conditions = conditions.to(rows)
+def _parts(count: int, validation: float | None, seed: int) -> tuple[Tensor, Tensor | None]:
+    """The numbers of the networks to learn, and of those that are held out."""
     if validation is None:
-        return rows, None, conditions
+        return torch.arange(count), None
     if not is_number(validation) or not 0 < validation < 1:
         raise InputError(f"validation is {validation!r}; expected a share between 0 and 1, or None")
-    order = torch.randperm(len(rows), generator=stream("validation of a flow", seed, 0)).to(rows.device)
-    held = max(1, round(validation * len(rows)))
-    if held >= len(rows):
-        raise InputError(f"there are {len(rows)} networks, too few to hold some of them out")
-    kept = order[held:]
-    return rows[kept], rows[order[:held]], None if conditions is None else conditions[kept]
+    order = torch.randperm(count, generator=stream("validation of a flow", seed, 0))
+    held = max(1, round(validation * count))
+    if held >= count:
+        raise InputError(f"there are {count} networks, too few to hold some of them out")
+    return order[held:], order[:held]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from coset._checks import check_positive
+from coset._checks import check_count, check_positive
 from coset._values import Frozen
 from coset.distribution import Distribution, Samples
 from coset.distribution.density import check_draws, monomial
@@ -101,6 +101,7 @@ class Flow(Distribution):
 
     def samples(self, n: int, generator: torch.Generator, *, chains: int = 1, **options: Any) -> Samples:
         """n draws as ``Samples``, in so many chains; options are those of ``sample``."""
+        check_count("chains", chains)
         if n % chains:
             raise InputError(f"n is {n} and chains is {chains}; expected a multiple of chains")
         drawn = self.sample(n, generator, **options)
@@ -144,6 +145,14 @@ class Flow(Distribution):
     ) -> Velocity:
         """(t, rows) → velocities of rows, as solvers take it; see ``sample``."""
         path = Path(self.frame.path_space)
+        conditional = bool(self.spec.labels or self.spec.numbers)
+        if condition is None and guidance != 1:
+            raise InputError(f"guidance is {guidance}, and there is no condition; expected 1, or a condition")
+        if conditional and self.recipe.untold == 0 and (condition is None or guidance != 1):
+            raise InputError(
+                "the flow was trained with untold=0, so that it knows no networks without a condition; expected a "
+                "condition, with guidance 1"
+            )
 
         def plain(t: Tensor, rows: Tensor, told: Tensor | None) -> Tensor:
             times = t.expand(len(rows))
@@ -166,8 +175,8 @@ class Flow(Distribution):
 
     def _gradient(self, loss: Callable[[dict[str, Tensor]], Tensor], rows: Tensor) -> Tensor:
         """∇ℓ of every network by its row."""
-        with torch.enable_grad():
-            leaves = rows.detach().requires_grad_()
+        with torch.inference_mode(False), torch.enable_grad():
+            leaves = rows.detach().clone().requires_grad_()
             values = loss(self.frame.networks(leaves))
             if not isinstance(values, Tensor) or values.shape != (len(rows),):
                 found = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
@@ -202,15 +211,25 @@ class Flow(Distribution):
         if condition is None:
             return None
         like = self.source.mean
-        given = torch.as_tensor(condition, device=like.device)
+        try:
+            given = torch.as_tensor(condition, device=like.device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"condition is {condition!r}; expected labels or numbers") from error
         if self.spec.labels:
             if given.is_floating_point() or given.ndim > 1 or bool(((given < 0) | (given >= self.spec.labels)).any()):
                 raise InputError(f"condition is {condition!r}; expected labels from 0 to {self.spec.labels - 1}")
+            if given.shape not in ((), (n,)):
+                raise InputError(f"condition has shape {tuple(given.shape)}; expected one label, or {n}")
             return given.long().expand(n)
         if not self.spec.numbers:
             raise InputError("condition is given, and the flow was trained without; expected None")
-        numbers = given.to(like).reshape(-1, self.spec.numbers) if given.ndim else given.to(like).reshape(1, 1)
-        return numbers.expand(n, self.spec.numbers)
+        width = self.spec.numbers
+        expected = ((width,), (n, width), *(((), (n,)) if width == 1 else ()))
+        if given.shape not in expected or not bool(torch.isfinite(given).all()):
+            raise InputError(
+                f"condition has shape {tuple(given.shape)}; expected {width} finite numbers, or ({n}, {width})"
+            )
+        return given.to(like).reshape(-1, width).expand(n, width)
 
     # Moments ----------------------------------------------------------------------------------------------------------
 
@@ -244,14 +263,16 @@ class Flow(Distribution):
         self,
         params: Mapping[str, Tensor],
         *,
+        condition: Any = None,
         solver: Solver | None = None,
         trace: str = "exact",
         probes: int = 1,
         seed: int = 0,
     ) -> Tensor:
         """log p₁ of networks in the frame of the flow, as its draws are (``canonical`` brings others there); (…) for
-        leading axes (…), in float64.
+        leading axes (…), in float64; with a ``condition`` under it.
 
+        That of a flow moved by g is, by weights, log p₁(g⁻¹·θ) − log|det g|, and by canonical weights log p₁(g⁻¹·θ).
         ``trace``: "exact", or "hutchinson" with so many ``probes``, as in ``log_density``.
         """
         if self.frame.geometry == "normalized":
@@ -262,21 +283,24 @@ class Flow(Distribution):
         names = self.random_names
         if missing := [name for name in names if name not in params]:
             raise InputError(f"params lacks '{missing[0]}', over which the density runs")
-        lead = params[names[0]].shape[: params[names[0]].ndim - len(self.frame.space.manifold.shapes[names[0]])]
-        stack = {n: t.reshape(-1, *t.shape[len(lead) :]) for n, t in params.items()}
-        volume = 0.0
+        shapes = {name: tuple(tensor.shape) for name, tensor in self.frame.space.like.items()}
+        leads = {tuple(t.shape[: t.ndim - len(shapes[n])]) for n, t in params.items() if n in names}
+        if len(leads) > 1:
+            raise InputError(f"params have the leading axes {sorted(leads)}; expected the same for all")
+        (lead,) = leads
+        stack = {n: t.reshape(-1, *shapes[n]) if n in names else t for n, t in params.items()}
+        count = len(stack[names[0]])
+        stack = {n: t.expand((count, *shapes[n])) if n in shapes and n not in names else t for n, t in stack.items()}
+        volume = torch.zeros(count, dtype=torch.float64)
         for action, partial in reversed(self.moves):
             stack = Action(action.sym, action.sym.inverse(action.g))(stack, partial=partial)
-        for action, _ in self.moves:
-            if self.frame.geometry == "euclidean":
-                volume += float(monomial(action, self.frame.space.like, names)[1].abs().log().sum())
-        rows = self.frame.back(
-            {**{n: t.expand((len(stack[names[0]]), *t.shape)) for n, t in self._rest.items()}, **stack}
-        )
+            volume = volume + self._volume(action, stack)
+        rest = {n: t.expand((count, *t.shape)) for n, t in self._rest.items()}
+        rows = self.frame.back({**rest, **stack}).to(self.source.mean)
         generator = torch.Generator(rows.device).manual_seed(seed)
         found = log_density(
             self.frame.path_space,
-            self.velocity(),
+            self.velocity(condition=self._conditions(condition, len(rows))),
             self.source.log_density,
             rows,
             self.solver if solver is None else solver,
@@ -284,7 +308,17 @@ class Flow(Distribution):
             probes=probes,
             generator=None if trace == "exact" else generator,
         )
-        return (found + self.frame.log_volume(rows) - volume).reshape(lead)
+        return (found + self.frame.log_volume(rows) - volume.to(found)).reshape(lead)
+
+    def _volume(self, action: Action, stack: Mapping[str, Tensor]) -> Tensor:
+        """log|det g| at networks (N, …) that an element is to move; by weights, of canonical ones nothing."""
+        count = len(stack[self.random_names[0]])
+        if self.frame.geometry != "euclidean":
+            return torch.zeros(count, dtype=torch.float64)
+        # Where a gain makes up for a variance, the factor is one of each network.
+        singles = range(count) if self.frame.offsets else range(1)
+        found = [monomial(action, {n: t[i] for n, t in stack.items()}, self.random_names)[1] for i in singles]
+        return torch.stack([factor.abs().log().sum() for factor in found]).double().cpu().expand(count)
 
     @property
     def _rest(self) -> dict[str, Tensor]:

@@ -112,7 +112,7 @@ def make_frame(
         raise InputError("space is given, and a symmetry, which says where networks are; expected one of them")
     if leading(sym, networks, "the networks") is None:
         raise InputError("the networks are a single one; expected a leading axis of networks on every tensor")
-    if (reference is not None) != (order == "aligned") and reference is not None:
+    if reference is not None and order != "aligned":
         raise InputError(f"a reference is given, and order is {order!r}; expected 'aligned'")
     if geometry == "euclidean" and classifier:
         raise InputError("classifier is given, and geometry is 'euclidean', which keeps weights as large as they are")
@@ -121,6 +121,7 @@ def make_frame(
             f"geometry is {geometry!r}, and the architecture has no scale symmetry, so that no unit is on a sphere; "
             f"expected 'euclidean'"
         )
+    _require_finite(networks)
     if order == "aligned" and reference is None:
         reference = {name: tensor[0] for name, tensor in networks.items()}
     target = None
@@ -146,11 +147,12 @@ def make_frame(
                 f"none is on a sphere; expected the symmetry sym.monomial, or geometry 'euclidean'"
             )
         factor = math.exp(float(formed.factor.double().log().mean())) if last else 1.0
-    rows = own.rows(params)
-    if not bool(torch.isfinite(rows).all()):
-        bad = int((~torch.isfinite(rows)).any(1).nonzero()[0])
-        raise InputError(f"network {bad} has weights that are NaN or infinite; expected finite numbers")
-    return Frame(sym, geometry, order, own, target, last, factor, offsets), own.project(rows)
+        if geometry == "geometric" and any(int(item.sizes().min()) < 2 for item in own.manifold.spheres):
+            raise InputError(
+                "a unit has a single incoming weight, whose sphere is two points that no path joins; expected geometry "
+                "'euclidean' or 'normalized'"
+            )
+    return Frame(sym, geometry, order, own, target, last, factor, offsets), own.project(own.rows(params))
 
 
 def frame_of(frame: Frame, sym: Symmetry, like: Points) -> Frame:
@@ -165,6 +167,7 @@ def frame_of(frame: Frame, sym: Symmetry, like: Points) -> Frame:
 def _without_symmetry(networks: Points, geometry: str, space: Space | None) -> tuple[Frame, Tensor]:
     if not isinstance(networks, Mapping) or not networks:
         raise InputError(f"the points are a {type(networks).__name__}; expected tensors by name, (N, …) each")
+    _require_finite(networks)
     own = euclidean({name: tensor[0] for name, tensor in networks.items()}) if space is None else space
     if geometry != "euclidean" and not own.curved:
         raise InputError(f"geometry is {geometry!r}, and no coordinates are on spheres; expected 'euclidean'")
@@ -181,6 +184,17 @@ def _group(sym: Symmetry, geometry: str, order: str) -> Symmetry:
     kept = geometry == "euclidean" and not sym.continuous and not sym.turns
     own = sym.restrict(scales=False) if kept else sym
     return own.restrict(permutations=False, signs=False) if order == "given" else own
+
+
+def _require_finite(networks: Points) -> None:
+    for name, tensor in networks.items():
+        if tensor.is_floating_point() and tensor.ndim:
+            usable = torch.isfinite(tensor.detach()).reshape(len(tensor), -1).all(1)
+            if not bool(usable.all()):
+                bad = int((~usable).nonzero()[0])
+                raise InputError(
+                    f"network {bad} has weights that are NaN or infinite in '{name}'; expected finite numbers"
+                )
 
 
 def _logarithms(offsets: Mapping[str, float], params: Points) -> dict[str, Tensor]:

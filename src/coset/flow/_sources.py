@@ -34,6 +34,10 @@ class Source(ABC):
     def log_density(self, rows: Tensor) -> Tensor:
         """log p₀ of rows (N, D) by the volume of the space, (N,) in float64."""
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that tells it from other sources of its kind."""
+        return self.mean, self.std
+
     def to(self, like: Tensor) -> "Source":
         """The same on the device and in the type of a tensor."""
         return type(self)(self.space, self.mean.to(like), self.std.to(like))
@@ -75,6 +79,9 @@ class WrappedSource(Source):
     centre: Tensor
     spread: float
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.mean, self.std, self.centre, torch.tensor(self.spread, dtype=torch.float64)
+
     def sample(self, count: int, generator: torch.Generator) -> Tensor:
         own = self.space.manifold
         return self.space.rows(own.wrapped_normal(self.space.points(self.centre), self.spread, generator, count)).to(
@@ -96,6 +103,9 @@ class GivenSource(Source):
     """Any distribution over the weights, in a space without spheres."""
 
     distribution: Distribution
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.mean, self.std, self.sample(4, torch.Generator(self.mean.device).manual_seed(0))
 
     def sample(self, count: int, generator: torch.Generator) -> Tensor:
         return self.space.rows(self.distribution.sample(count, generator)).to(self.mean)

@@ -1,6 +1,7 @@
 """Conditional flow matching: fields learn the velocities of paths from a source to networks (thesis, section 3.2.2)."""
 
 import copy
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
@@ -19,7 +20,7 @@ from coset.flow._sources import Source
 from coset.posterior.fit import Callback, Control, Trace, recorded_rounds, require_finite_losses
 from coset.posterior.inference.flat_optimizer import FlatOptimizer, optimization
 from coset.symmetry import Symmetry
-from coset.train.randomness import stream
+from coset.train.randomness import seed_global_state, stream, stream_seed
 
 PREDICTIONS = ("velocity", "end")
 """What the loss compares: v with u, or x̂₁ = x_t + (1−t)·v with x₁, on spheres in the space around them."""
@@ -82,6 +83,7 @@ def train_field(
     *,
     conditions: Tensor | None = None,
     held_out: Tensor | None = None,
+    held_out_conditions: Tensor | None = None,
     seed: int = 0,
     checkpoint: FilePath | str | None = None,
     checkpoint_seconds: float = 5.0,
@@ -99,17 +101,19 @@ def train_field(
             f"there are {len(rows)} networks and batch_size is {recipe.batch_size}; expected at least a batch of them"
         )
     own = copy.deepcopy(field).to(rows)
-    rounds = -(-recipe.steps // recipe.every)
+    rounds, warmup = -(-recipe.steps // recipe.every), recipe.warmup * recipe.every
+    # An epoch of this descent is a step, so that its schedule ends with the last one.
     descent = optimization(
-        rounds, recipe.batch_size, recipe.learning_rate, recipe.optimizer, 0.0, recipe.schedule, recipe.warmup
+        recipe.steps, recipe.batch_size, recipe.learning_rate, recipe.optimizer, 0.0, recipe.schedule, warmup
     )
     descent = replace(descent, weight_decay=recipe.weight_decay)
     parameters = [p for p in own.parameters() if p.requires_grad]
     if not parameters:
         raise InputError("the field has no parameters; expected a network that can be trained")
-    flat = FlatOptimizer(torch.cat([p.detach().reshape(-1) for p in parameters]), descent, recipe.every)
+    flat = FlatOptimizer(torch.cat([p.detach().reshape(-1) for p in parameters]), descent, 1)
     _become_views(parameters, flat)
     average = flat.state["values"].clone()
+    buffers = {f"buffer {name}": tensor for name, tensor in own.named_buffers()}
     matching = _Matching(own, rows, path, source, sym, recipe, conditions, seed)
 
     def steps(number: int) -> Iterator[Tensor]:
@@ -125,6 +129,8 @@ def train_field(
             yield loss.detach()
 
     def advance(number: int, before: Mapping[str, float] | None) -> Mapping[str, float]:
+        # A network of the user's own may drop out, or draw otherwise from the global state.
+        seed_global_state(stream_seed("field of a flow", seed, number), rows.device)
         own.train()
         losses = torch.stack(list(steps(number)))
         require_finite_losses(
@@ -132,7 +138,7 @@ def train_field(
         )
         record = {"loss": float(losses.double().mean())}
         if held_out is not None:
-            record["held out"] = matching.measured(held_out)
+            record["held out"] = matching.measured(held_out, held_out_conditions)
         return record
 
     identity = {
@@ -140,14 +146,18 @@ def train_field(
         "seed": seed,
         **{f"recipe {name}": value for name, value in vars(recipe).items()},
         "rows": f"checksum {checksum(rows):08x}",
-        "start": f"checksum {checksum(flat.state['values']):08x}",
-        "field": repr(field),
+        "start": _sum(flat.state["values"], *buffers.values()),
+        "source": f"{type(source).__name__} {_sum(*source.tensors())}",
+        "conditions": _sum(*(part for part in (conditions, held_out_conditions) if part is not None)),
+        "held out": _sum(*(part for part in (held_out,) if part is not None)),
+        "symmetry": None if sym is None else sym.fingerprint,
+        "field": re.sub(r" at 0x[0-9a-fA-F]+", "", repr(field)),
         **(told or {}),
     }
     control = Control(seed, checkpoint, checkpoint_seconds, callback, show)
-    state = {**flat.state, "average": average}
+    state = {**flat.state, "average": average, **buffers}
     trace, seconds = recorded_rounds("flow", identity, rows.device, state, rounds, advance, control)
-    return _finished(field, own, parameters, average if recipe.ema else flat.state["values"]), trace, seconds
+    return _finished(own, parameters, average if recipe.ema else flat.state["values"]), trace, seconds
 
 
 class _Matching:
@@ -177,13 +187,16 @@ class _Matching:
             told = (torch.rand(len(chosen), generator=generator) >= self.recipe.untold).to(self.rows.device)
         return self._of(self.rows[chosen], condition, told, generator)
 
-    def measured(self, rows: Tensor) -> float:
-        """The loss on given rows, at times and draws that are always the same; without conditions."""
+    def measured(self, rows: Tensor, conditions: Tensor | None) -> float:
+        """The loss on given rows, at times and draws that are always the same."""
         generator = stream("flow matching, held out", self.seed, 0)
         self.field.eval()
-        parts = torch.split(rows, self.recipe.batch_size)
+        parts = torch.split(torch.arange(len(rows), device=rows.device), self.recipe.batch_size)
         with torch.no_grad():
-            total = sum(float(self._of(part, None, None, generator)) * len(part) for part in parts)
+            total = 0.0
+            for part in parts:
+                condition = None if conditions is None else conditions[part]
+                total += float(self._of(rows[part], condition, None, generator)) * len(part)
         return total / len(rows)
 
     def _of(self, x1: Tensor, condition: Tensor | None, told: Tensor | None, generator: torch.Generator) -> Tensor:
@@ -215,7 +228,15 @@ def _become_views(parameters: list[nn.Parameter], flat: FlatOptimizer) -> None:
         start = stop
 
 
-def _finished(field: FlowField, own: FlowField, parameters: list[nn.Parameter], values: Tensor) -> FlowField:
+def _sum(*tensors: Tensor) -> str:
+    """The checksum of tensors, one after the other."""
+    total = 0
+    for tensor in tensors:
+        total = checksum(tensor, total)
+    return f"checksum {total:08x}"
+
+
+def _finished(own: FlowField, parameters: list[nn.Parameter], values: Tensor) -> FlowField:
     """The field with these values, in memory of its own, in evaluation mode."""
     start = 0
     for parameter in parameters:

@@ -1,5 +1,6 @@
 """The flow between Gaussians for networks as sets of units: the units of a class are exchangeable."""
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -122,6 +123,8 @@ def make_unit_baseline(
     """The baseline of data rows (N, D); ``projection`` "pca": networks read so many principal components of units."""
     if projection not in ("none", "pca"):
         raise InputError(f"projection is {projection!r}, and the field is 'units'; expected 'none' or 'pca'")
+    if components is not None and projection == "none":
+        raise InputError(f"components is {components}, and projection is 'none', which takes all; expected None")
     y = (rows.double() - m0.double()) / s0.double()
     mu = units.shared(y.mean(0))
     parts: dict[str, Any] = {}
@@ -131,7 +134,9 @@ def make_unit_baseline(
             continue
         flat = part.flatten(0, 1)
         values, vectors = torch.linalg.eigh(flat.T @ flat / len(flat))
-        k = min(len(values), components if projection == "pca" and components is not None else len(values))
+        k = len(values) if components is None else components
+        if not 1 <= k <= len(values):
+            raise InputError(f"components is {k}; expected 1 to {len(values)}, the numbers of a unit of {key[0]!r}")
         parts[part_name("basis", key)] = vectors.flip(1)[:, :k].contiguous()
         parts[part_name("variances", key)] = values.flip(0)[:k].clamp_min(FLOOR)
         left = values[: len(values) - k]
@@ -150,6 +155,9 @@ class UnitSource(Source):
 
     baseline: UnitBaseline
     scale: float
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.mean, self.std, *self.baseline.buffers(), torch.tensor(self.scale, dtype=torch.float64)
 
     def sample(self, count: int, generator: torch.Generator) -> Tensor:
         own = self.baseline
@@ -178,7 +186,7 @@ class UnitSource(Source):
 
     def to(self, like: Tensor) -> "UnitSource":
         moments = (self.mean.to(like), self.std.to(like))
-        return UnitSource(self.space, *moments, self.baseline.to(like), self.scale)
+        return UnitSource(self.space, *moments, copy.deepcopy(self.baseline).to(like), self.scale)
 
 
 def _normal(x: Tensor, variances: Tensor) -> Tensor:

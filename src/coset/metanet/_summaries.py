@@ -14,9 +14,10 @@ from coset.metanet._messages import Edges
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 """Those that are taken of the entries of a parameter."""
 
-LEAST = 1e-3
-"""Summaries that differ between networks by less than this share of their size are divided by their size: in single
-precision what would be magnified a thousand times could be rounding.
+LEAST, LEAST_OF_ALL = 1e-3, 1e-4
+"""Numbers that differ between networks by less than the first share of their size are divided by their size: in single
+precision what would be magnified further could be rounding. Those that are smaller than the second share of the largest
+in their summary are divided by the largest: a mean that the gauge brings to 0 is nothing but rounding.
 """
 
 UNITS, EDGES, ENTRIES = "units", "edges", "entries"
@@ -104,6 +105,7 @@ class Summaries(nn.Module):
             if len(values) > 1:
                 size, whole = values.std(0), values.square().mean(0).sqrt()
                 size = torch.where(size < LEAST * whole, whole, size)
+                size = torch.where(whole < LEAST_OF_ALL * whole.max(), whole.max(), size)
                 self.get_buffer(f"{part}_mean")[row] = values.mean(0)
                 self.get_buffer(f"{part}_size")[row] = torch.where(size > 0, size, torch.ones_like(size))
 

@@ -17,7 +17,7 @@ def figure_of(correlations: Table, curve: Table) -> "Figure":
     from coset.figures import label_panel, new_figure
 
     settings = list(dict.fromkeys(str(row[0]) for row in correlations.rows))
-    figure = new_figure(3.1 * max(len(settings), 2), 4.4)
+    figure = new_figure(2.9 * max(len(settings), 2), 4.0)
     above, below = figure.subplots(2, len(settings), sharey="row", squeeze=False, height_ratios=(3, 2))
     colours, marks = _colours(), {method: "s" if method in (PROBED, PROBED_STATISTICS) else "o" for method in METHODS}
     for letter, data, panel in zip("abcdefgh", settings, above, strict=False):
@@ -27,10 +27,10 @@ def figure_of(correlations: Table, curve: Table) -> "Figure":
                 rows = [row for row in correlations.rows if tuple(row[:3]) == (data, name, method)]
                 for row in rows:
                     value, low, high, moved = (float(str(cell)) for cell in row[4:8])
-                    x = at + 0.1 * (number - (len(METHODS) - 1) / 2)
+                    x = at + 0.11 * (number - (len(METHODS) - 1) / 2)
                     panel.plot([x, x], [low, high], color=colours[method], linewidth=1.0)
-                    panel.plot(x, value, marks[method], color=colours[method], markersize=3.5)
-                    panel.plot(x + 0.03, moved, marks[method], color=colours[method], markersize=3.5, mfc="white")
+                    panel.plot(x, value, marks[method], color=colours[method], markersize=2.8)
+                    panel.plot(x + 0.05, moved, marks[method], color=colours[method], markersize=2.8, mfc="white")
         panel.set_xticks(range(len(TESTS)), ["\n".join(name.rsplit(" ", 1)) for name in TESTS])
         panel.grid(axis="x", visible=False)
         panel.axhline(0, color="black", linewidth=0.6)
