@@ -77,6 +77,17 @@ def test_targets_are_the_derivatives_of_paths(name, seed):
         torch.testing.assert_close(path.between(x0, x1, torch.full_like(t, end), generator())[0], known)
 
 
+def test_units_that_are_opposite_have_a_path():
+    """Any great half circle will do: it is met by a little push."""
+    space = sphere()
+    x0 = points(space, 5, 0)
+    t = torch.full((5,), 0.5, dtype=torch.float64)
+    place, target = Path(space).between(x0, -x0, t, generator(9))
+    assert space.manifold.check(space.coordinates(place))
+    assert ((target.norm(dim=1) - math.pi).abs() < 0.01).all()
+    assert ((place * x0).sum(1).abs() < 0.01).all()
+
+
 def test_noise_along_paths():
     """On a line x_t is off by σε; on spheres by a tangent of that size, and the target still leads to the end."""
     x0, x1 = torch.zeros(20000, 1, dtype=torch.float64), torch.ones(20000, 1, dtype=torch.float64)

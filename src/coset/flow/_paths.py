@@ -8,12 +8,16 @@ from torch import Tensor
 from coset._checks import check_positive
 from coset.distribution.density import standard_normal
 from coset.flow._space import Space
+from coset.geometry import Arc, OppositeUnits
 
 GEOMETRIES = ("euclidean", "normalized", "geometric")
 """Weights as they are; canonical weights on straight lines through the spheres, projected at the end; on geodesics."""
 
 TIMES = ("uniform", "beta")
 """U(0, 1); Beta(1, 2), with density 2(1 − t), which looks more at the beginning."""
+
+NUDGE = 1e-3
+"""By so much, times a standard normal number, coordinates move where units are opposite."""
 
 LAST = 1e-3
 """Quotients by 1 − t are by so much at least."""
@@ -41,14 +45,22 @@ class Path:
             return (
                 place + self.sigma * standard_normal(tuple(x0.shape), x0, generator) if self.sigma else place
             ), x1 - x0
-        start, end = self.space.coordinates(x0), self.space.coordinates(x1)
-        arc = self.space.manifold.arc(start, end)
+        arc = self._arc(x0, x1, generator)
         place = self.space.project(self.space.rows(arc(t)))
         if not self.sigma:
             return place, self.space.rows(arc.velocity(t))
         noise = self.space.tangent(place, self.sigma * standard_normal(tuple(x0.shape), x0, generator))
         place = self.space.project(self.space.exp(place, noise))
         return place, self.space.log(place, x1) / remaining(t)[:, None]
+
+    def _arc(self, x0: Tensor, x1: Tensor, generator: torch.Generator) -> Arc:
+        """The geodesics of all pairs; x₀ moves a little if a unit is opposite at both ends, as happens on circles."""
+        end = self.space.coordinates(x1)
+        try:
+            return self.space.manifold.arc(self.space.coordinates(x0), end)
+        except OppositeUnits:
+            moved = self.space.project(x0 + NUDGE * standard_normal(tuple(x0.shape), x0, generator))
+            return self.space.manifold.arc(self.space.coordinates(moved), end)
 
     def towards(self, x: Tensor, end: Tensor, t: Tensor) -> Tensor:
         """The velocity at x_t of a path that ends in x̂₁: (x̂₁ − x_t)/(1−t), on spheres log_{x_t}(x̂₁)/(1−t)."""

@@ -4,6 +4,6 @@ they make up.
 
 from coset.geometry._building import manifold
 from coset.geometry._layout import Spheres, laid_out
-from coset.geometry._manifold import Arc, Manifold
+from coset.geometry._manifold import Arc, Manifold, OppositeUnits
 
-__all__ = ["Arc", "Manifold", "Spheres", "laid_out", "manifold"]
+__all__ = ["Arc", "Manifold", "OppositeUnits", "Spheres", "laid_out", "manifold"]

@@ -22,6 +22,10 @@ _GRAM = 2**24
 """So many inner products are held at once where means are found."""
 
 
+class OppositeUnits(InputError):
+    """Units that are opposite at two points: between them no geodesic is the shortest."""
+
+
 @dataclass(frozen=True, eq=False)
 class Manifold:
     """The product of the spheres of units and of a Euclidean space, in which canonical weights live; see ``manifold``.
@@ -162,11 +166,11 @@ class Manifold:
             item.put(out, result, points[0])
         return {name: out[name] for name in points[0]}
 
-    def opposite(self, item: Spheres, where: Tensor) -> InputError:
+    def opposite(self, item: Spheres, where: Tensor) -> OppositeUnits:
         """What is raised where units (…, S) are opposite at two points."""
         *network, unit = where.nonzero()[0].tolist()
         which = f" of network {', '.join(map(str, network))}" if network else ""
-        return InputError(
+        return OppositeUnits(
             f"the incoming weights of unit {int(item.units[unit])} of '{item.key}'{which}, in {_listed(item)}, are "
             f"opposite at the two ends; expected directions between which one great circle is the shortest"
         )
