@@ -120,11 +120,18 @@ def part_name(what: str, key: Key) -> str:
 def make_unit_baseline(
     units: Units, rows: Tensor, m0: Tensor, s0: Tensor, *, projection: str, components: int | None, matched: float = 0.0
 ) -> UnitBaseline:
-    """The baseline of data rows (N, D); ``projection`` "pca": networks read so many principal components of units."""
+    """The baseline of data rows (N, D); ``projection`` "pca": networks read so many principal components of units, of
+    classes whose units carry fewer numbers all of these.
+    """
     if projection not in ("none", "pca"):
         raise InputError(f"projection is {projection!r}, and the field is 'units'; expected 'none' or 'pca'")
     if components is not None and projection == "none":
         raise InputError(f"components is {components}, and projection is 'none', which takes all; expected None")
+    most = max((shape[-1] for key, shape in units.sizes.items() if len(key) == 1), default=1)
+    if components is not None and not 1 <= components <= most:
+        raise InputError(
+            f"components is {components}; expected 1 to {most}, the numbers that a unit carries at the most"
+        )
     y = (rows.double() - m0.double()) / s0.double()
     mu = units.shared(y.mean(0))
     parts: dict[str, Any] = {}
@@ -134,9 +141,7 @@ def make_unit_baseline(
             continue
         flat = part.flatten(0, 1)
         values, vectors = torch.linalg.eigh(flat.T @ flat / len(flat))
-        k = len(values) if components is None else components
-        if not 1 <= k <= len(values):
-            raise InputError(f"components is {k}; expected 1 to {len(values)}, the numbers of a unit of {key[0]!r}")
+        k = len(values) if components is None else min(components, len(values))
         parts[part_name("basis", key)] = vectors.flip(1)[:, :k].contiguous()
         parts[part_name("variances", key)] = values.flip(0)[:k].clamp_min(FLOOR)
         left = values[: len(values) - k]
