@@ -327,9 +327,9 @@ guidance the gradient of the loss on training data, times {guidance}, is followe
 network with a test accuracy of {bar} or more; novel one that is farther from every training network, modulo the group,
 than half of these are from their nearest one. Cheap generators work on aligned networks.
 
-No flow here beats a Gaussian along principal components of aligned networks, which has as good a loss and more novel and
-performant samples; interpolations and soups are better networks, and none of them is novel. After few steps flows are
-near the mean of the aligned networks, which is better than they are.
+No flow here beats a Gaussian along principal components of aligned networks, which has as good a loss and more novel
+and performant samples; interpolations and soups are better networks, and none of them is novel. After few steps flows
+are near the mean of the aligned networks, which is better than they are.
 """
 
 
