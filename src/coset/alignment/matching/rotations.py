@@ -238,7 +238,7 @@ class Rotations:
         return sum((self.seen(name, way, total) if self.seen else total for way, total in totals.items()), start=none)
 
     def _units(self, name: str, parameter: str, tensor: Tensor) -> list[tuple[int, Tensor]]:
-        """What is mixed of a class on a parameter, with its way: (B, n, all else), of rotary pairs (B, n, 2, all else)."""
+        """What is mixed of a class on a parameter, with its way: (B, n, all else), of pairs that turn (B, n, 2, …)."""
         if self.sym.continuous[name].kind == "rotary":
             return [(1, pairs) for pairs in pairs_of_parameter(self.sym, name, parameter, tensor)]
         found = units_of_parameter(self.sym, name, parameter, tensor)

@@ -143,7 +143,7 @@ def weighed(
 
 
 def _in_blocks(sym: Symmetry, gauge: Element, reference: Params, ours: Directions) -> Params:
-    """The reference in its gauge, times the directions of classes in blocks: one product of both with each parameter."""
+    """The reference in its gauge, times the directions of classes in blocks: both in one product."""
     if not ours:
         return Acted(sym, gauge, reference)
     both: dict[str, Mapping[int, Tensor]] = {}
