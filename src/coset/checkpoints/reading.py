@@ -2,9 +2,6 @@
 
 import hashlib
 import os
-import pickle
-import re
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coset._files.tensors import read_tensors
+from coset._files.tensors import read_pytorch, read_tensors
 from coset._values import freeze
 from coset.errors import InputError
 
@@ -62,7 +59,7 @@ def read_checkpoint(path: str | os.PathLike[str], *, key: str | None = None, str
             raise InputError(f"{where} is a safetensors file, which has no parts; {key!r} cannot be chosen there")
         found, metadata = read_tensors(where, str(where))
     elif start.startswith((b"PK\x03\x04", b"\x80")):  # a zip archive; a pickle
-        found = _state_dict(_read_pytorch(where), key, where)
+        found = _state_dict(read_pytorch(where), key, where)
     else:
         raise InputError(f"{where} is neither a safetensors nor a PyTorch file; it begins with {start[:8]!r}")
     params = {name: _checked(name, value, where) for name, value in found.items()}
@@ -79,26 +76,6 @@ def _require_file(where: Path) -> None:
         raise InputError(f"{where} does not exist; expected a file of weights")
     if not where.is_file():
         raise InputError(f"{where} is not a regular file; expected a file of weights")
-
-
-def _read_pytorch(where: Path) -> Any:
-    try:
-        # From an open file: by name alone torch would take it for what its ending says. Its warnings about pickles of
-        # other protocols say nothing that a failure does not.
-        with where.open("rb") as file, warnings.catch_warnings(action="ignore"):
-            return torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        needed = re.search(r"GLOBAL ([\w.]+)", str(error))
-        if needed is None:
-            raise InputError(f"{where} is not a PyTorch file of plain tensors, or is damaged") from error
-        raise InputError(
-            f"{where} holds pickled code (it asks for {needed[1]}), which is not run; expected a state dict of "
-            f"tensors, as torch.save(model.state_dict(), …) writes it"
-        ) from error
-    # Bytes that nobody vouches for can fail anywhere in the unpickler, with any exception.
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{where} is damaged or not a PyTorch file: {reason}") from error
 
 
 def _state_dict(content: Any, key: str | None, where: Path) -> Mapping[Any, Any]:

@@ -17,6 +17,7 @@ from coset.alignment.inputs import check_networks, check_on
 from coset.alignment.merging import _renormalize as renormalization
 from coset.alignment.merging.measured import BEFORE_NORM, NOT_HIDDEN
 from coset.alignment.merging.renormalized import Renormalized
+from coset.data import given
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.preserving import check_model_of
@@ -93,6 +94,7 @@ def merge(
     check_choice("average", average, averages.AVERAGES)
     check_choice("renormalize", renormalize, renormalization.RENORMALIZATIONS)
     known = renormalization.options_of(renormalize)
+    data = None if data is None else given(data, model)
     shared = {"data": data, "seed": seed, "show": show}
     extra: dict[str, Any] = {name: value for name, value in shared.items() if name in known}
     extra.update(renormalize_options or {})
@@ -110,9 +112,9 @@ def merge(
     check_networks(sym, networks)
     if align:
         offered = {"model": model, "data": data}
-        given = {name: value for name, value in offered.items() if name in taken and value is not None}
-        given.update(options or {})
-        aligned = _aligned(sym, networks, method, given, seed=seed, callback=callback, show=show)
+        chosen = {name: value for name, value in offered.items() if name in taken and value is not None}
+        chosen.update(options or {})
+        aligned = _aligned(sym, networks, method, chosen, seed=seed, callback=callback, show=show)
     else:
         aligned = _Aligned(tuple(networks), tuple(sym.identity() for _ in networks))
     buffers = [name for name, parameter in sym.parameters.items() if parameter.buffer]
