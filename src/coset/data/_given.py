@@ -61,7 +61,8 @@ def given(data: Any, model: nn.Module | None = None, *, what: str = "data") -> A
 def given_pair(data: Any, model: nn.Module | None = None, *, what: str = "data") -> tuple[Tensor, Tensor]:
     """``given`` as inputs and targets in two tensors; the batches of a loader are put together."""
     data = given(data, model, what=what)
-    if isinstance(data, Iterable) and not isinstance(data, tuple | Tensor):
+    tensors = isinstance(data, list) and all(isinstance(part, Tensor) for part in data)
+    if isinstance(data, Iterable) and not isinstance(data, tuple | Tensor) and not tensors:
         data = tuple(torch.cat(parts) for parts in zip(*labelled_batches(data), strict=True))
     if not is_pair(data):
         raise InputError(f"{what} is {_told(data)}; expected inputs and targets: {FORMS}")
