@@ -52,7 +52,7 @@ def merge(
     coset merge a.pt b.pt --model resnet20 --renormalize refresh --data cifar10 --limit 5000 -o merged.safetensors
     """
     from coset.alignment import merge as merge_networks
-    from coset.checkpoints import as_stored, output_file, write_checkpoint
+    from coset.checkpoints import as_stored, output_place, write_like
 
     choice = choose(data, split, limit, mean, std, seed)
     shares = _shares(files, weights)
@@ -60,8 +60,8 @@ def merge(
     known = method_options(method, settings, choice, align=not no_align, many=len(files) > 2)
     _check_names(average, renormalize, choice, "data" in known)
     inputs = [*files, *([symmetry] if symmetry else [])]
-    with output_file(out, inputs):
-        given.check_formats({"--out": out})
+    with output_place(out, inputs, folder=files[0].is_dir()):
+        given.check_formats({"--out": out}, given.WEIGHTS)
         source = Source(model, option, shapes, symmetry, key, strip_prefix)
         networks = read_networks(files, source)
         examples = None if choice is None else load_examples(choice, networks.inputs, networks.dtype)
@@ -91,7 +91,7 @@ def merge(
             "notes": list(merged.notes),
         }
         stored = as_stored(networks.checkpoints[0], merged.params, "the merged network")
-        write_checkpoint(out, stored, _metadata(networks, told))
+        write_like(out, networks.checkpoints[0], stored, _metadata(networks, told))
     if as_json:
         print_json({"out": str(out), "inputs": [str(file) for file in files], **told})
     else:

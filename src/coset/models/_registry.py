@@ -14,6 +14,7 @@ from coset._checks import is_seed
 from coset.errors import InputError
 from coset.models._arguments import check_count
 from coset.models._cct import CCT
+from coset.models._hugging_face import PREFIX, from_hugging_face
 from coset.models._mlp import MLP, ResidualMLP
 from coset.models._plain_cnn import MyrtleCNN, Tiny10
 from coset.models._resnet import ResNet, ResNet18, ResNet20
@@ -47,7 +48,7 @@ MODELS: dict[str, BuiltIn] = {
 
 
 def build(name: str, /, *, seed: int | None = None, **options: Any) -> nn.Module:
-    """Return a new model: ``name`` is in MODELS, or ``module.path:factory``, or ``path/to/file.py:factory``.
+    """Return a new model: ``name``: in MODELS, ``module.path:factory``, ``path/to/file.py:factory``, ``hf:FOLDER``.
 
     ``options`` go to the factory by name. With a ``seed`` the initial weights depend on it and on torch's default dtype
     alone: they are drawn on the CPU, and the state of the global generator is put back, so that the caller's random
@@ -55,13 +56,16 @@ def build(name: str, /, *, seed: int | None = None, **options: Any) -> nn.Module
     """
     if not isinstance(name, str):
         raise InputError(f"model must be a name, found {name!r} of type {type(name).__name__}")
+    if name.startswith(PREFIX):
+        return from_hugging_face(name, **options)
     if name in MODELS:
         factory = MODELS[name].make
     elif ":" in name:
         factory = load_factory(name)
     else:
         raise InputError(
-            f"model must be one of {', '.join(MODELS)}, or 'module:factory', or 'file.py:factory'; found {name!r}"
+            f"model must be one of {', '.join(MODELS)}, 'module:factory', 'file.py:factory' or 'hf:FOLDER'; "
+            f"found {name!r}"
         )
     parameters = _parameters(name, factory)
     if seed is not None and any(parameter.name == "seed" for parameter in _named(parameters)):
