@@ -29,7 +29,9 @@ def shards_of(folder: Path) -> dict[str, list[str] | None]:
     for name in WHOLE:
         if (folder / name).is_file():
             return {name: None}
-    raise InputError(f"{folder} is a folder without weights; expected a file of weights, or one of {', '.join(WHOLE)} or an index of shards in it")
+    raise InputError(
+        f"{folder} is a folder without weights; expected one with {', '.join(WHOLE)} or an index of shards in it"
+    )
 
 
 def _indexed(index: Path) -> dict[str, list[str] | None]:
