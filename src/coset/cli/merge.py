@@ -76,8 +76,8 @@ def merge(
     settings = given.gathered(setting, gauge=gauge, scales=scales, continuous=continuous, objective=objective)
     every = [*files, *([base] if base else [])]
     known = method_options(method, settings, choice, align=not no_align, many=len(every) > 2)
-    _check_names(average, base, renormalize, choice, "data" in known)
     how = {name: value for name, value in (("density", density), ("scale", scale)) if value is not None}
+    _check_names(average, base, how, renormalize, choice, "data" in known)
     inputs = [*every, *([symmetry] if symmetry else [])]
     with output_place(out, inputs, folder=files[0].is_dir()):
         given.check_formats({"--out": out}, given.WEIGHTS)
@@ -138,17 +138,18 @@ def _shares(files: list[Path], weights: str | None) -> list[float]:
 
 
 def _check_names(
-    average: str, base: Path | None, renormalize: str, choice: Choice | None, aligned_on_data: bool
+    average: str, base: Path | None, how: dict[str, Any], renormalize: str, choice: Choice | None, aligned_on_data: bool
 ) -> None:
     """Refuse what is not there, data that are missing, and data for nothing."""
-    from coset.alignment.averages import AVERAGES
+    from coset.alignment.averages import AVERAGES, check_kind
     from coset.alignment.merging import RENORMALIZATIONS, options_of
-    from coset.alignment.task_vectors import KINDS
+    from coset.alignment.task_vectors import KINDS, TaskVectors
 
     check_choice("--average", average, [*AVERAGES, *KINDS])
     if (average in KINDS) != (base is not None):
         needs = "needs --base, the network from which the others began" if average in KINDS else "takes no --base"
         raise InputError(f"--average {average} {needs}")
+    check_kind(average, base is not None, TaskVectors(**how) if how else None)
     check_choice("--renormalize", renormalize, RENORMALIZATIONS)
     measures = "data" in options_of(renormalize)
     if measures and choice is None:

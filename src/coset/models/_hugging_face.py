@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +56,7 @@ def saved_names(model: nn.Module) -> dict[str, str]:
     state = {name: torch.tensor([float(at)]) for at, name in enumerate(model.state_dict())}
     order = list(state)
     try:
-        saved: dict[str, Tensor] = revert_weight_conversion(model, dict(state))
+        saved: dict[str, Tensor] = revert_weight_conversion(cast(Any, model), dict(state))
     except Exception:  # tensors are joined or cut, too, which numbers do not bear: then names have to fit as they are
         return {}
     found = {name: order[int(tensor)] for name, tensor in saved.items() if tensor.numel() == 1}
@@ -91,6 +91,7 @@ def as_plain(model: nn.Module, name: str) -> nn.Module:
     """The same module, called with one tensor and answering with one; it tells which inputs it takes."""
     main = getattr(model, "main_input_name", "input_ids")
     config: Any = model.config
+    whole: Any = type(model)
     shape, vocabulary = _input_of(config, main, name)
     extra = {}
     taken = inspect.signature(type(model).forward).parameters
@@ -101,10 +102,10 @@ def as_plain(model: nn.Module, name: str) -> nn.Module:
         given = {main: x, **extra}
         if getattr(config, "is_encoder_decoder", False):
             given["decoder_input_ids"] = x if vocabulary is not None else _begin(config, x)
-        found = super(plain, self).forward(**given)  # type: ignore[misc]
+        found = whole.forward(self, **given)
         for part in ("logits", "last_hidden_state"):
             if isinstance(getattr(found, part, None), Tensor):
-                return getattr(found, part)  # type: ignore[no-any-return]
+                return torch.as_tensor(getattr(found, part))
         first = found[0]
         assert isinstance(first, Tensor)
         return first
