@@ -96,6 +96,7 @@ def merge(
         found = "one network" if isinstance(networks, Mapping) else f"{len(networks)} networks"
         raise InputError(f"networks holds {found}; expected two or more to merge")
     shares = averages.normalized_weights(weights, len(networks))
+    check_choice("average", average, [*averages.AVERAGES, *KINDS])
     task = TaskVectors(**{"seed": seed, **(average_options or {})}) if average in KINDS or average_options else None
     averages.check_kind(average, base is not None, task)
     check_choice("renormalize", renormalize, renormalization.RENORMALIZATIONS)
