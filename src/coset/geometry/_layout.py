@@ -158,6 +158,11 @@ class Spheres:
         parts = [place.sizes * (2 if place.name in complex_ else 1) for place in self.places]
         return torch.stack(parts).sum(0)
 
+    def in_memory_of(self, point: Mapping[str, Tensor]) -> bool:
+        """Whether what ``view`` gives of a point is all of a parameter, in its own memory."""
+        alone = self._alone()
+        return alone is not None and alone.whole and point[alone.name].is_contiguous()
+
     def _alone(self) -> Slices | None:
         """The place, if units are slices of one parameter."""
         first = self.places[0]
