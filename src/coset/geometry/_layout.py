@@ -12,7 +12,12 @@ import torch
 from torch import Tensor
 
 from coset._magnitudes import exponents, scaled_by
+from coset.geometry._blocks import counted
 from coset.geometry.spheres import norm
+
+
+_SMALL, _LARGE = 2.0**-400, 2.0**400
+"""Norms between these have squares, and sums of squares, that are numbers in float64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,10 +201,22 @@ class Spheres:
     def norms(self, point: Mapping[str, Tensor]) -> Tensor:
         """‖x‖ of every unit, of any size, (…, S) in float64."""
         rows, dims = self.view(point)
-        wide = rows.double()
-        by = exponents(wide, dims)
-        ones = [1 if dim - wide.ndim in dims else length for dim, length in enumerate(wide.shape)]
-        return scaled_by(norm(scaled_by(wide, by.reshape(ones)), dims), -by)
+        return counted(norms_of_any_size)(rows, self.radius, dims)
+
+
+def norms_of_any_size(part: Tensor, radius: float, dim: tuple[int, ...]) -> Tensor:
+    """‖x‖ over ``dim`` in float64, of numbers whose squares are none."""
+    plain: Tensor = torch.linalg.vector_norm(part, dim=dim, dtype=torch.float64)
+    if bool(((plain > _SMALL) & (plain < _LARGE)).all()):
+        return plain
+    wide = part.double()
+    by = exponents(wide, dim)
+    return scaled_by(norm(scaled_by(wide, by.reshape(with_ones(wide, dim))), dim), -by)
+
+
+def with_ones(part: Tensor, dim: tuple[int, ...]) -> list[int]:
+    """The shape of a tensor with ones for the dimensions ``dim``."""
+    return [1 if number - part.ndim in dim else length for number, length in enumerate(part.shape)]
 
 
 def laid_out(key: str, labels: Mapping[str, Tensor], radius: float = 1.0) -> Spheres:

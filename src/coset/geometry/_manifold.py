@@ -14,8 +14,8 @@ from coset._values import freeze
 from coset.errors import InputError
 from coset.geometry import _random, spheres
 from coset.geometry._arc import Arc
-from coset.geometry._blocks import blocks
-from coset.geometry._layout import Scattered, Spheres
+from coset.geometry._blocks import counted, stepped
+from coset.geometry._layout import Scattered, Spheres, norms_of_any_size, with_ones
 
 Point = Mapping[str, Tensor]
 
@@ -178,39 +178,6 @@ class Manifold:
             room[name].copy_(tensor)
         return room
 
-    def _stepped(
-        self,
-        points: Sequence[dict[str, Tensor]],
-        flat: Callable[..., Tensor],
-        curved: Callable[..., Tensor],
-        room: dict[str, Tensor] | None = None,
-    ) -> dict[str, Tensor]:
-        """``mapped``, of many networks block by block, so that all passes but the first find a block in the cache."""
-        cut = blocks(points, self.shapes)
-        alike = all(len({point[name].dtype for point in points}) == 1 for name in points[0])
-        if not cut or not alike:
-            return self.mapped(points, flat, curved, room)
-        with torch.no_grad():
-            lead = spheres.common_shape(*(self.lead(point) for point in points))
-            shapes = {name: (*lead, *self.shapes[name]) for name in points[0]}
-            whole = room or {name: tensor.new_empty(shapes[name]) for name, tensor in points[0].items()}
-            start = 0
-            for block in cut:
-                stop = start + max(self.lead(point)[0] for point in block if self.lead(point))
-                try:
-                    self.mapped(block, flat, curved, {name: tensor[start:stop] for name, tensor in whole.items()})
-                except OppositeUnits:
-                    # Once more, so that the message has the number that the network has among all.
-                    self.mapped(points, flat, curved)
-                    raise
-                start = stop
-        return whole
-
-    def _counted(self, points: Sequence[dict[str, Tensor]], count: Callable[..., Tensor]) -> Tensor:
-        """Numbers of networks, (…), block by block like ``_stepped``."""
-        cut = blocks(points, self.shapes)
-        return torch.cat([count(*block) for block in cut]) if cut else count(*points)
-
     def opposite(self, item: Spheres, where: Tensor) -> OppositeUnits:
         """What is raised where units (…, S) are opposite at two points."""
         *network, unit = where.nonzero()[0].tolist()
@@ -231,7 +198,7 @@ class Manifold:
         start = self.read(x, "x")
         points = (start, self.read(v, "v", start))
         room = None if out is None else self._room(out, points)
-        return self.complete(self._stepped(points, torch.add, spheres.exp, room), x)
+        return self.complete(self.mapped(points, torch.add, stepped(spheres.exp), room), x)
 
     def _room(self, out: Point, points: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
         """The memory of ``out``, checked."""
@@ -255,19 +222,19 @@ class Manifold:
 
     def log(self, x: Point, y: Point) -> dict[str, Tensor]:
         """log_x(y): the tangent vector at x with exp_x(log_x(y)) = y; no unit may be opposite."""
-        found = self._stepped((self.read(x, "x"), self.read(y, "y")), lambda a, b: b - a, spheres.log)
+        found = self.mapped((self.read(x, "x"), self.read(y, "y")), lambda a, b: b - a, stepped(spheres.log))
         return self.vector(found, x)
 
     def transport(self, x: Point, y: Point, v: Point) -> dict[str, Tensor]:
         """v, tangent at x, carried in parallel along the shortest geodesic to y; an isometry of tangent spaces."""
         start = self.read(x, "x")
         points = (start, self.read(y, "y"), self.read(v, "v", start))
-        return self.vector(self._stepped(points, lambda a, b, w: w, spheres.transport), v)
+        return self.vector(self.mapped(points, lambda a, b, w: w, stepped(spheres.transport)), v)
 
     def tangent(self, x: Point, v: Point) -> dict[str, Tensor]:
         """The part of any vector that is tangent at x: v − ⟨x, v⟩x/r² on every sphere."""
         start = self.read(x, "x")
-        found = self._stepped((start, self.read(v, "v", start)), lambda a, w: w, spheres.tangent)
+        found = self.mapped((start, self.read(v, "v", start)), lambda a, w: w, stepped(spheres.tangent))
         return self.vector(found, v)
 
     def project(self, x: Point) -> dict[str, Tensor]:
@@ -275,36 +242,18 @@ class Manifold:
         at=…)`` leaves units that vanish at given points out.
         """
         read = self.read(x, "x")
-        cut = blocks((read,), self.shapes)
-        if not cut:
-            return self.complete(self._projected(read), x)
-        out = {
-            name: torch.empty_like(t, requires_grad=False) if name in self._counts else t for name, t in read.items()
-        }
-        start = 0
-        with torch.no_grad():
-            for (block,) in cut:
-                stop = start + self.lead(block)[0]
-                found = self._projected(block)
-                for name in self._counts.keys() & out.keys():
-                    out[name][start:stop].copy_(found[name])
-                start = stop
-        return self.complete(out, x)
-
-    def _projected(self, read: dict[str, Tensor]) -> dict[str, Tensor]:
         out = {name: tensor.clone() if name in self._counts else tensor for name, tensor in read.items()}
         for item in self.spheres:
             part, dims = item.view(read)
-            norms = item.norms(read)
-            if bool((bad := ~(torch.isfinite(norms) & (norms > 0))).any()):
-                *_, unit = bad.nonzero()[0].tolist()
+            try:
+                item.put(out, stepped(_onto)(part, item.radius, dims), read)
+            except _NoDirection as error:
+                *_, unit = error.where.nonzero()[0].tolist()
                 raise InputError(
                     f"the incoming weights of unit {int(item.units[unit])} of '{item.key}', in {_listed(item)}, have "
-                    f"norm {float(norms[bad][0]):g}; expected a positive number"
-                )
-            ones = [1 if dim - part.ndim in dims else length for dim, length in enumerate(part.shape)]
-            item.put(out, (part * (item.radius / norms.reshape(ones))).to(part.dtype), read)
-        return out
+                    f"norm {float(error.norms[error.where][0]):g}; expected a positive number"
+                ) from error
+        return self.complete(out, x)
 
     def arc(self, x: Point, y: Point, dtype: torch.dtype | None = None) -> Arc:
         """The geodesic from x to y as a function of t, computed in ``dtype`` or in the type of the points."""
@@ -338,16 +287,16 @@ class Manifold:
         return self._angles(self.read(x, "x"), self.read(y, "y"))
 
     def _angles(self, a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {
-            item.key: spheres.distance(item.view(a)[0], item.view(b)[0], 1.0, item.view(a)[1]) for item in self.spheres
-        }
+        found = {}
+        for item in self.spheres:
+            (first, dims), (second, _) = item.view(a), item.view(b)
+            found[item.key] = counted(spheres.angle)(first, second, item.radius, dims)
+        return found
 
     def distance(self, x: Point, y: Point) -> Tensor:
         """√(Σ r²φ² + ‖x − y‖² on Euclidean parts), the length of the shortest geodesic, (…)."""
-        return self._counted((self.read(x, "x"), self.read(y, "y")), self._distance)
-
-    def _distance(self, a: dict[str, Tensor], b: dict[str, Tensor]) -> Tensor:
         radii = {item.key: item.radius for item in self.spheres}
+        a, b = self.read(x, "x"), self.read(y, "y")
         parts = [radii[key] * spheres.norm(angle) for key, angle in self._angles(a, b).items()]
         return _joined([*parts, *(spheres.norm(b - a) for a, b in self.euclidean(a, b))])
 
@@ -472,6 +421,23 @@ class Manifold:
     def wrapped_normal_log_density(self, x: Point, y: Point, std: float) -> Tensor:
         """log of the density of ``wrapped_normal`` around x at y, by the volume of the product, (…) in float64."""
         return _random.wrapped_normal_log_density(self, x, y, std)
+
+
+class _NoDirection(InputError):
+    """Units (…, S) with ``norms`` that are 0 or no numbers; ``where``: which."""
+
+    def __init__(self, where: Tensor, norms: Tensor) -> None:
+        super().__init__("units have norm 0")
+        self.where, self.norms = where, norms
+
+
+def _onto(part: Tensor, radius: float, dim: tuple[int, ...], out: Tensor | None = None) -> Tensor:
+    """r·x/‖x‖ of every unit."""
+    norms = norms_of_any_size(part, radius, dim)
+    if bool((bad := ~(torch.isfinite(norms) & (norms > 0))).any()):
+        raise _NoDirection(bad, norms)
+    factor = radius / norms.reshape(with_ones(part, dim))
+    return (part * factor).to(part.dtype) if out is None else torch.mul(part, factor, out=out)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

@@ -53,7 +53,12 @@ def are_opposite_by_cosine(cosines: Tensor) -> Tensor:
 
 def distance(x: Tensor, y: Tensor, radius: float = 1.0, dim: Dims = -1) -> Tensor:
     """r·φ, the length of the great circle between two points, (…)."""
-    return radius * angle_of(norm(x - y, dim), norm(x + y, dim))
+    return radius * angle(x, y, radius, dim)
+
+
+def angle(x: Tensor, y: Tensor, radius: float = 1.0, dim: Dims = -1) -> Tensor:
+    """φ of two points, (…)."""
+    return angle_of(norm(x - y, dim), norm(x + y, dim))
 
 
 def tangent(x: Tensor, v: Tensor, radius: float = 1.0, dim: Dims = -1, out: Tensor | None = None) -> Tensor:
@@ -78,10 +83,11 @@ def exp(x: Tensor, v: Tensor, radius: float = 1.0, dim: Dims = -1, out: Tensor |
 
 def log(x: Tensor, y: Tensor, radius: float = 1.0, dim: Dims = -1, out: Tensor | None = None) -> Tensor:
     """r·φ·u/‖u‖, u = y − ⟨x, y⟩x/r²: the tangent vector at x with ``exp(x, log(x, y)) = y``; 0 at y = x."""
-    angle = _checked_angle(x, y, radius, dim)
+    ahead = y - x
+    angle = _checked(norm(ahead, dim, keepdim=True), norm(x + y, dim, keepdim=True), x.dtype, radius)
     # ⟨x, y − x⟩ is small where the angle is: u has the digits of y − x. Near the antipode u is small beside y: what is
     # left along x after the first projection is not, and goes with the second.
-    direction = tangent(x, tangent(x, y - x, radius, dim), radius, dim)
+    direction = tangent(x, tangent(x, ahead, radius, dim), radius, dim)
     size = norm(direction, dim, keepdim=True)
     return torch.mul(angle * radius / torch.where(size > 0, size, 1), direction, out=out)
 
@@ -219,8 +225,12 @@ def norm(x: Tensor, dim: Dims = -1, keepdim: bool = False) -> Tensor:
 
 def _checked_angle(x: Tensor, y: Tensor, radius: float, dim: Dims) -> Tensor:
     """φ, with ones for the dimensions ``dim``."""
-    apart, along = norm(x - y, dim, keepdim=True), norm(x + y, dim, keepdim=True)
-    opposite = are_opposite(apart, along, torch.finfo(x.dtype).eps, radius)
+    return _checked(norm(x - y, dim, keepdim=True), norm(x + y, dim, keepdim=True), x.dtype, radius)
+
+
+def _checked(apart: Tensor, along: Tensor, dtype: torch.dtype, radius: float) -> Tensor:
+    """φ of ‖x − y‖ and ‖x + y‖; opposite points are refused."""
+    opposite = are_opposite(apart, along, torch.finfo(dtype).eps, radius)
     if bool(opposite.any()):
         raise Opposite(opposite)
     return angle_of(apart, along)
