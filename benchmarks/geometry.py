@@ -15,8 +15,7 @@ Point = Mapping[str, Tensor]
 Task = Callable[[], object]
 
 READS, BATCHED, LOOP = 3.0, 1.0, 0.1
-"""Reads of the weights, or of all that a step is given; a step written down for all networks at once, and for each unit.
-"""
+"""Reads of the weights, or of all that a step is given; its formula for all networks at once, and unit by unit."""
 
 
 def run(small: bool) -> list[Ratio]:

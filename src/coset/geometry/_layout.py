@@ -15,7 +15,6 @@ from coset._magnitudes import exponents, scaled_by
 from coset.geometry._blocks import counted
 from coset.geometry.spheres import norm
 
-
 _SMALL, _LARGE = 2.0**-400, 2.0**400
 """Norms between these have squares, and sums of squares, that are numbers in float64."""
 
@@ -206,10 +205,10 @@ class Spheres:
 
 def norms_of_any_size(part: Tensor, radius: float, dim: tuple[int, ...]) -> Tensor:
     """‖x‖ over ``dim`` in float64, of numbers whose squares are none."""
-    plain: Tensor = torch.linalg.vector_norm(part, dim=dim, dtype=torch.float64)
+    wide = part.double()
+    plain = norm(wide, dim)
     if bool(((plain > _SMALL) & (plain < _LARGE)).all()):
         return plain
-    wide = part.double()
     by = exponents(wide, dim)
     return scaled_by(norm(scaled_by(wide, by.reshape(with_ones(wide, dim))), dim), -by)
 

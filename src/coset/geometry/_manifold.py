@@ -242,7 +242,8 @@ class Manifold:
         at=…)`` leaves units that vanish at given points out.
         """
         read = self.read(x, "x")
-        out = {name: tensor.clone() if name in self._counts else tensor for name, tensor in read.items()}
+        partly = self._counts.keys() - self._whole
+        out = {name: tensor.clone() if name in partly else tensor for name, tensor in read.items()}
         for item in self.spheres:
             part, dims = item.view(read)
             try:
@@ -437,7 +438,7 @@ def _onto(part: Tensor, radius: float, dim: tuple[int, ...], out: Tensor | None 
     if bool((bad := ~(torch.isfinite(norms) & (norms > 0))).any()):
         raise _NoDirection(bad, norms)
     factor = radius / norms.reshape(with_ones(part, dim))
-    return (part * factor).to(part.dtype) if out is None else torch.mul(part, factor, out=out)
+    return (part * factor).to(part.dtype) if out is None else out.copy_(part * factor)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
