@@ -211,10 +211,10 @@ def run(config: Config, context: Context) -> Findings:
 
 
 _SPREAD = ("median, nats", "greatest, nats")
-_MEANS = """
-Loss on training data halfway between two networks less the mean of theirs: the mean over all pairs, and over those of
-five disjoint parts of the networks. Every method aligns all networks to the first.
-"""
+_MEANS = (
+    "Loss on training data halfway between two networks less the mean of theirs: the mean over all pairs, and over "
+    "those of five disjoint parts of the networks. Every method aligns all networks to the first."
+)
 _MEDIANS = "The median and the greatest of the same barriers."
 _TOLD = """
 {networks} networks are drawn from the snapshots of {seeds} trajectories, and each is aligned to the first of them by
