@@ -190,11 +190,13 @@ class _Nested:
         key = self._key(nest, around)
         if key not in self._block_tables:
             values = self._units(nest, around).values
-            slots = np.zeros(values.shape[:2], dtype=np.int64)
+            p, n, _ = values.shape
             if nest.order is None:
                 solver = self.solver if nest is self.root else assign
                 slots = np.stack([solver(table) for table in values])
-            picked = np.take_along_axis(values, slots[..., None], axis=2)[..., 0]
+                picked = values[np.arange(p)[:, None], np.arange(n), slots]
+            else:
+                slots, picked = np.zeros((p, n), dtype=np.int64), values[..., 0]
             self._block_tables[key] = _Blocks(picked.sum(-1, dtype=np.float64), slots)
         return self._block_tables[key]
 
@@ -202,36 +204,41 @@ class _Nested:
         """Pairs of blocks, by their numbers, that do meet: the places of their units, the signs, and what is inside."""
         table, slots = self._units(nest, around), self._blocks(nest, around).slots[met]
         pairs, (_, n, k) = self._pairs[nest.name], self._shape(nest)
-        places = np.broadcast_to(np.arange(n), slots.shape)
-        blocks = pairs.old[met]
-        old = blocks[:, None] * n + slots if nest.order is None else self._fixed(nest, pairs.at[met], blocks)
-        at = np.broadcast_to(pairs.at[met][:, None], old.shape)
+        at, blocks, places = pairs.at[met], pairs.old[met], np.arange(n)
+        old = blocks[:, None] * n + slots if nest.order is None else self._fixed(nest, at, blocks)
         if nest.name not in self._came_from:
             self._came_from[nest.name] = self._zeros(nest).astype(np.int64)
-        self._came_from[nest.name][at, pairs.new[met][:, None] * n + places] = old
-        numbers = np.zeros(old.shape, dtype=np.int64)
-        if table.choice is not None:
-            numbers = table.choice[met[:, None], places, slots]
-        configs = _configs(table.hubs)
+        self._came_from[nest.name][at[:, None], pairs.new[met][:, None] * n + places] = old
+        if not nest.flips and not nest.inside:
+            return
+        # One row for each unit: its pair of blocks, its place, which unit it gets; in which problem, and its number.
+        units = (met.repeat(n), np.tile(places, len(met)), slots.reshape(-1), at.repeat(n), old.reshape(-1))
+        if table.choice is None:
+            self._settle_units(nest, units, around, k)
+            return
+        numbers, configs = table.choice[units[:3]], _configs(table.hubs)
         for number in np.unique(numbers).tolist():
             here = numbers == number
             chosen = {**around, **dict(zip(table.hubs, configs[number], strict=True))}
-            which = (met[:, None].repeat(n, 1)[here], places[here], slots[here])
-            for key in nest.flips:
-                known = chosen[key] if key in table.hubs else self._single(nest, key, chosen, which)
-                if key not in self._signs:
-                    self._signs[key] = self._zeros(nest)
-                self._signs[key][at[here], old[here]] = known
-            for child in nest.inside:
-                self._settle(child, (which[0] * n + which[1]) * k + which[2], chosen)
+            self._settle_units(nest, tuple(part[here] for part in units), chosen, k)
 
-    def _single(self, nest: Nest, key: str, chosen: Signs, which: tuple[Indices, ...]) -> NDArray[np.float64]:
+    def _settle_units(self, nest: Nest, units: tuple[Indices, ...], chosen: Signs, k: int) -> None:
+        """Units that have the signs ``chosen``: those of other families, and what is inside."""
+        *which, at, old = units
+        for key in nest.flips:
+            if key not in self._signs:
+                self._signs[key] = self._zeros(nest)
+            self._signs[key][at, old] = chosen[key] if key in chosen else self._single(nest, key, chosen, which)
+        for child in nest.inside:
+            self._settle(child, (which[0] * nest.size + which[1]) * k + which[2], chosen)
+
+    def _single(self, nest: Nest, key: str, chosen: Signs, which: list[Indices]) -> NDArray[np.float64]:
         """The best sign of a family at pairs of units: that of the part of the scores that it flips."""
         odd = np.zeros(len(which[0]))
         for parity, part in self._parts[nest.name].items():
             if key in parity:
                 sign = math.prod(chosen[other] for other in parity if other in chosen)
-                odd += sign * part[tuple(torch.from_numpy(index) for index in which)].double().numpy(force=True)
+                odd += sign * part.numpy(force=True)[tuple(which)].astype(np.float64)
         return np.asarray(np.sign(odd))
 
     def _zeros(self, nest: Nest) -> NDArray[np.int8]:

@@ -13,7 +13,7 @@ from coset.alignment.matching.scores import Scores, Scoring
 from coset.alignment.nested_assignment import Indices, Nest, Solver, nested_assignment
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.group import full_map
-from coset.symmetry.stacks import count_of, one_of
+from coset.symmetry.stacks import count_of
 from coset.symmetry.structure import UnitClass
 
 
@@ -62,6 +62,9 @@ def picked_scores(
     return total, size
 
 
+Parts = Mapping[str, Tensor]
+
+
 def best_of_move(
     layout: ClassLayout, move: ClassMove, g: Element, scores: Mapping[str, Scores], solver: Solver = assign
 ) -> Element:
@@ -69,31 +72,47 @@ def best_of_move(
 
     ``g`` is stacked (m elements as one, see ``symmetry.stacks``), and ``scores`` are (m, N, N).
     """
-    root = _nest(layout, move, g, scores, move.root)
-    found = nested_assignment(root, count_of(g) or 1, solver)
-    permutations, signs = dict(g.permutations), dict(g.signs)
+    permutations, signs = _settled(layout, move, (g.permutations, g.signs), scores, count_of(g) or 1, solver)
+    return Element({**g.permutations, **permutations}, g.scales, {**g.signs, **signs})
+
+
+def _settled(
+    layout: ClassLayout,
+    move: ClassMove,
+    before: tuple[Parts, Parts],
+    scores: Mapping[str, Scores],
+    count: int,
+    solver: Solver,
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The permutations and signs that a move finds, given those of its tree before, (m, *shape)."""
+    root = _nest(layout, move, before, scores, move.root)
+    found = nested_assignment(root, count, solver)
+    permutations, signs = dict[str, Tensor](), dict[str, Tensor]()
     for nest in _nests(root):
         if nest.order is None:
-            before = permutations[nest.name]
-            permutations[nest.name] = torch.from_numpy(found.order(nest)).reshape(before.shape).to(before.device)
+            old = before[0][nest.name]
+            permutations[nest.name] = torch.from_numpy(found.order(nest)).reshape(old.shape).to(old.device)
     for key, values in found.signs.items():
-        new, before = torch.from_numpy(values).to(signs[key]).reshape(signs[key].shape), signs[key]
+        new, kept = torch.from_numpy(values), before[1][key]
+        new = new.reshape(kept.shape).to(kept)
         # Where nothing tells, the sign stays.
-        signs[key] = torch.where(new == 0, before, new)
-    return Element(permutations, g.scales, signs)
+        signs[key] = new if values.all() else torch.where(new == 0, kept, new)
+    return permutations, signs
 
 
-def _nest(layout: ClassLayout, move: ClassMove, g: Element, scores: Mapping[str, Scores], name: str) -> Nest:
+def _nest(
+    layout: ClassLayout, move: ClassMove, before: tuple[Parts, Parts], scores: Mapping[str, Scores], name: str
+) -> Nest:
     """A class with all that is inside it: what is not active keeps its order and signs."""
     sym, active = layout.sym, name in move.active
     item = sym.classes[name]
     return Nest(
         name,
         item.size,
-        _with_signs_kept(layout, move, g, scores.get(name, {}), name),
+        _with_signs_kept(layout, move, before[1], scores.get(name, {})),
         layout.flips[name] if active else (),
-        None if active and item.permutes else _kept_order(item, g),
-        tuple(_nest(layout, move, g, scores, child) for child in layout.children[name]),
+        None if active and item.permutes else _kept_order(item, before[0]),
+        tuple(_nest(layout, move, before, scores, child) for child in layout.children[name]),
     )
 
 
@@ -103,23 +122,25 @@ def _nests(nest: Nest) -> Iterator[Nest]:
         yield from _nests(inner)
 
 
-def _kept_order(item: UnitClass, g: Element) -> Indices:
+def _kept_order(item: UnitClass, permutations: Parts) -> Indices:
     """The order (m or 1, B or 1, n) in which the units of a class are, or those of the class that they follow."""
-    order = g.permutations.get(item.name if item.permutes else item.follows or "")
+    order = permutations.get(item.name if item.permutes else item.follows or "")
     if order is None:
         return np.arange(item.size)[None, None]
     return np.asarray(order.reshape(len(order), -1, item.size).numpy(force=True))
 
 
-def _with_signs_kept(layout: ClassLayout, move: ClassMove, g: Element, scores: Scores, name: str) -> Scores:
+def _with_signs_kept(layout: ClassLayout, move: ClassMove, signs: Parts, scores: Scores) -> Scores:
     """The scores of a class with the signs of the families that are not assigned multiplied in."""
     tree = layout.tree(move.root)
     kept = {key for inner in tree if inner not in move.active for key in layout.flips[inner]}
-    result: dict[frozenset[str], Tensor] = {}
+    if not kept:
+        return scores
+    result: Scores = {}
     for parity, matrix in scores.items():
         value = matrix
         for key in parity & kept:
-            own = g.signs[key].reshape(len(matrix), -1)
+            own = signs[key].reshape(len(matrix), -1)
             value = value * own.repeat_interleave(matrix.shape[2] // own.shape[1], 1).to(matrix)[:, None]
         free = parity - kept
         result[free] = result[free] + value if free in result else value
@@ -144,16 +165,24 @@ class TreeStep:
 
     def best(self, solver: Solver = assign) -> Element:
         """The element that is best for this move, everything else as it is."""
-        one = Element(
-            *(
-                {key: part[None] for key, part in kind.items()}
-                for kind in (self.g.permutations, self.g.scales, self.g.signs)
-            )
+        tree = {name: self.sym.classes[name] for name in self.tree}
+        orders = {own for name, item in tree.items() for own in (name, item.follows)}
+        flips = {key for name in tree for key in self.layout.flips[name]}
+        before = (
+            {name: p[None] for name, p in self.g.permutations.items() if name in orders},
+            {key: s[None] for key, s in self.g.signs.items() if key in flips},
         )
         scores = {
-            name: {parity: matrix[None] for parity, matrix in parts.items()} for name, parts in self.scores.items()
+            name: {parity: matrix[None] for parity, matrix in self.scores[name].items()}
+            for name in tree
+            if name in self.scores
         }
-        return one_of(best_of_move(self.layout, self.move, one, scores, solver), 0)
+        permutations, signs = _settled(self.layout, self.move, before, scores, 1, solver)
+        return Element(
+            {**self.g.permutations, **{name: p[0] for name, p in permutations.items()}},
+            self.g.scales,
+            {**self.g.signs, **{key: s[0] for key, s in signs.items()}},
+        )
 
     def value(self, g: Element) -> tuple[float, float]:
         """The linear form of this step at an element that differs from the current one by the move only.

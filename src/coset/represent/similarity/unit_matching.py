@@ -108,9 +108,12 @@ class _Row:
         order = None if part.permutes else np.arange(part.count)[None, None]
         if inside := tuple(row.nest(scores) for row in self.inside()):
             return Nest(self.name, part.count, {}, self.flips, order, inside)
-        n, every = len(self.pieces), torch.from_numpy(self.channels.reshape(-1))
-        own = scores[every][:, every].reshape(n, part.width, n, part.width)
-        table = own.diagonal(dim1=1, dim2=3).sum(-1)
+        own = scores
+        if part.size < len(scores):
+            every = torch.from_numpy(self.channels.reshape(-1))
+            own = scores[every][:, every]
+        n = len(self.pieces)
+        table = own.reshape(n, part.width, n, part.width).diagonal(dim1=1, dim2=3).sum(-1)
         return Nest(self.name, part.count, {self.flipped | set(self.flips): table[None]}, self.flips, order)
 
     def settle(
