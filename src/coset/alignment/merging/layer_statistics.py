@@ -22,7 +22,7 @@ from coset.alignment._result import Params
 from coset.alignment.matching.losses import arguments_of
 from coset.distribution.ties import ties
 from coset.errors import InputError, refusing
-from coset.running import suited, whole_weights
+from coset.running import call_with, suited, whole_weights
 from coset.running.moments import Moments
 
 # Function → (dimensions of space behind the channels, whether the weight has its inputs first).
@@ -265,7 +265,7 @@ def run(model: nn.Module, params: Params, inputs: Tensor, watch: LayerWatch) -> 
     watch.know(weights)
     data = f"data of shape {tuple(inputs.shape)} and type {inputs.dtype}"
     with refusing(f"the model does not run with these weights on {data}"), torch.no_grad(), watch:
-        torch.func.functional_call(model, weights, (suited(inputs, weights),))
+        call_with(model, weights, suited(inputs, weights))
 
 
 def _tied(model: nn.Module, params: Params) -> dict[str, str]:
