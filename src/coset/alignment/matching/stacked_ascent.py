@@ -7,12 +7,12 @@ from torch import Tensor
 
 from coset.alignment.matching.ascent import ROUNDING, carrying, followers
 from coset.alignment.matching.class_places import ClassLayout
-from coset.alignment.matching.orbit_means import unit_orbits
 from coset.alignment.matching.relaxation import ITERATIONS, TOLERANCE
 from coset.alignment.matching.scores import Scores
 from coset.alignment.matching.stacked_scores import StackedScoring, pairs, picked, repeated
 from coset.alignment.matching.step import best_of_move
 from coset.symmetry import Element
+from coset.symmetry.orbits import unit_orbits
 
 
 class Orders:
