@@ -10,6 +10,7 @@ from coset.alignment.matching.products import Term
 from coset.alignment.matching.scores import Scores, Scoring
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.group import full_map
+from coset.symmetry.incidence import other_stretches
 from coset.symmetry.orbits import over_group
 from coset.symmetry.stacks import StackedAction
 
@@ -52,7 +53,7 @@ class StackedScoring:
         if g is None or names is not None:
             return self._direct(g, members, wanted)
         # What one class alone moves is known from its scores, which do not change.
-        alone = [name for name in wanted if len(self.layout.sym.structures[name].stretches) == 1]
+        alone = [name for name in wanted if len(other_stretches(self.layout.sym.structures[name], None)) == 1]
         if self._base is None:
             none = repeated(self.layout.sym.identity(), self.count)
             self._base = self._direct(none, None, alone) - self._alone(none, None)

@@ -36,6 +36,11 @@ _LAYERS: dict[Callable[..., Any], tuple[int, bool]] = {
     F.conv_transpose3d: (3, True),
 }
 
+LAYER_KINDS = frozenset(kind.__name__ for kind in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)) | frozenset(
+    kind.__name__ for kind in (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+)
+"""The modules whose output is that of one such call."""
+
 
 @dataclass(frozen=True)
 class Layer:
