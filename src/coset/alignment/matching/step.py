@@ -177,12 +177,15 @@ class TreeStep:
             for name in tree
             if name in self.scores
         }
-        permutations, signs = _settled(self.layout, self.move, before, scores, 1, solver)
-        return Element(
-            {**self.g.permutations, **{name: p[0] for name, p in permutations.items()}},
-            self.g.scales,
-            {**self.g.signs, **{key: s[0] for key, s in signs.items()}},
-        )
+        # What stays is allocated before the tables: behind them it would keep their memory from being used again.
+        permutations = {name: p.clone() for name, p in self.g.permutations.items()}
+        signs = {key: s.clone() for key, s in self.g.signs.items()}
+        orders_found, signs_found = _settled(self.layout, self.move, before, scores, 1, solver)
+        for name, p in orders_found.items():
+            permutations[name].copy_(p[0])
+        for key, s in signs_found.items():
+            signs[key].copy_(s[0])
+        return Element(permutations, self.g.scales, signs)
 
     def value(self, g: Element) -> tuple[float, float]:
         """The linear form of this step at an element that differs from the current one by the move only.
