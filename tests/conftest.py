@@ -19,6 +19,12 @@ settings.register_profile("coset", deadline=None, derandomize=True, suppress_hea
 settings.load_profile("coset")
 
 
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: no search for garbage, pytest's own at the end included, need go through it."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With several workers: who has nothing left takes from the others, else one may be left with the long tests."""

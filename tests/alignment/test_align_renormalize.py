@@ -18,6 +18,8 @@ from coset.errors import InputError
 from coset.models import MLP
 from coset.running.moments import merged as pooled
 from coset.symmetry import Symmetry, discover
+from coset.symmetry.axes import units_of
+from coset.symmetry.graph import Graph
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -30,6 +32,32 @@ def test_repair_gives_every_hidden_unit_the_ends_mean_and_deviation(name):
     assert done.skipped.keys() == {hidden[-1]}
     assert_repaired(model, [a, b], done.params, x, done.corrected, 1e-12)
     assert torch.equal(done.params[hidden[-1]], merged[hidden[-1]])
+
+
+class Groups(nn.Module):
+    """Groups of a transposed convolution that change places, while the channels in them do not."""
+
+    def __init__(self):
+        super().__init__()
+        self.lift = nn.Conv2d(2, 8, 1)
+        self.up = nn.ConvTranspose2d(8, 12, 2, groups=4)
+
+    def forward(self, x):
+        x = torch.relu(self.up(torch.relu(self.lift(x)))).flatten(2).mean(-1).unflatten(1, (4, 3))
+        return (x * torch.tensor([1.0, 2.0, 3.0]).to(x)).sum(1)
+
+
+def test_the_graph_tells_which_units_stand_on_outputs():
+    """On its axis the weight has the channels of one group, which stay; on the output are the groups, too."""
+    model, sym, a, b, merged, x = setting(Groups(), (2, 3, 3))
+    assert not any(sym.classes[unit.name].permutes for unit in units_of(sym.parameters["up.weight"].axes[1]))
+    done = renormalize(sym, model, merged, [a, b], weights=WEIGHTS, data=x)
+    assert done.corrected == ("lift.weight", "up.weight")
+    assert not done.skipped
+    assert_repaired(model, [a, b], done.params, x, done.corrected, 1e-12)
+    # A symmetry without a graph knows the axes of weights alone.
+    bare = sym.annotated(graph=Graph(nodes=sym.classes))
+    assert renormalize(bare, model, merged, [a, b], weights=WEIGHTS, data=x).corrected == ("lift.weight",)
 
 
 def test_the_output_is_corrected_on_request():

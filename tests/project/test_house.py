@@ -5,7 +5,7 @@ import importlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,10 +38,29 @@ def _modules() -> dict[str, Path]:
 MODULES = _modules()
 
 
+Found = tuple[ast.Import | ast.ImportFrom, bool]
+"""An import, and whether it stands where only types are checked."""
+
+
 @cache
-def _trees() -> dict[str, ast.Module]:
-    """Every module, parsed: by the first test that asks, since every process that tests imports this file."""
-    return {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+def _statements() -> dict[str, tuple[Found, ...]]:
+    """The imports of every module: found by the first test that asks, since every process that tests has this file.
+
+    Trees are not kept: they are millions of objects, which every search for garbage would go through.
+    """
+    return {name: tuple(_imports_in(ast.parse(path.read_text()).body)) for name, path in MODULES.items()}
+
+
+def _imports_in(body: Iterable[ast.AST], typing: bool = False) -> Iterator[Found]:
+    """The imports among statements, and among those inside of these: an expression has none."""
+    for node in body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node, typing
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inner = getattr(node, part, ())
+            if isinstance(inner, list):
+                checked = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+                yield from _imports_in(inner, typing or checked)
 
 
 @cache
@@ -50,43 +69,38 @@ def _imports() -> tuple[Import, ...]:
 
 
 def _read_imports() -> Iterator[Import]:
-    for module, tree in _trees().items():
-        typing = {
-            id(inner)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-            for inner in ast.walk(node)
-        }
-        for node in ast.walk(tree):
+    for module, statements in _statements().items():
+        for node, typing in statements:
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "coset":
                 assert node.module is not None
                 for alias in node.names:
                     whole = f"{node.module}.{alias.name}"
                     target = whole if whole in MODULES and not _is_package_name(whole) else node.module
-                    yield Import(module, target, alias.name, id(node) in typing)
+                    yield Import(module, target, alias.name, typing)
 
 
 def _is_package_name(whole: str) -> bool:
     """Whether a package makes something else of the name of one of its modules."""
     package, _, name = whole.rpartition(".")
-    return name in _names(_trees()[package])
+    return name in _names(package)
 
 
-def _names(tree: ast.Module) -> set[str]:
-    return {
-        alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
-    }
+@cache
+def _names(package: str) -> set[str]:
+    """What a package imports; nothing that is only there for types or inside of functions."""
+    top = ast.parse(MODULES[package].read_text()).body
+    return {alias.asname or alias.name for node in top if isinstance(node, ast.ImportFrom) for alias in node.names}
 
 
 STUDIES = sorted((SOURCE.parent / "coset_studies").rglob("*.py"))
 
 
-def _imported_names(tree: ast.Module) -> Iterator[str]:
+def _imported_names(statements: Iterable[Found]) -> Iterator[str]:
     """Every module, and every name of one, that is imported, with dots."""
-    for node in ast.walk(tree):
+    for node, _ in statements:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             yield from (f"{'.' * node.level}{node.module or ''}.{alias.name}" for alias in node.names)
 
 
@@ -176,7 +190,7 @@ def test_studies_import_only_public_names():
     wrong = [
         f"{path.name} imports {name}"
         for path in STUDIES
-        for name in _imported_names(ast.parse(path.read_text()))
+        for name in _imported_names(_imports_in(ast.parse(path.read_text()).body))
         if name.partition(".")[0] == "coset" and any(part.startswith("_") for part in name.split("."))
     ]
     assert not wrong
@@ -184,7 +198,7 @@ def test_studies_import_only_public_names():
 
 def test_names_that_studies_import_are_exported():
     for path in STUDIES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node, _ in _imports_in(ast.parse(path.read_text()).body):
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "coset":
                 module = importlib.import_module(node.module)
                 exported = getattr(module, "__all__", None)
@@ -195,8 +209,8 @@ def test_names_that_studies_import_are_exported():
 def test_the_library_does_not_import_its_studies():
     wrong = [
         f"{module} imports {name}"
-        for module, tree in _trees().items()
-        for name in _imported_names(tree)
+        for module, statements in _statements().items()
+        for name in _imported_names(statements)
         if name.partition(".")[0] == "coset_studies"
     ]
     assert not wrong

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from coset.alignment import align
-from coset.alignment.matching.orbit_means import unit_orbits
 from coset.alignment.matching.soft_action import soft_act
 from coset.errors import InputError
 from coset.symmetry import Symmetry
+from coset.symmetry.orbits import unit_orbits
 from shuffle_networks import ShuffleUnitInside, ShuffleUnitWithShortcut
 
 X = torch.randn(2, 3, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -4,7 +4,9 @@ from coset.running._layers import check_layers, layer_names, recording, replacin
 from coset.running._stacks import GROUP_SIZE, outputs_of_stack, run_together
 from coset.running._weights import (
     Network,
+    call_with,
     check_model,
+    copies_of,
     outputs_with,
     owners,
     suited,
@@ -16,8 +18,10 @@ from coset.running._weights import (
 __all__ = [
     "GROUP_SIZE",
     "Network",
+    "call_with",
     "check_layers",
     "check_model",
+    "copies_of",
     "layer_names",
     "outputs_of_stack",
     "outputs_with",

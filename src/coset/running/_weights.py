@@ -1,7 +1,7 @@
 """A model run with given weights, itself unchanged: names that are one tensor, buffers, types of inputs."""
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +61,19 @@ def whole_weights(model: nn.Module, params: Mapping[str, Tensor], *, partial: bo
     return {name: given[name] if name in given else tensor.detach().to(device) for name, tensor in own.items()}
 
 
+def copies_of(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of all tensors of a model, each under its first name, which a pass may write to."""
+    return {name: t.detach().clone() for name, t in (*model.named_parameters(), *model.named_buffers())}
+
+
+def call_with(model: nn.Module, tensors: Mapping[str, Tensor], /, *args: Any, **keywords: Any) -> Any:
+    """model(*args, **keywords) with these very tensors in place of its own, under their first names.
+
+    What the pass writes to buffers it writes to them. Derivatives and ``vmap`` pass through everything.
+    """
+    return functional_call(model, dict(tensors), args, keywords)
+
+
 def with_weights(model: nn.Module, weights: Mapping[str, Tensor], task: Callable[[Network], T]) -> T:
     """The result of ``task``, which is given x ↦ f(x; θ), θ the ``weights``, each under its first name.
 
@@ -68,13 +81,13 @@ def with_weights(model: nn.Module, weights: Mapping[str, Tensor], task: Callable
     neither the model nor the weights. Many batches in one task are faster than one each: weights are put in place once.
     """
     bound = {f"model.{name}": tensor for name, tensor in _bound(model, weights).items()}
-    result: T = functional_call(_Task(model), bound, (task,))
+    result: T = call_with(_Task(model), bound, task)
     return result
 
 
 def outputs_with(model: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """f(x; θ): one pass of ``with_weights``, with less around it; derivatives and ``vmap`` pass through θ and x."""
-    outputs: Tensor = functional_call(model, _bound(model, weights), (x,))
+    outputs: Tensor = call_with(model, _bound(model, weights), x)
     return outputs
 
 
@@ -87,7 +100,7 @@ def suited(inputs: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
 
 
 class _Task(nn.Module):
-    """A module whose forward pass is a task for another: ``functional_call`` holds the weights for the length of it."""
+    """A module whose forward pass is a task for another: ``call_with`` holds the weights for the length of it."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """The network as discovery saw it: layers in order, what each reads, and what stands on the axes of its output."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from coset._values import Frozen
@@ -64,6 +64,13 @@ class Graph:
 
     def _repr_html_(self) -> str:
         return svg(self)
+
+    def output_beside(self, parameter: str, kinds: Collection[str]) -> Activation | None:
+        """The output of the one layer, of one of these kinds, that a parameter belongs to; None where there is none."""
+        owners = [layer for layer in self.layers if parameter in layer.parameters]
+        if len(owners) != 1 or owners[0].kind not in kinds:
+            return None
+        return self.activations.get(owners[0].name)
 
     def activation(self, name: str) -> Activation:
         """The output of a module, of its last call, or with ``name#0`` and so on of one of several; an InputError if

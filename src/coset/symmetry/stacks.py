@@ -4,6 +4,7 @@ A stack of N networks is a dict of tensors (N, *shape). N elements are one ``Ele
 leading axis N; it is no member of the group itself, and is made and read by the functions here.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -14,6 +15,8 @@ from coset.errors import InputError
 from coset.symmetry.action import Action, check_names, check_tensor
 from coset.symmetry.element import Element
 from coset.symmetry.group import check_shapes
+from coset.symmetry.incidence import other_stretches
+from coset.symmetry.structure import Stretch, Structure, ancestors
 from coset.symmetry.symmetry import Symmetry
 
 Stack = Mapping[str, Tensor]
@@ -133,3 +136,73 @@ def _for_each(sym: Symmetry, function: Callable[..., Element], *elements: Elemen
         return Element()
     found = torch.vmap(lambda *own: parts(function(*(Element(*part) for part in own))))(*map(parts, elements))
     return Element(*found)
+
+
+class StackedAction:
+    """Stacked elements, ready to act: index and factor of every stretch, (m, n), are computed once."""
+
+    def __init__(self, sym: Symmetry, g: Element) -> None:
+        self.sym = sym
+        self.g = g
+        self._moves: dict[int, tuple[Tensor | None, Tensor | None]] = {}
+
+    def move(self, stretch: Stretch) -> tuple[Tensor | None, Tensor | None]:
+        """new[i] = factor[i]·old[index[i]] along a stretch; None stands for nothing to do."""
+        if id(stretch) not in self._moves:
+            self._moves[id(stretch)] = self._plain(stretch) if stretch.plain else self._joint(stretch)
+        return self._moves[id(stretch)]
+
+    def _plain(self, stretch: Stretch) -> tuple[Tensor | None, Tensor | None]:
+        (one,) = stretch.appearances
+        index, factor = self.g.permutations.get(one.name), None
+        for key in one.signs:
+            if key in self.g.signs:
+                flips = self.g.signs[key]
+                flips = flips if index is None else flips.gather(1, index)
+                factor = flips if factor is None else factor * flips
+        return index, factor
+
+    def _joint(self, stretch: Stretch) -> tuple[Tensor | None, Tensor | None]:
+        flips = any(key in self.g.signs for item in stretch.appearances for key in item.signs)
+        standing = (item.name for item in stretch.appearances)
+        names = {outer for name in standing for outer in (name, *ancestors(name, self.sym.classes))}
+        if not flips and self.g.permutations.keys().isdisjoint(names):
+            return None, None
+
+        def one(permutations: dict[str, Tensor], signs: dict[str, Tensor]) -> tuple[Tensor, ...]:
+            move = Action(self.sym, Element(permutations, {}, signs), whole=False).move(stretch)
+            index = torch.arange(stretch.size) if move.index is None else move.index
+            return (index,) if move.factor is None else (index, move.factor)
+
+        found = torch.vmap(one)(dict(self.g.permutations), dict(self.g.signs))
+        return found[0], found[1] if len(found) > 1 else None
+
+    def moved(self, tensor: Tensor, structure: Structure, without: int | None) -> Tensor:
+        """One parameter of all networks, (m, *sizes) as its structure takes it apart, moved along all stretches but
+        one.
+        """
+        for stretch in other_stretches(structure, without):
+            tensor = _gathered(tensor, stretch.dims, *self.move(stretch))
+        return tensor
+
+
+def _gathered(tensor: Tensor, dims: tuple[int, ...], index: Tensor | None, factor: Tensor | None) -> Tensor:
+    """new[…, i, …] = factor[i]·old[…, index[i], …] along ``dims`` behind the axis of networks, taken as one."""
+    if index is None and factor is None:
+        return tensor
+    first, count = 1 + dims[0], len(dims)
+    adjacent, own = tuple(range(first, first + count)), tuple(1 + dim for dim in dims)
+    joined = tensor.movedim(own, adjacent)
+    sizes = joined.shape
+    networks, n = len(tensor), math.prod(sizes[first : first + count])
+    outer = math.prod(sizes[1:first])
+    rows = joined.reshape(networks, outer, n, -1)
+    shape = rows.shape
+    if index is not None:
+        # Rows of all networks as one matrix: a row is copied as a whole.
+        start = torch.arange(networks * outer).reshape(networks, outer, 1) * n
+        at = (start + index.cpu()[:, None, :]).reshape(-1).to(tensor.device)
+        rows = rows.reshape(networks * outer * n, -1).index_select(0, at).reshape(shape)
+    if factor is not None:
+        rows = rows * factor.to(rows)[:, None, :, None]
+    return rows.reshape(sizes).movedim(adjacent, own)

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from coset.running import owners
+from coset.running import call_with, copies_of, owners
 from coset.train.loss import Loss
 
 Tensors = dict[str, Tensor]
@@ -93,7 +93,7 @@ def outputs_of(model: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, *, sh
     """f(x_n; θ_n) for all n: (N, B, …), for x (N, B, …), or (B, …) that all networks share."""
 
     def one(own: Tensors, inputs: Tensor) -> Tensor:
-        result: Tensor = functional_call(model, own, (inputs,))
+        result: Tensor = call_with(model, own, inputs)
         return result
 
     with _Suited():
@@ -122,11 +122,6 @@ def takes_a_stack(models: Sequence[nn.Module], x: Tensor, y: Tensor, loss: Loss)
     except Exception:
         return False
     with torch.no_grad():
-        alone = torch.stack([functional_call(model, _copied(model), (x,)) for model in models])
+        alone = torch.stack([call_with(model, copies_of(model), x) for model in models])
     allowed = 1e3 * torch.finfo(alone.dtype).eps * float(alone.abs().max())
     return bool(torch.allclose(together, alone, rtol=0.0, atol=allowed, equal_nan=True))
-
-
-def _copied(model: nn.Module) -> Tensors:
-    """The tensors of a model, which a pass in training mode may write to."""
-    return {name: t.detach().clone() for name, t in (*model.named_parameters(), *model.named_buffers())}

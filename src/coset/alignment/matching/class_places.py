@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from coset.symmetry import Symmetry
-from coset.symmetry.incidence import together
+from coset.symmetry.incidence import rows_along, together
+from coset.symmetry.orbits import has_free_sign, mean_by
 from coset.symmetry.structure import Appearance, Stretch, ancestors, surroundings
 
 
@@ -179,6 +180,34 @@ def _places(sym: Symmetry, parameter: str, number: int, stretch: Stretch) -> lis
             positions = at[units.argsort(stable=True)].reshape(math.prod(sym.shape(member.name)), -1)
             found.append(ClassPlace(member.name, parameter, number, positions, parity, beside))
     return found
+
+
+def place_rows(sym: Symmetry, place: ClassPlace, tensor: Tensor, lead: int = 0) -> Tensor:
+    """Units of a place in rows, everything but the class in columns, (N, R) behind ``lead`` axes of samples."""
+    structure = sym.structures[place.parameter]
+    rows = rows_along(tensor, structure, structure.stretches[place.stretch], lead)
+    return (
+        rows
+        if place.positions is None
+        else rows[(slice(None),) * lead + (place.positions.to(rows.device),)].flatten(lead + 1)
+    )
+
+
+def mean_beside(sym: Symmetry, place: ClassPlace, rows: Tensor, signed: bool) -> Tensor:
+    """Rows of a stretch at the positions of a place (N, R, rest), averaged over what stands beside the class."""
+    assert place.positions is not None
+    positions = place.positions
+    labels = positions.clone()
+    odd = torch.zeros(positions.shape, dtype=torch.bool)
+    for item in place.beside:
+        odd |= has_free_sign(sym, item)
+        if sym.classes[item.name].permutes:
+            labels -= item.stride[positions] * (item.unit[positions] % sym.classes[item.name].size)
+    picked = rows[positions.to(rows.device)]
+    flat = mean_by(picked.reshape(positions.numel(), -1), labels.reshape(-1)).reshape(picked.shape)
+    if signed:
+        flat = flat * (~odd).to(flat)[..., None]
+    return flat
 
 
 def _flipped(sym: Symmetry, parts: Sequence[Appearance]) -> frozenset[str]:

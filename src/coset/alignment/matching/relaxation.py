@@ -10,12 +10,12 @@ from torch import Tensor
 from coset.alignment.assignment import WarmAssignment
 from coset.alignment.matching.ascent import Climb, Clock, Report, ascend
 from coset.alignment.matching.class_places import ClassMove, ClassPlace
-from coset.alignment.matching.orbit_means import unit_orbits
 from coset.alignment.matching.products import Term
 from coset.alignment.matching.scores import Scores, Scoring, add_product
 from coset.alignment.matching.step import TreeStep, counted_places
 from coset.symmetry import Element
 from coset.symmetry.action import Action
+from coset.symmetry.orbits import unit_orbits
 
 ITERATIONS, TOLERANCE = 60, 1e-5
 """At most so many steps, until one promises less than this part of the objective."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset.alignment.matching import orbit_means as averages
-from coset.alignment.matching.class_places import ClassLayout, ClassPlace
+from coset.alignment.matching.class_places import ClassLayout, ClassPlace, mean_beside, place_rows
 from coset.alignment.matching.products import Term
 from coset.symmetry import Element
 from coset.symmetry.action import Action
@@ -16,6 +15,7 @@ from coset.symmetry.action import Move as Moved
 from coset.symmetry.element import unit_map
 from coset.symmetry.gather import Pass, apply
 from coset.symmetry.incidence import other_stretches, rows_along
+from coset.symmetry.orbits import over_group
 from coset.symmetry.structure import Stretch, with_followers
 
 Scores = dict[frozenset[str], Tensor]
@@ -165,9 +165,7 @@ class Scoring:
 
     def left(self, place: ClassPlace, term: Term) -> Tensor:
         """The left side of a place (N, R): units in rows, everything but the class in columns."""
-        structure = self.layout.sym.structures[place.parameter]
-        rows = rows_along(term.left, structure, structure.stretches[place.stretch])
-        return rows if place.positions is None else rows[place.positions.to(rows.device)].flatten(1)
+        return place_rows(self.layout.sym, place, term.left)
 
     def right(self, place: ClassPlace, term: Term, action: Action | None, *, apart: bool = False) -> Tensor:
         """The right side of a place (N, R), moved along all that is not the class; it may be a view of the term.
@@ -179,7 +177,7 @@ class Scoring:
         if place.positions is None:
             return rows
         if action is None or apart:
-            return averages.beside(self.layout.sym, place, rows, term.signed).flatten(1)
+            return mean_beside(self.layout.sym, place, rows, term.signed).flatten(1)
         source, factor = self._beside(place, action.g)
         picked = rows[source.to(rows.device)]
         if term.signed and factor is not None:
@@ -216,11 +214,10 @@ class Scoring:
     def _moved(self, term: Term, action: Action | None, without: int | None) -> Tensor:
         """The right side of a term, taken apart, with all its stretches moved but one."""
         structure = self.layout.sym.structures[term.name]
-        others = other_stretches(structure, without)
         if action is None:
-            return averages.over_group(self.layout.sym, term.right.reshape(structure.sizes), others, term.signed)
+            return over_group(self.layout.sym, term.right.reshape(structure.sizes), structure, without, term.signed)
         passes = []
-        for stretch in others:
+        for stretch in other_stretches(structure, without):
             move = action.move(stretch)
             factor = move.factor if term.signed else None
             if move.index is not None or factor is not None:

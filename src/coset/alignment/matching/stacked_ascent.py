@@ -1,18 +1,18 @@
 """Coordinate ascent and its relaxation in many networks at once; each goes its own way and leaves when it is done."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from coset.alignment.matching.ascent import ROUNDING, carrying, followers
 from coset.alignment.matching.class_places import ClassLayout
-from coset.alignment.matching.orbit_means import unit_orbits
 from coset.alignment.matching.relaxation import ITERATIONS, TOLERANCE
 from coset.alignment.matching.scores import Scores
-from coset.alignment.matching.stacked_scores import StackedScoring, pairs, repeated
-from coset.alignment.matching.stacked_step import StackedStep
+from coset.alignment.matching.stacked_scores import StackedScoring, pairs, picked, repeated
+from coset.alignment.matching.step import best_of_move
 from coset.symmetry import Element
+from coset.symmetry.orbits import unit_orbits
 
 
 class Orders:
@@ -67,15 +67,16 @@ def _step(scoring: StackedScoring, number: int, g: Element, members: Tensor) -> 
     layout, move = scoring.layout, scoring.layout.moves[number]
     chosen = None if len(members) == _count(g) else members
     at = taken(g, members)
-    step = StackedStep(layout, move, at, _tree_scores(scoring, move.root, at, chosen))
-    candidate = step.best()
-    before, size = step.value(at)
-    after, _ = step.value(candidate)
+    tree = layout.tree(move.root)
+    scores = {name: scoring.scores(name, at, chosen) for name in tree}
+    candidate = best_of_move(layout, move, at, scores)
+    before, size = _picked_scores(layout, scores, at)
+    after, _ = _picked_scores(layout, scores, candidate)
     noise = ROUNDING * scoring.precision * size
     good = after - before > noise
     if move.root in layout.quadratic and bool(good.any()):
         some = good.nonzero().flatten()
-        names = carrying(layout, scoring.terms, step.tree)
+        names = carrying(layout, scoring.terms, tree)
         now, then = (scoring.objective(taken(h, some), members[some], names) for h in (at, candidate))
         good[some] = then - now > noise[some]
     put(g, members[good], taken(candidate, good.nonzero().flatten()))
@@ -95,9 +96,9 @@ def relax_stack(scoring: StackedScoring, count: int) -> Element:
         here, slope = taken(vertex, alive), torch.zeros(len(alive), dtype=torch.float64)
         for move in layout.moves:
             tree = layout.tree(move.root)
-            step = StackedStep(layout, move, here, {name: means[name] for name in tree})
-            here = step.best()
-            slope += step.value(here)[0]
+            scores = {name: means[name] for name in tree}
+            here = best_of_move(layout, move, here, scores)
+            slope += _picked_scores(layout, scores, here)[0]
             for name in tree:
                 for parity, matrix in means[name].items():
                     slope -= (matrix.cpu() * weights[name][parity]).sum((1, 2))
@@ -150,8 +151,13 @@ def _moving(layout: ClassLayout) -> Sequence[str]:
     return [name for move in layout.moves for name in layout.tree(move.root)]
 
 
-def _tree_scores(scoring: StackedScoring, root: str, g: Element, members: Tensor | None) -> dict[str, Scores]:
-    return {name: scoring.scores(name, g, members) for name in scoring.layout.tree(root)}
+def _picked_scores(layout: ClassLayout, scores: Mapping[str, Scores], g: Element) -> tuple[Tensor, Tensor]:
+    """``step.picked_scores`` of m networks, (m,) each, in float64."""
+    total = size = torch.zeros((), dtype=torch.float64)
+    for name, parts in scores.items():
+        for part in picked(layout, parts, g, name):
+            total, size = total + part.sum(1), size + part.abs().sum(1)
+    return total, size
 
 
 def _barycentre(layout: ClassLayout, name: str, parts: Scores) -> Scores:

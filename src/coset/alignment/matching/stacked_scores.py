@@ -1,63 +1,21 @@
 """Score matrices of many networks at once: ``scores`` with a leading axis of networks on everything."""
 
-import math
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from coset.alignment.matching import orbit_means as averages
-from coset.alignment.matching.class_places import ClassLayout, ClassPlace
+from coset.alignment.matching.class_places import ClassLayout, ClassPlace, place_rows
 from coset.alignment.matching.products import Term
 from coset.alignment.matching.scores import Scores, Scoring
 from coset.symmetry import Element, Symmetry
-from coset.symmetry.action import Action
 from coset.symmetry.group import full_map
-from coset.symmetry.incidence import other_stretches, rows_along
-from coset.symmetry.structure import Stretch, ancestors
+from coset.symmetry.incidence import other_stretches
+from coset.symmetry.orbits import over_group
+from coset.symmetry.stacks import StackedAction
 
 Members = Tensor | None
 """The numbers of the networks that are asked about, (m,); None for all."""
-
-
-class StackedAction:
-    """Stacked elements, ready to act: index and factor of every stretch, (m, n), are computed once."""
-
-    def __init__(self, sym: Symmetry, g: Element) -> None:
-        self.sym = sym
-        self.g = g
-        self._moves: dict[int, tuple[Tensor | None, Tensor | None]] = {}
-
-    def move(self, stretch: Stretch) -> tuple[Tensor | None, Tensor | None]:
-        """new[i] = factor[i]·old[index[i]] along a stretch; None stands for nothing to do."""
-        if id(stretch) not in self._moves:
-            self._moves[id(stretch)] = self._plain(stretch) if stretch.plain else self._joint(stretch)
-        return self._moves[id(stretch)]
-
-    def _plain(self, stretch: Stretch) -> tuple[Tensor | None, Tensor | None]:
-        (one,) = stretch.appearances
-        index, factor = self.g.permutations.get(one.name), None
-        for key in one.signs:
-            if key in self.g.signs:
-                flips = self.g.signs[key]
-                flips = flips if index is None else flips.gather(1, index)
-                factor = flips if factor is None else factor * flips
-        return index, factor
-
-    def _joint(self, stretch: Stretch) -> tuple[Tensor | None, Tensor | None]:
-        flips = any(key in self.g.signs for item in stretch.appearances for key in item.signs)
-        standing = (item.name for item in stretch.appearances)
-        names = {outer for name in standing for outer in (name, *ancestors(name, self.sym.classes))}
-        if not flips and self.g.permutations.keys().isdisjoint(names):
-            return None, None
-
-        def one(permutations: dict[str, Tensor], signs: dict[str, Tensor]) -> tuple[Tensor, ...]:
-            move = Action(self.sym, Element(permutations, {}, signs), whole=False).move(stretch)
-            index = torch.arange(stretch.size) if move.index is None else move.index
-            return (index,) if move.factor is None else (index, move.factor)
-
-        found = torch.vmap(one)(dict(self.g.permutations), dict(self.g.signs))
-        return found[0], found[1] if len(found) > 1 else None
 
 
 class StackedScoring:
@@ -95,7 +53,7 @@ class StackedScoring:
         if g is None or names is not None:
             return self._direct(g, members, wanted)
         # What one class alone moves is known from its scores, which do not change.
-        alone = [name for name in wanted if len(self.layout.sym.structures[name].stretches) == 1]
+        alone = [name for name in wanted if len(other_stretches(self.layout.sym.structures[name], None)) == 1]
         if self._base is None:
             none = repeated(self.layout.sym.identity(), self.count)
             self._base = self._direct(none, None, alone) - self._alone(none, None)
@@ -134,30 +92,21 @@ class StackedScoring:
     def _add(self, total: Scores, place: ClassPlace, action: StackedAction | None, members: Members) -> None:
         """Add left · rightᵀ of a place."""
         term = self.terms[place.parameter]
-        left = self._rows(_chosen(term.left, members), place)
-        right = self._rows(self._moved(term, action, place.stretch, members), place)
+        left = place_rows(self.layout.sym, place, _chosen(term.left, members), 1)
+        right = place_rows(self.layout.sym, place, self._moved(term, action, place.stretch, members), 1)
         product = left @ right.mT
         # Not in place: what is constant is kept.
         total[place.parity] = total[place.parity] + product if place.parity in total else product
 
-    def _rows(self, tensor: Tensor, place: ClassPlace) -> Tensor:
-        """Units in rows, everything but the class in columns, (m, N, R)."""
-        structure = self.layout.sym.structures[place.parameter]
-        stretch = structure.stretches[place.stretch]
-        rows = rows_along(tensor, structure, stretch, 1)
-        return rows if place.positions is None else rows[:, place.positions.to(rows.device)].flatten(2)
-
     def _moved(self, term: Term, action: StackedAction | None, without: int | None, members: Members) -> Tensor:
         """The right side of a term, taken apart, with all its stretches moved but one, (m, *sizes)."""
         structure = self.layout.sym.structures[term.name]
-        others = other_stretches(structure, without)
         whole = _chosen(term.right, members).reshape(-1, *structure.sizes)
-        if action is None:
-            # Networks in the last place are columns like any other.
-            return averages.over_group(self.layout.sym, whole.movedim(0, -1), others, term.signed).movedim(-1, 0)
-        for stretch in others:
-            whole = _gathered(whole, stretch.dims, *action.move(stretch))
-        return whole
+        if action is not None:
+            return action.moved(whole, structure, without)
+        # Networks in the last place are columns like any other.
+        means = over_group(self.layout.sym, whole.movedim(0, -1), structure, without, term.signed)
+        return means.movedim(-1, 0)
 
 
 def suits(layout: ClassLayout) -> bool:
@@ -209,25 +158,3 @@ def picked(layout: ClassLayout, scores: Scores, g: Element, name: str) -> Iterat
 
 def _chosen(tensor: Tensor, members: Members) -> Tensor:
     return tensor if members is None else tensor.index_select(0, members.to(tensor.device))
-
-
-def _gathered(tensor: Tensor, dims: tuple[int, ...], index: Tensor | None, factor: Tensor | None) -> Tensor:
-    """new[…, i, …] = factor[i]·old[…, index[i], …] along ``dims`` behind the axis of networks, taken as one."""
-    if index is None and factor is None:
-        return tensor
-    first, count = 1 + dims[0], len(dims)
-    adjacent, own = tuple(range(first, first + count)), tuple(1 + dim for dim in dims)
-    joined = tensor.movedim(own, adjacent)
-    sizes = joined.shape
-    networks, n = len(tensor), math.prod(sizes[first : first + count])
-    outer = math.prod(sizes[1:first])
-    rows = joined.reshape(networks, outer, n, -1)
-    shape = rows.shape
-    if index is not None:
-        # Rows of all networks as one matrix: a row is copied as a whole.
-        start = torch.arange(networks * outer).reshape(networks, outer, 1) * n
-        at = (start + index.cpu()[:, None, :]).reshape(-1).to(tensor.device)
-        rows = rows.reshape(networks * outer * n, -1).index_select(0, at).reshape(shape)
-    if factor is not None:
-        rows = rows * factor.to(rows)[:, None, :, None]
-    return rows.reshape(sizes).movedim(adjacent, own)

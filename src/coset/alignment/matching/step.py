@@ -1,42 +1,20 @@
 """One exact step: the best assignment of a class, or of a tree of blocks within blocks, with its signs."""
 
-import functools
-import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from coset.alignment.assignment import assign
 from coset.alignment.matching.class_places import ClassLayout, ClassMove, ClassPlace
 from coset.alignment.matching.scores import Scores, Scoring
+from coset.alignment.nested_assignment import Indices, Nest, Solver, nested_assignment
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.group import full_map
-
-Signs = Mapping[str, int]
-Solver = Callable[[NDArray[np.floating]], NDArray[np.int64]]
-
-
-@dataclass(frozen=True)
-class _Units:
-    """Values (N, N) of putting old unit j at new unit i, inside included, and the signs of ``hubs`` they are for."""
-
-    values: NDArray[np.floating]
-    hubs: tuple[str, ...]
-    choice: NDArray[np.int64] | None
-
-
-@dataclass(frozen=True)
-class _Blocks:
-    """For every new block b and old block b': the value (B, B) of its best inside, and that inside (B, B, n)."""
-
-    values: NDArray[np.floating]
-    inside: NDArray[np.int64]
+from coset.symmetry.stacks import count_of
+from coset.symmetry.structure import UnitClass
 
 
 def move_scores(scoring: Scoring, move: ClassMove, g: Element | None) -> dict[str, Scores]:
@@ -84,28 +62,89 @@ def picked_scores(
     return total, size
 
 
-def sign_hubs(own: tuple[str, ...], parities: Iterable[frozenset[str]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Of a class's sign families those to be tried in all combinations, so that no entry is flipped by two others, and
-    these others, whose best sign can then be read off one by one.
+Parts = Mapping[str, Tensor]
+
+
+def best_of_move(
+    layout: ClassLayout, move: ClassMove, g: Element, scores: Mapping[str, Scores], solver: Solver = assign
+) -> Element:
+    """The element that is best for a move, everything else as in ``g``, of m networks at once.
+
+    ``g`` is stacked (m elements as one, see ``symmetry.stacks``), and ``scores`` are (m, N, N).
     """
-    hubs: list[str] = []
-    waiting = [parity & set(own) for parity in parities]
-    while crowded := [rest for parity in waiting if len(rest := parity - set(hubs)) > 1]:
-        hubs.append(max(own, key=lambda key: (sum(key in rest for rest in crowded), key)))
-    return tuple(hubs), tuple(key for key in own if key not in hubs)
+    permutations, signs = _settled(layout, move, (g.permutations, g.signs), scores, count_of(g) or 1, solver)
+    return Element({**g.permutations, **permutations}, g.scales, {**g.signs, **signs})
 
 
-def signed_values(scores: Scores, signs: Signs, singles: tuple[str, ...]) -> Tensor | None:
-    """Σ ± score with the signs given, each single family at its best: Σ_f |the part that f flips|; None of nothing."""
-    parts: dict[str | None, Tensor] = {}
+def _settled(
+    layout: ClassLayout,
+    move: ClassMove,
+    before: tuple[Parts, Parts],
+    scores: Mapping[str, Scores],
+    count: int,
+    solver: Solver,
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The permutations and signs that a move finds, given those of its tree before, (m, *shape)."""
+    root = _nest(layout, move, before, scores, move.root)
+    found = nested_assignment(root, count, solver)
+    permutations, signs = dict[str, Tensor](), dict[str, Tensor]()
+    for nest in _nests(root):
+        if nest.order is None:
+            old = before[0][nest.name]
+            permutations[nest.name] = torch.from_numpy(found.order(nest)).reshape(old.shape).to(old.device)
+    for key, values in found.signs.items():
+        new, kept = torch.from_numpy(values), before[1][key]
+        new = new.reshape(kept.shape).to(kept)
+        # Where nothing tells, the sign stays.
+        signs[key] = new if values.all() else torch.where(new == 0, kept, new)
+    return permutations, signs
+
+
+def _nest(
+    layout: ClassLayout, move: ClassMove, before: tuple[Parts, Parts], scores: Mapping[str, Scores], name: str
+) -> Nest:
+    """A class with all that is inside it: what is not active keeps its order and signs."""
+    sym, active = layout.sym, name in move.active
+    item = sym.classes[name]
+    return Nest(
+        name,
+        item.size,
+        _with_signs_kept(layout, move, before[1], scores.get(name, {})),
+        layout.flips[name] if active else (),
+        None if active and item.permutes else _kept_order(item, before[0]),
+        tuple(_nest(layout, move, before, scores, child) for child in layout.children[name]),
+    )
+
+
+def _nests(nest: Nest) -> Iterator[Nest]:
+    yield nest
+    for inner in nest.inside:
+        yield from _nests(inner)
+
+
+def _kept_order(item: UnitClass, permutations: Parts) -> Indices:
+    """The order (m or 1, B or 1, n) in which the units of a class are, or those of the class that they follow."""
+    order = permutations.get(item.name if item.permutes else item.follows or "")
+    if order is None:
+        return np.arange(item.size)[None, None]
+    return np.asarray(order.reshape(len(order), -1, item.size).numpy(force=True))
+
+
+def _with_signs_kept(layout: ClassLayout, move: ClassMove, signs: Parts, scores: Scores) -> Scores:
+    """The scores of a class with the signs of the families that are not assigned multiplied in."""
+    tree = layout.tree(move.root)
+    kept = {key for inner in tree if inner not in move.active for key in layout.flips[inner]}
+    if not kept:
+        return scores
+    result: Scores = {}
     for parity, matrix in scores.items():
-        flipped = [key for key in parity if key in singles]
-        sign = math.prod(signs[key] for key in parity if key in signs)
-        value = matrix if sign == 1 else -matrix
-        group = flipped[0] if flipped else None
-        parts[group] = parts[group] + value if group in parts else value
-    best = [part if key is None else part.abs() for key, part in parts.items()]
-    return functools.reduce(torch.add, best) if best else None
+        value = matrix
+        for key in parity & kept:
+            own = signs[key].reshape(len(matrix), -1)
+            value = value * own.repeat_interleave(matrix.shape[2] // own.shape[1], 1).to(matrix)[:, None]
+        free = parity - kept
+        result[free] = result[free] + value if free in result else value
+    return result
 
 
 class TreeStep:
@@ -123,23 +162,29 @@ class TreeStep:
         self.g = g
         self.tree = layout.tree(move.root)
         self.scores = scores
-        self._unit_tables: dict[tuple[str, tuple[tuple[str, int], ...]], _Units] = {}
-        self._block_tables: dict[tuple[str, tuple[tuple[str, int], ...]], _Blocks] = {}
 
     def best(self, solver: Solver = assign) -> Element:
         """The element that is best for this move, everything else as it is."""
+        tree = {name: self.sym.classes[name] for name in self.tree}
+        orders = {own for name, item in tree.items() for own in (name, item.follows)}
+        flips = {key for name in tree for key in self.layout.flips[name]}
+        before = (
+            {name: p[None] for name, p in self.g.permutations.items() if name in orders},
+            {key: s[None] for key, s in self.g.signs.items() if key in flips},
+        )
+        scores = {
+            name: {parity: matrix[None] for parity, matrix in self.scores[name].items()}
+            for name in tree
+            if name in self.scores
+        }
+        # What stays is allocated before the tables: behind them it would keep their memory from being used again.
         permutations = {name: p.clone() for name, p in self.g.permutations.items()}
         signs = {key: s.clone() for key, s in self.g.signs.items()}
-        root = self.move.root
-        table = self._units(root, {})
-        n = len(table.values)
-        order = np.arange(n)
-        if root in self.move.active and self.sym.classes[root].permutes:
-            order = solver(table.values)
-            permutations[root] = torch.from_numpy(order).to(permutations[root].device)
-        elif root in permutations:
-            order = permutations[root].cpu().numpy()
-        self._settle(root, np.arange(n), order, {}, permutations, signs)
+        orders_found, signs_found = _settled(self.layout, self.move, before, scores, 1, solver)
+        for name, p in orders_found.items():
+            permutations[name].copy_(p[0])
+        for key, s in signs_found.items():
+            signs[key].copy_(s[0])
         return Element(permutations, self.g.scales, signs)
 
     def value(self, g: Element) -> tuple[float, float]:
@@ -148,134 +193,3 @@ class TreeStep:
         Returns Σ and Σ|·|, see ``picked_scores``.
         """
         return picked_scores(self.sym, {name: self.scores[name] for name in self.tree}, g)
-
-    @cached_property
-    def _free(self) -> dict[str, Scores]:
-        """The scores with the signs of the families that are not assigned multiplied in."""
-        kept = {key for name in self.tree if name not in self.move.active for key in self.layout.flips[name]}
-        result: dict[str, Scores] = {}
-        for name in self.tree:
-            total = result.setdefault(name, {})
-            for parity, matrix in self.scores[name].items():
-                value = matrix
-                for key in parity & kept:
-                    value = value * signs_at(self.sym, self.g, key, name).to(matrix)
-                free = parity - kept
-                total[free] = total[free] + value if free in total else value
-        return result
-
-    def _units(self, name: str, around: Signs) -> _Units:
-        """The value of every pair of units of a class, over all blocks, given the signs of the classes around it."""
-        key = (name, self._relevant(name, around))
-        if key not in self._unit_tables:
-            hubs, singles = self._hubs(name) if name in self.move.active else ((), ())
-            best: NDArray[np.floating] | None = None
-            choice: NDArray[np.int64] | None = None
-            for number, config in enumerate(itertools.product((1, -1), repeat=len(hubs))):
-                signs = {**around, **dict(zip(hubs, config, strict=True))}
-                values = self._signed(name, signs, singles).numpy(force=True)
-                for child in self.layout.children[name]:
-                    values = values + self._blocks(child, signs).values
-                if best is None:
-                    best = values
-                    choice = np.zeros(values.shape, dtype=np.int64) if hubs else None
-                else:
-                    assert choice is not None
-                    choice[values > best] = number
-                    best = np.maximum(best, values)
-            assert best is not None
-            self._unit_tables[key] = _Units(best, hubs, choice)
-        return self._unit_tables[key]
-
-    def _blocks(self, name: str, around: Signs) -> _Blocks:
-        """The best assignment between the units of every new and every old block."""
-        key = (name, self._relevant(name, around))
-        if key not in self._block_tables:
-            n = self.sym.classes[name].size
-            blocks = math.prod(self.sym.shape(name)[:-1])
-            pairs = self._units(name, around).values.reshape(blocks, n, blocks, n).transpose(0, 2, 1, 3)
-            inside = np.broadcast_to(np.arange(n), (blocks, blocks, n)).copy()
-            if (followed := self.sym.classes[name].follows) in self.g.permutations:
-                inside[:] = self.g.permutations[str(followed)].cpu().numpy()
-            if self.sym.classes[name].permutes:
-                if name in self.move.active:
-                    for b, c in itertools.product(range(blocks), repeat=2):
-                        inside[b, c] = assign(pairs[b, c])
-                else:
-                    inside[:] = self.g.permutations[name].cpu().numpy().reshape(1, blocks, n)
-            picked = np.take_along_axis(pairs, inside[..., None], axis=3)[..., 0]
-            self._block_tables[key] = _Blocks(picked.sum(-1, dtype=np.float64), inside)
-        return self._block_tables[key]
-
-    def _settle(
-        self,
-        name: str,
-        new: NDArray[np.int64],
-        old: NDArray[np.int64],
-        around: Signs,
-        permutations: dict[str, Tensor],
-        signs: dict[str, Tensor],
-    ) -> None:
-        """Old units ``old`` of a class come to ``new``: their signs, and the insides of the blocks in them."""
-        table = self._units(name, around)
-        configs = list(itertools.product((1, -1), repeat=len(table.hubs)))
-        numbers = np.zeros(len(new), dtype=np.int64) if table.choice is None else table.choice[new, old]
-        for number in np.unique(numbers).tolist():
-            here = numbers == number
-            chosen = {**around, **dict(zip(table.hubs, configs[number], strict=True))}
-            if name in self.move.active:
-                self._settle_signs(name, new[here], old[here], chosen, table.hubs, signs)
-            for child in self.layout.children[name]:
-                inside = self._blocks(child, chosen).inside
-                n = inside.shape[-1]
-                for b, c in zip(new[here].tolist(), old[here].tolist(), strict=True):
-                    order = inside[b, c]
-                    if child in self.move.active and child in permutations:
-                        own = permutations[child].reshape(-1, n)
-                        own[c] = torch.from_numpy(order).to(own.device)
-                    self._settle(child, b * n + np.arange(n), c * n + order, chosen, permutations, signs)
-
-    def _settle_signs(
-        self,
-        name: str,
-        new: NDArray[np.int64],
-        old: NDArray[np.int64],
-        chosen: Signs,
-        hubs: tuple[str, ...],
-        signs: dict[str, Tensor],
-    ) -> None:
-        """The signs of the units: of the hubs as chosen, of each other family that of the part it flips."""
-        for key in self.layout.flips[name]:
-            target = signs[key].reshape(-1)
-            at = torch.from_numpy(old).to(target.device)
-            if key in hubs:
-                target[at] = chosen[key]
-                continue
-            odd = torch.zeros(len(new), dtype=torch.float64)
-            for parity, matrix in self._free[name].items():
-                if key in parity:
-                    sign = math.prod(chosen[other] for other in parity if other != key)
-                    odd += sign * matrix[torch.from_numpy(new), torch.from_numpy(old)].double().cpu()
-            # Where nothing tells, the sign stays.
-            target[at] = torch.where(odd == 0, target[at].cpu(), odd.sign().to(target.dtype)).to(target.device)
-
-    def _hubs(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Sign families to be tried in all combinations, and those whose best sign can then be read off one by one.
-
-        Classes inside see the signs of this one: then all are tried.
-        """
-        own = self.layout.flips[name]
-        if self.layout.children[name]:
-            return own, ()
-        return sign_hubs(own, self._free[name])
-
-    def _signed(self, name: str, signs: Signs, singles: tuple[str, ...]) -> Tensor:
-        """Σ ± score with the signs given, each single family at its best."""
-        found = signed_values(self._free[name], signs, singles)
-        units = math.prod(self.sym.shape(name))
-        return torch.zeros(units, units) if found is None else found
-
-    def _relevant(self, name: str, around: Signs) -> tuple[tuple[str, int], ...]:
-        """The signs around a class that its scores, or those of what is inside it, notice."""
-        noticed = {key for inner in self.layout.tree(name) for parity in self._free[inner] for key in parity}
-        return tuple(sorted((key, sign) for key, sign in around.items() if key in noticed))

@@ -22,7 +22,7 @@ from coset.alignment._result import Params
 from coset.alignment.matching.losses import arguments_of
 from coset.distribution.ties import ties
 from coset.errors import InputError, refusing
-from coset.running import suited, whole_weights
+from coset.running import call_with, suited, whole_weights
 from coset.running.moments import Moments
 
 # Function → (dimensions of space behind the channels, whether the weight has its inputs first).
@@ -35,6 +35,11 @@ _LAYERS: dict[Callable[..., Any], tuple[int, bool]] = {
     F.conv_transpose2d: (2, True),
     F.conv_transpose3d: (3, True),
 }
+
+LAYER_KINDS = frozenset(kind.__name__ for kind in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)) | frozenset(
+    kind.__name__ for kind in (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+)
+"""The modules whose output is that of one such call."""
 
 
 @dataclass(frozen=True)
@@ -265,7 +270,7 @@ def run(model: nn.Module, params: Params, inputs: Tensor, watch: LayerWatch) -> 
     watch.know(weights)
     data = f"data of shape {tuple(inputs.shape)} and type {inputs.dtype}"
     with refusing(f"the model does not run with these weights on {data}"), torch.no_grad(), watch:
-        torch.func.functional_call(model, weights, (suited(inputs, weights),))
+        call_with(model, weights, suited(inputs, weights))
 
 
 def _tied(model: nn.Module, params: Params) -> dict[str, str]:

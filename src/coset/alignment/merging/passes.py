@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from coset._show.progress import Ticker
 from coset.alignment._result import Params
-from coset.alignment.merging.layer_statistics import Anatomy, Layer, LayerWatch, moments, read_anatomy, run
+from coset.alignment.merging.layer_statistics import LAYER_KINDS, Anatomy, Layer, LayerWatch, moments, read_anatomy, run
 from coset.alignment.merging.renormalized import Correction, correction, refreshed
 from coset.errors import InputError
 from coset.running.moments import Moments, merged
@@ -120,8 +120,13 @@ def _to_correct(task: Task, anatomy: Anatomy) -> tuple[Layer, ...]:
 
 
 def _is_hidden(sym: Symmetry, layer: Layer) -> bool:
-    """Whether the outputs of a layer carry a class that permutes."""
-    node = sym.parameters[layer.weight].axes[layer.axis]
+    """Whether the outputs of a layer carry a class that permutes.
+
+    The graph tells what stands on them. Of a call that no module of torch's own makes it knows nothing: there the
+    weight's axis does, which lacks the groups of a transposed convolution.
+    """
+    output = sym.graph.output_beside(layer.weight, LAYER_KINDS)
+    node = sym.parameters[layer.weight].axes[layer.axis] if output is None else output.axes[layer.channel]
     return any(sym.classes[unit.name].permutes for unit in units_of(node))
 
 

@@ -1,18 +1,21 @@
-"""The element of a group that brings one set of channels closest to another: exact, by nested assignments.
+"""The element of a group that brings one set of channels closest to another: exact, by a nested assignment.
 
 Blocks that rotations mix are worth the nuclear norm of their scores, which the polar factor attains.
 """
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coset.alignment.assignment import assign
+from coset.alignment.nested_assignment import Assigned, Nest, nested_assignment
 from coset.represent.unit_groups import Part, UnitGroup
 
-_Scores = NDArray[np.float64]
+_Matrix = NDArray[np.float64]
+_Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -23,16 +26,11 @@ class Match:
     """
 
     value: float
-    order: NDArray[np.int64]
-    signs: NDArray[np.float64]
-    turns: tuple[tuple[int, _Scores], ...] = field(default=())
+    order: _Indices
+    signs: _Matrix
+    turns: tuple[tuple[int, _Matrix], ...] = field(default=())
 
-    def shifted(self, start: int, target: int) -> "Match":
-        """The same with the channels of x counted from ``start`` and those of y from ``target``."""
-        turns = tuple((at + start, turn) for at, turn in self.turns)
-        return replace(self, order=self.order + target, turns=turns)
-
-    def matrix(self) -> _Scores:
+    def matrix(self) -> _Matrix:
         """The whole map R (C, C) for which x is Ry."""
         whole = np.zeros((len(self.order), len(self.order)))
         whole[np.arange(len(self.order)), self.order] = self.signs
@@ -43,66 +41,105 @@ class Match:
 
 
 def best_match(group: UnitGroup, scores: Tensor) -> Match:
-    """max over g of Σ_i ±scores[i, g(i)], channels in the order of the group's parts; scores (C, C), of both signs.
+    """max over g of Σ_i ±scores[i, g(i)], channels in the order of the group's parts; scores (C, C), of both signs."""
+    known = scores.detach().cpu().double()
+    whole = _Row(Part(1, signs=group.sign, inside=group.parts), (), np.zeros(1, dtype=np.int64), np.eye(1))
+    found = nested_assignment(whole.nest(known))
+    order, signs = np.arange(group.size), np.ones(group.size)
+    turns: list[tuple[int, _Matrix]] = []
+    whole.settle(known.numpy(), found, np.ones(1), order, signs, turns)
+    return Match(float(found.values[0]), order, signs, tuple(turns))
 
-    Pieces that change places are assigned by the values of their insides, which are matched before: for nested groups
-    that is the exact maximum, since the insides of different pairs of pieces are chosen independently.
+
+@dataclass(frozen=True)
+class _Row:
+    """A part of a group wherever it stands: ``starts`` (B,), the first channel of each; what is around, by number.
+
+    ``meets`` (B, B): which of these blocks of x and of y may come together at all.
     """
-    return _side_by_side(group.parts, scores.detach().cpu().double().numpy(), flips=group.sign)
 
+    part: Part
+    path: tuple[int, ...]
+    starts: _Indices
+    meets: _Matrix
+    flipped: frozenset[str] = frozenset()
 
-def _joined(found: list[Match]) -> Match:
-    """Matches side by side, which are shifted already."""
-    return Match(
-        sum(match.value for match in found),
-        np.concatenate([match.order for match in found]),
-        np.concatenate([match.signs for match in found]),
-        tuple(turn for match in found for turn in match.turns),
-    )
+    @property
+    def name(self) -> str:
+        """The path of the part."""
+        return ".".join(map(str, self.path))
 
+    @property
+    def flips(self) -> tuple[str, ...]:
+        """The signs of its pieces, as a family."""
+        return (self.name,) if self.part.signs else ()
 
-def _side_by_side(parts: tuple[Part, ...], scores: _Scores, *, flips: bool) -> Match:
-    """The parts one by one; ``flips``: or all of them with their signs turned around, if that is better."""
-    if flips:
-        found, other = (_side_by_side(parts, signed, flips=False) for signed in (scores, -scores))
-        return found if found.value >= other.value else replace(other, signs=-other.signs)
-    rows, start = [], 0
-    for part in parts:
-        own = _row(part, scores[start : start + part.size, start : start + part.size])
-        rows.append(own.shifted(start, start))
-        start += part.size
-    return _joined(rows)
+    @property
+    def pieces(self) -> _Indices:
+        """The first channel of each piece of each block."""
+        return np.asarray(self.starts[:, None] + np.arange(self.part.count) * self.part.width).reshape(-1)
 
+    @property
+    def channels(self) -> _Indices:
+        """The channels of each block, (B, channels)."""
+        return np.asarray(self.starts[:, None] + np.arange(self.part.size))
 
-def _row(part: Part, scores: _Scores) -> Match:
-    """The pieces of one part."""
-    if part.mixes is not None:
-        u, values, vh = np.linalg.svd(scores)
-        return Match(float(values.sum()), np.arange(part.size), np.ones(part.size), ((0, u @ vh),))
-    if any(inner.moves for inner in part.inside):
-        return _row_of_movable(part, scores)
-    n, width = part.count, part.width
-    # Nothing moves inside a piece: its channels are compared one by one.
-    table = np.ascontiguousarray(np.einsum("aibi->ab", scores.reshape(n, width, n, width)))
-    order = assign(np.abs(table) if part.signs else table) if part.permutes else np.arange(n)
-    chosen = table[np.arange(n), order]
-    signs = np.where(chosen < 0, -1.0, 1.0) if part.signs else np.ones(n)
-    channels = (order[:, None] * width + np.arange(width)).reshape(-1)
-    return Match(float((signs * chosen).sum()), channels, signs.repeat(width))
+    def inside(self) -> Iterator["_Row"]:
+        """The parts of the pieces, if anything moves there: else their channels are compared one by one."""
+        pieces, part = self.pieces, self.part
+        if part.mixes is not None or not any(inner.moves for inner in part.inside):
+            return
+        within = np.ones((part.count, part.count)) if part.permutes else np.eye(part.count)
+        meets = np.kron(self.meets, within).astype(np.float64)
+        start = 0
+        for number, inner in enumerate(part.inside):
+            yield _Row(inner, (*self.path, number), pieces + start, meets, self.flipped | set(self.flips))
+            start += inner.size
 
+    def nest(self, scores: Tensor) -> Nest:
+        """The part as a nest. What is mixed is one unit a block, worth Σ σ, the nuclear norm, whatever its sign."""
+        part, one = self.part, np.zeros((1, 1, 1), dtype=np.int64)
+        if part.mixes is not None:
+            values = torch.zeros(self.meets.shape, dtype=scores.dtype)
+            for a, b in np.argwhere(self.meets):
+                block = scores[self.channels[a][:, None], self.channels[b]]
+                values[a, b] = torch.linalg.matrix_norm(block, "nuc")
+            return Nest(self.name, 1, {frozenset(): values[None]}, order=one)
+        order = None if part.permutes else np.arange(part.count)[None, None]
+        if inside := tuple(row.nest(scores) for row in self.inside()):
+            return Nest(self.name, part.count, {}, self.flips, order, inside)
+        own = scores
+        if part.size < len(scores):
+            every = torch.from_numpy(self.channels.reshape(-1))
+            own = scores[every][:, every]
+        n = len(self.pieces)
+        table = own.reshape(n, part.width, n, part.width).diagonal(dim1=1, dim2=3).sum(-1)
+        return Nest(self.name, part.count, {self.flipped | set(self.flips): table[None]}, self.flips, order)
 
-def _row_of_movable(part: Part, scores: _Scores) -> Match:
-    """The pieces of one part, which have movable pieces inside: every pair that may meet is matched."""
-    n, width = part.count, part.width
-    pairs: dict[tuple[int, int], Match] = {}
-    table = np.zeros((n, n))
-    for a in range(n):
-        for b in range(n) if part.permutes else (a,):
-            block = scores[a * width : (a + 1) * width, b * width : (b + 1) * width]
-            pairs[a, b] = _side_by_side(part.inside, block, flips=part.signs)
-            table[a, b] = pairs[a, b].value
-    order = assign(table) if part.permutes else np.arange(n)
-    chosen = [pairs[a, int(b)] for a, b in enumerate(order)]
-    return _joined(
-        [match.shifted(a * width, int(b) * width) for a, (match, b) in enumerate(zip(chosen, order, strict=True))]
-    )
+    def settle(
+        self,
+        scores: _Matrix,
+        found: Assigned,
+        around: _Matrix,
+        order: _Indices,
+        signs: _Matrix,
+        turns: list[tuple[int, _Matrix]],
+    ) -> None:
+        """Write the channels of y and their signs for those of x; ``around`` (B,): the signs of the blocks of x."""
+        came_from, part = found.came_from[self.name][0], self.part
+        if part.mixes is not None:
+            for block, other in enumerate(came_from):
+                mine, theirs = self.channels[block], self.channels[other]
+                u, _, vh = np.linalg.svd(around[block] * scores[mine[:, None], theirs])
+                order[mine], signs[mine] = theirs, around[block]
+                turns.append((int(mine[0]), u @ vh))
+            return
+        pieces, within = self.pieces, np.arange(part.width)
+        chosen = around.repeat(part.count)
+        for key in self.flips:
+            # A score of 0 says nothing about its sign.
+            chosen = chosen * np.where(found.signs[key][0, came_from] < 0, -1.0, 1.0)
+        channels = pieces[:, None] + within
+        order[channels], signs[channels] = pieces[came_from][:, None] + within, chosen[:, None]
+        for row in self.inside():
+            row.settle(scores, found, chosen, order, signs, turns)

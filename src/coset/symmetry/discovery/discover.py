@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from coset.errors import InputError
+from coset.running import call_with, copies_of
 from coset.symmetry.discovery.assembly import assemble
 from coset.symmetry.discovery.beyond_monomial import confirmed, proposed
 from coset.symmetry.discovery.called_modules import called_modules, connected
@@ -157,12 +158,10 @@ def _with_handed_on(sym: Symmetry, model: nn.Module, inputs: tuple[Any, ...], ke
         if name in known or name in silent
     ]
     # Copies: a forward pass may write into its inputs, its buffers and even its weights.
-    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    copies = {name: tensor.detach().clone() for name, tensor in own.items()}
     given_in, given_by_name = tree_map_only(Tensor, torch.clone, (inputs, dict(keywords)))
     try:
         with torch.no_grad():
-            torch.func.functional_call(model, copies, given_in, given_by_name)
+            call_with(model, copies_of(model), *given_in, **given_by_name)
     except RuntimeError:
         return sym  # what can be exported may have no kernel on this machine
     finally:

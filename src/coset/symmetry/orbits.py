@@ -1,23 +1,27 @@
 """Averages over the whole group: where a unit comes from when every arrangement is as likely as any other."""
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from coset.alignment.matching.class_places import ClassPlace
-from coset.symmetry import Symmetry
-from coset.symmetry.structure import Appearance, Stretch, ancestors
+from coset.symmetry.incidence import other_stretches
+from coset.symmetry.structure import Appearance, Stretch, Structure, ancestors
+
+if TYPE_CHECKING:
+    from coset.symmetry.symmetry import Symmetry
 
 
-def over_group(sym: Symmetry, tensor: Tensor, stretches: Sequence[Stretch], signed: bool) -> Tensor:
-    """The mean of g·tensor along ``stretches``, each averaged by itself: orbit means, 0 where a sign is free."""
-    for stretch in stretches:
+def over_group(sym: "Symmetry", tensor: Tensor, structure: Structure, without: int | None, signed: bool) -> Tensor:
+    """The mean of g·tensor, each stretch averaged by itself, the one of number ``without`` not: orbit means, 0 where a
+    sign is free. ``tensor``: a parameter taken apart into ``structure.sizes``, with any other axes behind.
+    """
+    for stretch in other_stretches(structure, without):
         dims = stretch.dims
         moved = tensor.movedim(dims, tuple(range(len(dims))))
         rows = moved.reshape(stretch.size, -1)
         labels, odd = _orbits(sym, stretch)
-        rows = _mean_by(rows, labels)
+        rows = mean_by(rows, labels)
         if signed and bool(odd.any()):
             rows = torch.where(
                 odd.to(rows.device)[:, None], torch.zeros((), dtype=rows.dtype, device=rows.device), rows
@@ -26,24 +30,7 @@ def over_group(sym: Symmetry, tensor: Tensor, stretches: Sequence[Stretch], sign
     return tensor
 
 
-def beside(sym: Symmetry, place: ClassPlace, rows: Tensor, signed: bool) -> Tensor:
-    """Rows of a stretch at the positions of a place (N, R, rest), averaged over what stands beside the class."""
-    assert place.positions is not None
-    positions = place.positions
-    labels = positions.clone()
-    odd = torch.zeros(positions.shape, dtype=torch.bool)
-    for item in place.beside:
-        odd |= _odd(sym, item)
-        if sym.classes[item.name].permutes:
-            labels -= item.stride[positions] * (item.unit[positions] % sym.classes[item.name].size)
-    picked = rows[positions.to(rows.device)]
-    flat = _mean_by(picked.reshape(positions.numel(), -1), labels.reshape(-1)).reshape(picked.shape)
-    if signed:
-        flat = flat * (~odd).to(flat)[..., None]
-    return flat
-
-
-def _orbits(sym: Symmetry, stretch: Stretch) -> tuple[Tensor, Tensor]:
+def _orbits(sym: "Symmetry", stretch: Stretch) -> tuple[Tensor, Tensor]:
     """For each position the number of its orbit, and whether a free sign flips it. (n,) both."""
     labels = torch.arange(stretch.size)
     odd = torch.zeros(stretch.size, dtype=torch.bool)
@@ -52,15 +39,16 @@ def _orbits(sym: Symmetry, stretch: Stretch) -> tuple[Tensor, Tensor]:
         if sym.classes[item.name].permutes:
             labels = labels - torch.where(here, item.stride * (item.unit % sym.classes[item.name].size), 0)
         # Two free signs at one entry do not cancel: each is as likely as its opposite.
-        odd |= here & _odd(sym, item)
+        odd |= here & has_free_sign(sym, item)
     return labels, odd
 
 
-def _odd(sym: Symmetry, item: Appearance) -> bool:
+def has_free_sign(sym: "Symmetry", item: Appearance) -> bool:
+    """Whether a free sign flips the units of a class where it stands."""
     return any(key in sym.flipping for key in item.signs)
 
 
-def _mean_by(rows: Tensor, labels: Tensor) -> Tensor:
+def mean_by(rows: Tensor, labels: Tensor) -> Tensor:
     """Every row replaced by the mean over the rows of its label."""
     _, label = torch.unique(labels, return_inverse=True)
     label = label.to(rows.device)
@@ -70,7 +58,7 @@ def _mean_by(rows: Tensor, labels: Tensor) -> Tensor:
     return (sums / sizes[:, None])[label]
 
 
-def unit_orbits(sym: Symmetry, name: str) -> Tensor:
+def unit_orbits(sym: "Symmetry", name: str) -> Tensor:
     """For each unit of a class over all blocks, the number of the set of units it may be exchanged with. (N,)."""
     label = torch.zeros(1, dtype=torch.long)
     local: dict[str, Tensor] = {}
