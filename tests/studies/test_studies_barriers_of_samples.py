@@ -12,9 +12,9 @@ from coset.distribution import Samples
 from coset.distribution.divergences import wasserstein2
 from coset.models import MLP
 from coset.store import Store
-from coset.studies._barriers_report import ALIGNED, EACH, METHODS, NAIVE, WITHIN, sweep, verdict
-from coset.studies.barriers_of_samples import Config, in_one_gauge, run
 from coset.study import Context
+from coset_studies.posteriors.barriers_of_samples._report import ALIGNED, EACH, METHODS, NAIVE, WITHIN, sweep, verdict
+from coset_studies.posteriors.barriers_of_samples.study import Config, in_one_gauge, run
 
 TINY = Config(
     data="digits",

@@ -17,8 +17,17 @@ from torch.distributions import Categorical, MixtureSameFamily, MultivariateNorm
 
 from coset.errors import InputError
 from coset.store import Store
-from coset.studies._gelberg_interpolation_text import outcome
-from coset.studies._gelberg_mixture import (
+from coset.study import Context, StudyRun
+from coset_studies.gelberg.interpolation._descent import (
+    Descent,
+    Gaussians,
+    Targets,
+    component,
+    descend,
+    kl_gradients,
+    sampled_kl,
+)
+from coset_studies.gelberg.interpolation._mixture import (
     START,
     Along,
     apparent_threshold,
@@ -35,17 +44,8 @@ from coset.studies._gelberg_mixture import (
     midpoint_threshold,
     settle,
 )
-from coset.studies._gelberg_mixture_descent import (
-    Descent,
-    Gaussians,
-    Targets,
-    component,
-    descend,
-    kl_gradients,
-    sampled_kl,
-)
-from coset.studies._gelberg_mixture_runs import Case, Fitted, exact_kl, fitted
-from coset.study import Context, StudyRun
+from coset_studies.gelberg.interpolation._runs import Case, Fitted, exact_kl, fitted
+from coset_studies.gelberg.interpolation._text import outcome
 
 distances, means, deviations = st.floats(0.0, 12.0), st.floats(-3.0, 12.0), st.floats(0.2, 6.0)
 

@@ -15,7 +15,9 @@ from coset.posterior import fit_mean_field, predictive, score
 from coset.posterior.problem import Problem, pose
 from coset.posterior.symmetrized import pair_matrix
 from coset.store import Store
-from coset.studies._gelberg_mnist_course import (
+from coset.study import Context
+from coset.symmetry import Element, Symmetry
+from coset_studies.gelberg.mnist._course import (
     Moment,
     Onlooker,
     Training,
@@ -26,7 +28,7 @@ from coset.studies._gelberg_mnist_course import (
     look,
     permutations_of,
 )
-from coset.studies._gelberg_mnist_fits import (
+from coset_studies.gelberg.mnist._fits import (
     BETTER,
     OTHER_NOISE,
     PIXELS,
@@ -38,11 +40,9 @@ from coset.studies._gelberg_mnist_fits import (
     scores_of,
     settings_of,
 )
-from coset.studies._gelberg_mnist_report import Found, Row, Tried, Wide, numbers_of, settled, tables_of
-from coset.studies._gelberg_mnist_text import outcome
-from coset.studies.gelberg_mnist import PUBLISHED
-from coset.study import Context
-from coset.symmetry import Element, Symmetry
+from coset_studies.gelberg.mnist._report import Found, Row, Tried, Wide, numbers_of, settled, tables_of
+from coset_studies.gelberg.mnist._text import outcome
+from coset_studies.gelberg.mnist.study import PUBLISHED
 
 UNITS = 4
 TRAINING = Training(epochs=2, batch_size=30, std=0.1, learning_rate=1e-2)

@@ -12,13 +12,13 @@ from coset.distribution import MeanField
 from coset.models import MLP, build
 from coset.posterior.symmetrized import nearest_mode
 from coset.store import Store
-from coset.studies._gelberg_modes_found import Case, Measured, Run, answer, exponents, shortfall, spread, thresholds
-from coset.studies._gelberg_modes_posteriors import Sampling, interpolated, late_rise, likeliest_exchange, separations
-from coset.studies._gelberg_modes_text import judge, theorem
-from coset.studies.gelberg_modes import Config, run
 from coset.study import Context, Findings
 from coset.symmetry import Symmetry, discover
 from coset.train import Recipe
+from coset_studies.gelberg.modes._found import Case, Measured, Run, answer, exponents, shortfall, spread, thresholds
+from coset_studies.gelberg.modes._posteriors import Sampling, interpolated, late_rise, likeliest_exchange, separations
+from coset_studies.gelberg.modes._text import judge, theorem
+from coset_studies.gelberg.modes.study import Config, run
 
 UNITS = 5
 

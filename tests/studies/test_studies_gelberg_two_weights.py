@@ -19,7 +19,10 @@ import coset
 from coset.distribution import MeanField
 from coset.posterior.fit import device_stream
 from coset.posterior.symmetrized import SymmetrizedELBO, mutual_information, permutation_count
-from coset.studies._gelberg_two_weights import (
+from coset.study import StudyRun
+from coset_studies.gelberg.two_weights._fits import FITS, Task, measured, pose, posterior_on_grid, sampled
+from coset_studies.gelberg.two_weights._grid import grid_posterior, log_normal, log_symmetrized, sufficient_reach
+from coset_studies.gelberg.two_weights._network import (
     Moments,
     TwoWeights,
     Variances,
@@ -31,9 +34,7 @@ from coset.studies._gelberg_two_weights import (
     prediction_error,
     squared_error,
 )
-from coset.studies._gelberg_two_weights_fits import FITS, Task, measured, pose, posterior_on_grid, sampled
-from coset.studies._gelberg_two_weights_grid import grid_posterior, log_normal, log_symmetrized, sufficient_reach
-from coset.studies._gelberg_two_weights_scan import (
+from coset_studies.gelberg.two_weights._scan import (
     ALPHAS,
     PUBLISHED_ERROR,
     PUBLISHED_PLAIN,
@@ -46,9 +47,8 @@ from coset.studies._gelberg_two_weights_scan import (
     optimum,
     orders,
 )
-from coset.studies._gelberg_two_weights_text import where
-from coset.studies._gelberg_two_weights_training import METHODS, Chance, Protocol, chance, train
-from coset.study import StudyRun
+from coset_studies.gelberg.two_weights._text import where
+from coset_studies.gelberg.two_weights._training import METHODS, Chance, Protocol, chance, train
 
 NOISE, PRIOR, ALPHA = 10.0, 0.1, 0.15
 means = st.tuples(st.floats(-0.4, 0.4), st.floats(-0.4, 0.4))

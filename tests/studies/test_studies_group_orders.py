@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from coset.store import Store
-from coset.studies.group_orders import ARCHITECTURES, Size, _measured, _orders, _seeded, _swept
 from coset.study import Context
+from coset_studies.symmetry.group_orders import ARCHITECTURES, Size, _measured, _orders, _seeded, _swept
 
 
 @pytest.fixture(scope="module")

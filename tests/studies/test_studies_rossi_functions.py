@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from coset.store import Store
-from coset.studies._regression import wave
 from coset.studies.rossi_functions import Config, held_out, run, verdict
 from coset.study import Context
+from coset.study.regression import wave
 
 TINY = Config(
     data="wave",

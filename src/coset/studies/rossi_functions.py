@@ -14,9 +14,9 @@ from coset.distribution import MeanField
 from coset.distribution.divergences import wasserstein2_squared
 from coset.landscape import Profiles, barrier, geodesic, predictive_likelihood
 from coset.posterior import FanIn, Fit, GaussianNoise, RealPredictive, predictive
-from coset.studies._regression import wave
 from coset.study import Context, Findings, Scalar, Table, study
 from coset.study.posteriors import inferred, network_of
+from coset.study.regression import wave
 from coset.symmetry import Symmetry
 
 if TYPE_CHECKING:
