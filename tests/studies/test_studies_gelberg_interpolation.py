@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from coset_studies.gelberg.interpolation._text import outcome
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
@@ -45,7 +46,6 @@ from coset_studies.gelberg.interpolation._mixture import (
     settle,
 )
 from coset_studies.gelberg.interpolation._runs import Case, Fitted, exact_kl, fitted
-from coset_studies.gelberg.interpolation._text import outcome
 
 distances, means, deviations = st.floats(0.0, 12.0), st.floats(-3.0, 12.0), st.floats(0.2, 6.0)
 

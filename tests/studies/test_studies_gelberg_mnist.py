@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from coset_studies.gelberg.mnist._text import outcome
 from torch import Tensor
 
 from coset.distribution import MeanField, kl
@@ -41,7 +42,6 @@ from coset_studies.gelberg.mnist._fits import (
     settings_of,
 )
 from coset_studies.gelberg.mnist._report import Found, Row, Tried, Wide, numbers_of, settled, tables_of
-from coset_studies.gelberg.mnist._text import outcome
 from coset_studies.gelberg.mnist.study import PUBLISHED
 
 UNITS = 4

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from coset_studies.gelberg.modes._text import judge, theorem
 
 from coset.distribution import MeanField
 from coset.models import MLP, build
@@ -17,7 +18,6 @@ from coset.symmetry import Symmetry, discover
 from coset.train import Recipe
 from coset_studies.gelberg.modes._found import Case, Measured, Run, answer, exponents, shortfall, spread, thresholds
 from coset_studies.gelberg.modes._posteriors import Sampling, interpolated, late_rise, likeliest_exchange, separations
-from coset_studies.gelberg.modes._text import judge, theorem
 from coset_studies.gelberg.modes.study import Config, run
 
 UNITS = 5

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from coset_studies.gelberg.two_weights._text import where
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
@@ -47,7 +48,6 @@ from coset_studies.gelberg.two_weights._scan import (
     optimum,
     orders,
 )
-from coset_studies.gelberg.two_weights._text import where
 from coset_studies.gelberg.two_weights._training import METHODS, Chance, Protocol, chance, train
 
 NOISE, PRIOR, ALPHA = 10.0, 0.1, 0.15

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,6 +13,7 @@ from coset.posterior.symmetrized.proposals import PROPOSALS
 from coset.study import Context, Findings, Scalar, Table, study
 from coset.study.posteriors import inferred
 from coset.symmetry import discover
+from coset_studies.gelberg.estimators._claims import ASKED, CLAIMS, LARGE
 from coset_studies.gelberg.estimators._estimates import (
     ESTIMATORS,
     AtSameDraws,
@@ -26,9 +27,8 @@ from coset_studies.gelberg.estimators._estimates import (
     estimate,
     problem_of,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from coset_studies.gelberg.estimators._figure import CAPTION, draw
+from coset_studies.gelberg.estimators._page import TABLES, TEXT
 
 BETWEEN = (0.2, 0.8)
 """Shares of log n! between which posteriors tell estimators apart: beyond, I is a constant or nothing."""
@@ -39,9 +39,6 @@ IMPROVED = "sequential-path"
 SAME = ("uniform", "transpositions", "sequential")
 """What is compared at the same draws of ω, too."""
 MANY = (20, 200, 1000, 2000, 5000, 20_000)
-LARGE = 10
-ASKED = 10.0
-"""How many times smaller a mean squared error is to be."""
 GRIDS: Mapping[str, tuple[int, ...]] = {
     "uniform": (20, 1000, 20_000),
     "transpositions": (20, 1000),
@@ -110,6 +107,11 @@ _SMALL = tuple(
         "small": Config(_SMALL, 0.3, 8, 64, GRIDS),
         "paper": Config(_SMALL, 0.3, 100, 512, GRIDS),
     },
+    claims=CLAIMS,
+    text={"small": TEXT},
+    tables=TABLES,
+    figure=draw,
+    caption=CAPTION,
 )  # fmt: skip
 def run(config: Config, context: Context) -> Findings:
     """All estimators on every posterior."""
@@ -142,9 +144,6 @@ def run(config: Config, context: Context) -> Findings:
             "same-draws": _same_table(same, shares),
             "estimators": _table(found, truths),
         },
-        outcome=f"{_outcome(config, found, shares)}\n\n{_same_outcome(same, shares)}",
-        figure=lambda: _figure(config, found),
-        caption="Mean squared errors of I and of its gradient at equal time: of uniform permutations over others.",
     )
 
 
@@ -219,44 +218,6 @@ def _tells(share: float) -> bool:
     return BETWEEN[0] < share < BETWEEN[1]
 
 
-def _outcome(config: Config, found: Mapping[Case, Mapping[str, Sequence[Errors]]], shares: Mapping[Case, float]) -> str:
-    chosen = [case for case in found if _tells(shares[case])]
-    sentences = [
-        """Each estimate of I(g; ω) = H(q^G) − H(q) and of its gradient takes {budget:g} s of one core, whatever its K:
-        one with fewer permutations draws more weights. Every estimator is used with the K that serves it best."""
-    ]
-    large = [case for case in found if _counts(case, shares)]
-    if large:
-        met = all(ratios(found[case], of)[IMPROVED] >= ASKED for case in large for of in MEASURED)
-        says = "at least {asked:g} times" if met else "not everywhere {asked:g} times"
-        sentences.append(
-            f"""On posteriors with {BETWEEN[0]:g} log n! < I < {BETWEEN[1]:g} log n! and {LARGE} units or more the mean
-            squared error of permutations drawn row by row along a Sinkhorn-scaled matrix, with the path gradient, is
-            {says} smaller than that of uniform ones with whichever gradient serves them: by a factor of
-            {{worst_information:.3g}} or more for I and {{worst_gradient:.3g}} or more for its gradient."""
-        )
-    for case in chosen:
-        name = _label(case)
-        sentences.append(
-            f"With {case.units} units on {case.data} (I is {{{name}_share:.2f}} log n!) the factors are "
-            f"{_factors(name, IMPROVED)} ({{{name}_sequential_gradient:.3g}} with the gradient of the bound); for the "
-            f"exact sum {_factors(name, 'exact-path')} ({{{name}_exact_gradient:.3g}}), for the control variate of "
-            f"transpositions {_factors(name, 'transpositions')}, for the paper's f(g) {_factors(name, 'distance')}."
-        )
-    outside = [case for case in found if case not in chosen]
-    if outside:
-        listed = ", ".join(f"{case.data} with {case.units} units ({{{_label(case)}_share:.2f}})" for case in outside)
-        sentences.append(f"I is outside of {BETWEEN[0]:g} to {BETWEEN[1]:g} log n! for {listed}.")
-    sentences.append(
-        """\n\nUniform permutations are a lower bound that cannot exceed log K: where I is larger the error is this gap,
-        and no number of draws helps. That is bias, not variance. The other part of a gradient's error is the noise of
-        ω. The gradient of the bound is taken along ω and in the densities; the latter part is 0 in expectation, for
-        q^G as for any density, and is noise. The path gradient leaves it out. It came after an earlier run of this
-        study, with the gradient of the bound alone, had not reached the factor for gradients on digits."""
-    )
-    return " ".join(sentences)
-
-
 def _same_ratios(each: Mapping[str, Sequence[AtSameDraws]], of: str) -> float:
     """Of the sequential draws that are most exact: how many times smaller their error is, at equal time."""
     chosen = min(each["sequential"], key=lambda one: float(getattr(one, of)))
@@ -275,19 +236,6 @@ def _same_numbers(
     return numbers
 
 
-def _same_outcome(same: Mapping[Case, Mapping[str, Sequence[AtSameDraws]]], shares: Mapping[Case, float]) -> str:
-    large = [case for case in same if _counts(case, shares)]
-    told = """What permutations alone add to the error is measured at the same draws of ω, against the exact sums at
-    these, with the gradient of the bound."""
-    if not large:
-        return told
-    met = all(_same_ratios(same[case], of) >= ASKED for case in large for of in MEASURED)
-    says = "at least {asked:g} times" if met else "not everywhere {asked:g} times"
-    return f"""{told} With {LARGE} units and more, at equal time, the errors of sequential draws are {says} smaller than
-    those of uniform ones: by factors from {{same_worst_information:.3g}} for I and from {{same_worst_gradient:.3g}} for
-    its gradient."""
-
-
 def _same_table(same: Mapping[Case, Mapping[str, Sequence[AtSameDraws]]], shares: Mapping[Case, float]) -> Table:
     columns = ["data", "n", "I / log n!", "estimator", "K", "ms a draw", "MSE of I", "MSE of gradient"]
     rows: list[list[Scalar]] = [
@@ -297,10 +245,6 @@ def _same_table(same: Mapping[Case, Mapping[str, Sequence[AtSameDraws]]], shares
         for one in found
     ]
     return Table(columns, rows, "Errors of means over the same draws of ω, against exact sums at these.")
-
-
-def _factors(case: str, proposal: str) -> str:
-    return f"{{{case}_{proposal}_information:.3g}} and {{{case}_{proposal}_gradient:.3g}}"
 
 
 _BOUNDS = {True: "lower", False: "upper"}
@@ -347,26 +291,3 @@ def _table(found: Mapping[Case, Mapping[str, Sequence[Errors]]], truths: Mapping
     caption = """All estimators, with what they are in expectation. Errors are against the exact sum over more draws of
     ω, whose own variance is among them and beside them; time is the processor's."""
     return Table(columns, rows, " ".join(caption.split()))
-
-
-def _figure(config: Config, found: Mapping[Case, Mapping[str, Sequence[Errors]]]) -> "Figure":
-    from coset.figures import PALETTE, label_panel, new_figure
-
-    figure = new_figure(7.4, 3.8)
-    panels = figure.subplots(1, 2, sharey=True)
-    names = [name for name in config.grids if name not in UNIFORM]
-    places = range(len(found))
-    for number, (axes, of, title) in enumerate(zip(panels, MEASURED, ("I(g; ω)", "gradient of I(g; ω)"), strict=True)):
-        for colour, name in zip(PALETTE, names, strict=False):
-            # A gradient's path does not change I.
-            if of == "information" and ESTIMATORS[name].gradient == "path":
-                continue
-            axes.plot(places, [ratios(each, of)[name] for each in found.values()], "o-", color=colour, label=name)
-        axes.axhline(1, color="0.5", lw=0.8)
-        axes.set_yscale("log")
-        axes.set_xticks(list(places), [f"{case.data}\n{case.units}" for case in found], fontsize=7)
-        label_panel(axes, "ab"[number], title)
-    panels[0].set_ylabel("error of uniform / error")
-    handles, labels = panels[1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-    return figure

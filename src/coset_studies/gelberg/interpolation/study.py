@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coset.study import Context, Findings, Scalar, Table, study
+from coset_studies.gelberg.interpolation._claims import CLAIMS, PUBLISHED, PUBLISHED_SLOPE
 from coset_studies.gelberg.interpolation._descent import Descent
-from coset_studies.gelberg.interpolation._figure import Shown, draw
+from coset_studies.gelberg.interpolation._figure import CAPTION, draw
 from coset_studies.gelberg.interpolation._mixture import (
     apparent_threshold,
     basin,
@@ -20,12 +21,9 @@ from coset_studies.gelberg.interpolation._mixture import (
     midpoint,
     midpoint_threshold,
 )
+from coset_studies.gelberg.interpolation._page import TABLES, TEXT
 from coset_studies.gelberg.interpolation._runs import Case, Curve, Fitted, descended, fitted, midpoints
-from coset_studies.gelberg.interpolation._text import caption, outcome
 
-PUBLISHED = {0.25: 1.25, 0.5: 2.5, 1.0: 5.0, 2.0: 10.0}
-"""α* by σ, read off fig. 5."""
-PUBLISHED_SLOPE = 5.0
 NEAR = 0.1
 """A threshold within this share of the published ≈ 5σ counts as it."""
 COORDINATES = (2.0, 3.0, 10.0, 100.0)
@@ -47,14 +45,13 @@ class Config:
     """``points`` distances α/σ evenly spaced up to ``largest``; a descent of ``steps`` with ``samples`` for each.
 
     ``dimensions``: of SGD with a full covariance, first of all 1. ``spread``: over how many coordinates the mean field
-    has u. ``curve``: points of the exact curves.
+    has u.
     """
 
     samples: int
     steps: int
     rate: float
     points: int
-    curve: int
     dimensions: tuple[int, ...]
     spread: tuple[int, ...]
     sigmas: tuple[float, ...] = tuple(PUBLISHED)
@@ -95,34 +92,28 @@ class Exact:
     """,
     presets={
         "quick": Config(
-            samples=100, steps=200, rate=0.15, points=15, curve=10, dimensions=(1, 2), spread=(2,), sigmas=(0.5, 1.0)
+            samples=100, steps=200, rate=0.15, points=15, dimensions=(1, 2), spread=(2,), sigmas=(0.5, 1.0)
         ),
-        "small": Config(
-            samples=2000, steps=3000, rate=0.01, points=60, curve=150, dimensions=(1, 2, 10), spread=(2, 10)
-        ),
-        "paper": Config(
-            samples=5000, steps=3000, rate=0.01, points=150, curve=300, dimensions=(1, 2, 10, 50), spread=(2, 10, 50)
-        ),
+        "small": Config(samples=2000, steps=3000, rate=0.01, points=60, dimensions=(1, 2, 10), spread=(2, 10)),
+        "paper": Config(samples=5000, steps=3000, rate=0.01, points=150, dimensions=(1, 2, 10, 50), spread=(2, 10, 50)),
     },
+    claims=CLAIMS,
+    text={"small": TEXT},
+    tables=TABLES,
+    figure=draw,
+    caption=CAPTION,
 )
 def run(config: Config, context: Context) -> Findings:
     """Descend as the paper does, then compute exactly what descent aims at."""
     runs = _runs(config, context)
-    fields = {k: _fitted(config, context, "sgd", k, 1.0, "diagonal") for k in config.spread}
     exact = _exact(config)
     numbers = _numbers(config, runs, exact)
-    at = np.linspace(config.largest / config.curve, config.largest, config.curve)
-    # A point on either side of the jump.
-    edges = np.sort(np.concatenate([at, [exact.fold - 1e-3, exact.fold + 1e-3]]))
-    curves = {1: descended(edges)} | {k: descended(at, k) for k in config.spread}
-    shown = Shown(runs, fields, curves, midpoints(at), exact.descent, exact.switch, PUBLISHED)
     tables = {
         "thresholds": _threshold_table(config, runs, exact),
         "curves": _curve_table(config, runs, exact),
         "mean-field": _mean_field_table(config, exact),
     }
-    sizes = f"{config.samples:,} samples, {config.steps:,} steps, rate {config.rate:g}"
-    return Findings(numbers, tables, outcome(numbers), lambda: draw(shown), caption(config.dimensions, sizes))
+    return Findings(numbers, tables)
 
 
 def _exact(config: Config) -> Exact:
@@ -135,10 +126,8 @@ def _time(config: Config, sigma: float) -> float:
     return config.rate * config.steps / sigma**2
 
 
-def _fitted(
-    config: Config, context: Context, optimizer: str, dimension: int, sigma: float, covariance: str = "full"
-) -> Fitted:
-    descent = Descent(config.samples, config.steps, config.rate, optimizer, covariance)
+def _fitted(config: Config, context: Context, optimizer: str, dimension: int, sigma: float) -> Fitted:
+    descent = Descent(config.samples, config.steps, config.rate, optimizer)
     return fitted(context, Case(dimension, sigma, descent), config.distances)
 
 

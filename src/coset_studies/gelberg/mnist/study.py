@@ -4,8 +4,9 @@ from dataclasses import dataclass, replace
 
 from coset.distribution import MeanField
 from coset.study import Context, Findings, study
+from coset_studies.gelberg.mnist._claims import CLAIMS, PUBLISHED
 from coset_studies.gelberg.mnist._course import Moment, Training, best_exchange
-from coset_studies.gelberg.mnist._figure import draw
+from coset_studies.gelberg.mnist._figure import CAPTION, draw
 from coset_studies.gelberg.mnist._fits import (
     BETTER,
     OTHER_NOISE,
@@ -18,16 +19,8 @@ from coset_studies.gelberg.mnist._fits import (
     scores_of,
     symmetry_of,
 )
+from coset_studies.gelberg.mnist._page import TABLES, TEXT
 from coset_studies.gelberg.mnist._report import Found, Row, Tried, Wide, numbers_of, tables_of
-from coset_studies.gelberg.mnist._text import caption, outcome
-
-PUBLISHED = {
-    PLAIN: {5: (88.379, 0.023), 10: (93.217, 0.022), 20: (94.836, 0.025), 30: (95.432, 0.023)},
-    "K = 5": {5: (88.423, 0.027), 10: (93.221, 0.021), 20: (94.899, 0.035), 30: (95.534, 0.033)},
-    "K = 10": {5: (88.405, 0.034), 10: (93.220, 0.023), 20: (94.896, 0.026), 30: (95.540, 0.025)},
-    "K = 20": {5: (88.408, 0.026), 10: (93.221, 0.027), 20: (94.905, 0.024), 30: (95.552, 0.023)},
-}
-"""Test accuracy and its standard deviation, %, by method and hidden units."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +92,11 @@ _SCAN = ((0.01, 1.0), (0.15, 0.3), (0.05, 1.0), (0.1, 1.0), (0.2, 1.0), (0.15, 0
             training=Training(10, 100, 0.15), beside=Beside(20, _SCAN, (0.5, 1.0), seeds=10, steps=_STEPS, draws=64),
         ),
     },
+    claims=CLAIMS,
+    text={"small": TEXT},
+    tables=TABLES,
+    figure=draw,
+    caption=CAPTION,
 )  # fmt: skip
 def run(config: Config, context: Context) -> Findings:
     """The table, the course of training, a scan of what the paper does not print, and modes that overlap."""
@@ -117,8 +115,7 @@ def run(config: Config, context: Context) -> Findings:
         samples=config.samples,
         exact_units=config.exact_units,
     )
-    numbers = numbers_of(found)
-    return Findings(numbers, tables_of(found), outcome(numbers, found), lambda: draw(found), caption(found))
+    return Findings(numbers_of(found), tables_of(found))
 
 
 def _posteriors(

@@ -2,28 +2,35 @@
 
 from typing import TYPE_CHECKING
 
-from coset_studies.gelberg.modes._found import Family, Networks, Posteriors, mean, of_depth, of_runs, spread, thresholds
-from coset_studies.gelberg.modes._text import DEPTHS
+from coset.study import Results
+from coset_studies._reading import Record, records
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+DEPTHS = {1: "one hidden layer", 2: "two hidden layers"}
 STYLES = ("o-", "s--", "^:", "D-.")
 """Settings by marks and lines; the number of points by colour."""
+CAPTION = """
+(a) Distance to the nearest equivalent mode, mean and standard deviation over seeds, and the bounds for one hidden
+layer; grey: 2, which no distance exceeds. (b) The likeliest exchange of two units under mean-field posteriors, in their
+deviations, by training points and settings of the inference (bars: over seeds where there are several). Shaded: the
+thresholds below which a mean field and a full covariance fit two equal Gaussians best from halfway.
+"""
 
 
-def draw(networks: Networks, posteriors: Posteriors) -> "Figure":
+def draw(results: Results) -> "Figure":
     """Distances over ‖ω‖ with their bounds; the likeliest exchanges with the thresholds."""
     from coset.figures import label_panel, new_figure
 
     left, right = (figure := new_figure(10.0, 4.0)).subplots(1, 2)
-    _draw_networks(left, networks)
-    _draw_posteriors(right, posteriors)
+    _draw_networks(left, results)
+    _draw_posteriors(right, results)
     label_panel(left, "a", "The nearest equivalent mode")
     label_panel(right, "b", "The likeliest exchange under a mean field")
-    widths = ({width for _, width in networks}, {case.width for case in posteriors})
-    for axes, label, ticks in zip((left, right), ("‖ω − g·ω‖ / ‖ω‖", "distance, σ"), map(sorted, widths), strict=True):
+    for axes, label, table in ((left, "‖ω − g·ω‖ / ‖ω‖", "networks"), (right, "distance, σ", "posteriors")):
+        ticks = sorted({row["units"] for row in records(results, table)})
         axes.set(xscale="log", yscale="log", xlabel="hidden units", ylabel=label)
         axes.set_xticks(ticks, list(map(str, ticks)))
         axes.yaxis.set_major_formatter("{x:g}")
@@ -33,33 +40,36 @@ def draw(networks: Networks, posteriors: Posteriors) -> "Figure":
     return figure
 
 
-def _draw_networks(axes: "Axes", networks: Networks) -> None:
+def _draw_networks(axes: "Axes", results: Results) -> None:
     from coset.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 
-    family = of_depth(networks, 1)
-    for key, label, colour in (("volume", "2D/log|G| (theorem 3.1)", VERMILION), ("pair", "2/√(n − 1)", GREEN)):
-        axes.plot(list(family), [mean(found, key) for found in family.values()], "--", color=colour, label=label)
+    one = records(results, "networks", **{"hidden layers": 1})
+    for column, label, colour in (("2D/log|G|", "2D/log|G| (theorem 3.1)", VERMILION), ("2/√(n − 1)", None, GREEN)):
+        axes.plot([r["units"] for r in one], [r[column] for r in one], "--", color=colour, label=label or column)
     axes.axhline(2, color=GREY, lw=1.0)
     for depth, colours in ((1, (ORANGE, BLUE)), (2, (PURPLE, SKY))):
-        for key, label, colour in zip(("start", "trained"), ("at initialisation", "trained"), colours, strict=True):
-            _bars(axes, of_depth(networks, depth), key, f"{DEPTHS[depth]}, {label}", colour)
+        rows = records(results, "networks", **{"hidden layers": depth})
+        for column, error, colour in zip(
+            ("at initialisation", "trained"), ("± initialisation", "± trained"), colours, strict=True
+        ):
+            _bars(axes, rows, column, error, f"{DEPTHS[depth]}, {column}", colour)
 
 
-def _draw_posteriors(axes: "Axes", posteriors: Posteriors) -> None:
+def _draw_posteriors(axes: "Axes", results: Results) -> None:
     from coset.figures import PALETTE
 
-    axes.axhspan(*thresholds(), color="#E8E8E8", lw=0)
-    runs = of_runs(posteriors)
-    colours = dict(zip(dict.fromkeys(points for points, _ in runs), PALETTE, strict=False))
-    styles = dict(zip(dict.fromkeys(run.name for _, run in runs), STYLES, strict=False))
-    for (points, run), cases in runs.items():
-        family = {case.width: posteriors[case] for case in cases}
-        label = f"{points:,} points; {run.learning_rate:g} {run.schedule}, {run.epochs:,} epochs"
-        _bars(axes, family, "sigmas", label, colours[points], styles[run.name])
+    axes.axhspan(results.numbers["mean_field"], results.numbers["full"], color="#E8E8E8", lw=0)  # type: ignore[arg-type]
+    rows = records(results, "posteriors")
+    colours = dict(zip(dict.fromkeys(row["training points"] for row in rows), PALETTE, strict=False))
+    styles = dict(zip(dict.fromkeys(row["inference"] for row in rows), STYLES, strict=False))
+    for points, name in dict.fromkeys((row["training points"], row["inference"]) for row in rows):
+        own = [row for row in rows if (row["training points"], row["inference"]) == (points, name)]
+        _bars(axes, own, "distance, σ", "± seeds", f"{points:,} points, {name}", colours[points], styles[name])
 
 
-def _bars(axes: "Axes", family: Family, key: str, label: str, colour: str, style: str = "o-") -> None:
-    means = [float(mean(found, key)) for found in family.values()]
-    spreads = [value for found in family.values() if isinstance(value := spread(found, key), float)]
-    errors = spreads if len(spreads) == len(means) else None
-    axes.errorbar(list(family), means, errors, fmt=style, color=colour, label=label)
+def _bars(
+    axes: "Axes", rows: list[Record], column: str, error: str, label: str, colour: str, style: str = "o-"
+) -> None:
+    errors = [row[error] for row in rows]
+    known = None if None in errors else errors
+    axes.errorbar([r["units"] for r in rows], [r[column] for r in rows], known, fmt=style, color=colour, label=label)

@@ -21,8 +21,6 @@ START_STD = 0.15
 """Of every weight when inference begins: the paper prints none."""
 PAPER = {"epochs": 10, "batch_size": 100, "learning_rate": 1e-3, "schedule": "constant"}
 """Settings of the paper's experiments on MNIST, as far as it prints them."""
-CLEAR = 2.0
-"""A difference of so many standard errors is no chance."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +42,6 @@ class Run:
         return {**{name: getattr(self, name) for name in PAPER}, "prior": Isotropic(PRIOR), "std": START_STD}
 
     @property
-    def of_paper(self) -> bool:
-        """Whether these are the paper's settings."""
-        return all(getattr(self, name) == value for name, value in PAPER.items())
-
-    @property
     def told(self) -> str:
         """The settings in words; they tell apart the runs on the same points."""
         return f"{self.learning_rate:g} {self.schedule}, batch {self.batch_size}, {self.epochs:,} epochs"
@@ -65,10 +58,6 @@ class Case(NamedTuple):
         """The name of a number of this case."""
         return f"{key}_{self.points}_{self.run.name}_{self.width}"
 
-    def field(self, key: str, spec: str) -> str:
-        """That number in a template, formatted by ``spec``."""
-        return f"{{{self.number(key)}:{spec}}}"
-
 
 Posteriors = Mapping[Case, Sequence[Measured]]
 
@@ -82,14 +71,6 @@ def thresholds() -> tuple[float, float]:
 def of_depth(networks: Networks, depth: int) -> dict[int, Sequence[Measured]]:
     """The networks with so many hidden layers."""
     return {width: measured for (own, width), measured in networks.items() if own == depth}
-
-
-def of_runs(posteriors: Posteriors) -> dict[tuple[int, Run], list[Case]]:
-    """The cases of each number of points and run, as they come."""
-    found: dict[tuple[int, Run], list[Case]] = {}
-    for case in posteriors:
-        found.setdefault((case.points, case.run), []).append(case)
-    return found
 
 
 def compared(posteriors: Posteriors) -> dict[tuple[int, int], list[Case]]:
@@ -113,12 +94,6 @@ def spread(found: Sequence[Measured], key: str) -> Scalar:
 def error(found: Sequence[Measured], key: str = "variance") -> float:
     """The standard error of a mean over seeds whose own variances are ``key``."""
     return math.sqrt(mean(found, key) / len(found))
-
-
-def answer(found: Sequence[Measured]) -> str:
-    """Whether halfway to the exchange the ELBO is ``higher`` or ``lower``, or ``neither`` beyond the error of draws."""
-    gain = mean(found, "gain")
-    return "neither" if abs(gain) <= CLEAR * error(found) else "higher" if gain > 0 else "lower"
 
 
 def exponents(family: Family, key: str) -> list[float]:

@@ -11,7 +11,8 @@ from coset.posterior.symmetrized import nearest_mode, pair_bound, volume_bound
 from coset.study import Context, Findings, Scalar, Table, prose, study
 from coset.symmetry import Symmetry, discover
 from coset.train import Recipe
-from coset_studies.gelberg.modes._figure import draw
+from coset_studies.gelberg.modes._claims import CLAIMS
+from coset_studies.gelberg.modes._figure import CAPTION, DEPTHS, draw
 from coset_studies.gelberg.modes._found import (
     Case,
     Measured,
@@ -26,8 +27,8 @@ from coset_studies.gelberg.modes._found import (
     spread,
     thresholds,
 )
+from coset_studies.gelberg.modes._page import NETWORK_CAPTION, TABLES, TEXT, posterior_caption
 from coset_studies.gelberg.modes._posteriors import Sampling, few, loss, measure, options_of
-from coset_studies.gelberg.modes._text import DEPTHS, NETWORK_CAPTION, figure_caption, judge, posterior_caption, theorem
 
 Shape = tuple[int, ...]  # widths of the hidden layers
 Columns = Mapping[str, tuple[Callable[..., Scalar], str]]  # a statistic over seeds, and of what
@@ -86,6 +87,11 @@ _CONSTANT = Run("constant", None, (5, 20, 100), 10, 100, 1e-3, "constant", 2)
             Sampling(64, 60_000),
         ),
     },
+    claims=CLAIMS,
+    text={"small": TEXT},
+    tables=TABLES,
+    figure=draw,
+    caption=CAPTION,
 )  # fmt: skip
 def run(config: Config, context: Context) -> Findings:
     """Measure networks at both depths, then posteriors on all images and on few."""
@@ -140,9 +146,6 @@ def _findings(networks: Networks, posteriors: Posteriors, data: Dataset, how: Sa
     return Findings(
         numbers=_numbers_of_networks(networks, data) | _numbers_of_posteriors(posteriors),
         tables={"networks": _network_table(networks), "posteriors": _posterior_table(posteriors, how)},
-        outcome=f"{theorem(networks)}\n\n{judge(posteriors)}",
-        figure=lambda: draw(networks, posteriors),
-        caption=figure_caption(),
     )
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from coset.study import Scalar
+from coset_studies.gelberg.two_weights._claims import KEYS
 from coset_studies.gelberg.two_weights._fits import Measured, Sampled, Task
 from coset_studies.gelberg.two_weights._grid import Grid
 from coset_studies.gelberg.two_weights._scan import (
@@ -21,14 +22,9 @@ from coset_studies.gelberg.two_weights._scan import (
     largest_printed_gain,
     orders,
 )
-from coset_studies.gelberg.two_weights._training import METHODS
-
-KEYS = {"MFVI": "mfvi", "SGM (K = 2)": "sgm", "SGM (exact)": "exact"}
 
 Key = tuple[str, float]
 """Method and α."""
-Gaussian = tuple[Tensor, ...]
-"""Mean and deviations, each (2,)."""
 
 
 @dataclass(frozen=True)
@@ -43,37 +39,6 @@ class Outcomes:
     scan: Values
     converged: Values
     grids: Mapping[float, Grid]
-
-
-@dataclass(frozen=True)
-class Shown:
-    """The Gaussians of the first run and of the optimum at one α, by method."""
-
-    alpha: float
-    runs: Mapping[str, Gaussian]
-    optima: Mapping[str, Gaussian]
-
-
-def run_values(found: Outcomes) -> Values:
-    """Averages over runs as the scans have them, (α, methods): MSE of networks drawn, L exactly from log p(Y)."""
-    return _values(found.runs, found.draws)
-
-
-def optimum_values(found: Outcomes) -> Values:
-    """The optima, as ``run_values``; MSE of all networks."""
-    return _values(found.optima, found.optima)
-
-
-def _values(measured: Mapping[Key, Measured], errors: Mapping[Key, Measured] | Mapping[Key, Sampled]) -> Values:
-    def table(values: Mapping[Key, Tensor]) -> Tensor:
-        return torch.stack([torch.stack([values[method, alpha].mean() for method in METHODS]) for alpha in ALPHAS])
-
-    return Values(
-        table({key: one.error for key, one in errors.items()}),
-        table({key: -one.divergence for key, one in measured.items()}),
-        table({key: -one.symmetrized_divergence for key, one in measured.items()}),
-        torch.zeros(len(ALPHAS), 1, dtype=torch.float64),
-    )
 
 
 def numbers(found: Outcomes, drawn: float) -> dict[str, Scalar]:

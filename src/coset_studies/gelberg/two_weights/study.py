@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from coset.study import Context, Findings, Scalar, study
-from coset_studies.gelberg.two_weights._figure import draw
+from coset_studies.gelberg.two_weights._claims import CLAIMS
+from coset_studies.gelberg.two_weights._figure import CAPTION, draw
 from coset_studies.gelberg.two_weights._fits import Start, Task, fitted, measured, pose, posterior_on_grid, sampled
 from coset_studies.gelberg.two_weights._network import Moments
-from coset_studies.gelberg.two_weights._report import Outcomes, Shown, numbers
+from coset_studies.gelberg.two_weights._page import TABLES, TEXT
+from coset_studies.gelberg.two_weights._report import Outcomes, numbers
 from coset_studies.gelberg.two_weights._scan import ALPHAS, Axes, optimum, scan, scan_converged
 from coset_studies.gelberg.two_weights._tables import tables
-from coset_studies.gelberg.two_weights._text import caption, outcome
 from coset_studies.gelberg.two_weights._training import METHODS, Protocol
 
 REACH = 10.0
@@ -76,6 +77,11 @@ class Config:
         "small": Config(seeds=10, scan=WIDE, scan_seeds=60, steps=600),
         "paper": Config(seeds=10, scan=WIDE, scan_seeds=400, steps=3000, grid=1281),
     },
+    claims=CLAIMS,
+    text={"small": TEXT},
+    tables=TABLES,
+    figure=draw,
+    caption=CAPTION,
 )  # fmt: skip
 def run(config: Config, context: Context) -> Findings:
     """Run the paper's protocol at one setting and measure it on the grid; then scan the settings it does not say."""
@@ -101,18 +107,7 @@ def run(config: Config, context: Context) -> Findings:
         {alpha: posterior_on_grid(alpha, task, config.grid, *optima["MFVI", alpha]) for alpha in ALPHAS},
     )
     values = _settings(config) | numbers(found, config.drawn)
-    shown = Shown(
-        config.drawn,
-        {name: tuple(part[0] for part in fits[name, config.drawn]) for name in ("MFVI", "SGM (K = 2)")},
-        {name: tuple(part[0] for part in optima[name, config.drawn]) for name in ("MFVI", "SGM (K = 2)")},
-    )
-    return Findings(
-        numbers=values,
-        tables=tables(found),
-        outcome=outcome(values, found, config.drawn),
-        figure=lambda: draw(found, shown, config.epochs),
-        caption=caption(config.drawn, config.epochs, config.noise, config.prior),
-    )
+    return Findings(values, tables(found))
 
 
 def _inputs(config: Config, context: Context, part: str) -> Tensor:

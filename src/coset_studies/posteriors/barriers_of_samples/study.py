@@ -17,22 +17,19 @@ from coset.posterior import Isotropic, fit_laplace
 from coset.study import Context, Findings, study
 from coset.study.posteriors import Weights, inferred, network_of
 from coset.symmetry import Symmetry
-from coset_studies.posteriors.barriers_of_samples._report import (
+from coset_studies.posteriors.barriers_of_samples._page import (
     ALIGNED,
+    CAPTION,
+    CLAIMS,
     EACH,
     METHODS,
     NAIVE,
-    OUTCOME,
+    TABLES,
+    TEXT,
     WITHIN,
-    Way,
-    figure_of,
-    numbers_of,
-    profile_table,
-    sweep,
-    table,
-    verdict,
-    words,
+    draw,
 )
+from coset_studies.posteriors.barriers_of_samples._report import Way, numbers_of, profile_table, table
 
 
 @dataclass(frozen=True)
@@ -85,6 +82,11 @@ class Config:
             step_size=1e-5, burn_in=10000, thin=500, chains=4, draws=32, dense=10000, samples=128,
         ),
     },
+    claims=CLAIMS,
+    text={"small": TEXT},
+    tables=TABLES,
+    figure=draw,
+    caption=CAPTION,
 )  # fmt: skip
 def run(config: Config, context: Context) -> Findings:
     """Infer by every method from two seeds, align, and follow the geodesics."""
@@ -95,16 +97,7 @@ def run(config: Config, context: Context) -> Findings:
             ways += _ways_of_network(config, context, dataset, widths)
             bar.advance()
     numbers = numbers_of(config.data, config.networks, ways)
-    return Findings(
-        numbers=numbers,
-        tables={"barriers": table(ways), "profiles": profile_table(config.networks, ways)},
-        outcome=OUTCOME + verdict(numbers) + (sweep(numbers) if len(config.networks) > 1 else ""),
-        figure=lambda: figure_of(config.networks, ways),
-        caption=(
-            f"Predictive log-likelihood along the geodesics of the network with {words(config.networks[0])} hidden "
-            f"units (solid: test, dashed: train), and the barrier on the test part by the network."
-        ),
-    )
+    return Findings(numbers, {"barriers": table(ways), "profiles": profile_table(config.networks, ways)})
 
 
 def _ways_of_network(config: Config, context: Context, dataset: Dataset, widths: tuple[int, ...]) -> list[Way]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,15 +16,9 @@ from coset.models import build
 from coset.posterior import Diagnostics, GaussianNoise, diagnose, fit_hmc
 from coset.study import Context, Findings, Scalar, Table, study
 from coset.symmetry import Symmetry, discover
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from coset_studies.posteriors.rhat._page import CAPTION, CLAIMS, NEAR, SIDES, TABLES, TEXT, draw
 
 CHECKPOINT_SECONDS = 5.0
-SIDES = {"weights": "weights as drawn", "functions": "functions", "aligned weights": "weights, aligned"}
-NEAR = 1.05
-"""R̂ up to here counts as near 1: about what independent draws reach by chance in so short chains."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +91,10 @@ class _Chains:
     title="Have the chains mixed? R̂ on weights, on functions, and modulo symmetry",
     reference="Vehtari et al. 2021 (rank-normalised split R̂); Izmailov et al. 2021 (R̂ of networks)",
     paper="""
-    Izmailov et al. run Hamiltonian Monte Carlo on networks: R̂ is near 1 for most predictions, while enough weights have
-    a large R̂ to show that chains differ in weight space. But a posterior has a copy of every mode for each element of
-    the network's symmetry group, and R̂ on weights also asks whether chains have visited the same copies, which says
-    nothing about predictions. Here the two questions are told apart: draws are first brought to one gauge.
+    Izmailov et al. run Hamiltonian Monte Carlo on networks: R̂ is near 1 for most predictions, while enough weights
+    have a large R̂ to show that chains differ in weight space. But a posterior has a copy of every mode for each
+    element of the network's symmetry group, and R̂ on weights also asks whether chains have visited the same copies,
+    which says nothing about predictions. Here the two questions are told apart: draws are first brought to one gauge.
     """,
     presets={
         "quick": Config(
@@ -116,6 +110,11 @@ class _Chains:
             warmup=2000, draws=500, thin=10, steps=50,
         ),
     },
+    claims=CLAIMS,
+    text={"small": TEXT},
+    tables=TABLES,
+    figure=draw,
+    caption=CAPTION,
 )  # fmt: skip
 def run(config: Config, context: Context) -> Findings:
     """Draw, align, measure R̂ three ways; then again on the first draws of every chain only."""
@@ -156,38 +155,7 @@ def run(config: Config, context: Context) -> Findings:
         "widest_aligned": widest.found.sides["aligned weights"].max_rhat,
         "widest_switches": widest.switches,
     }
-    return Findings(
-        numbers=numbers,
-        tables={"mixing": _mixing_table(chains), "copies": _copies_table(chains)},
-        outcome=_OUTCOME,
-        figure=lambda: _figure(config, chains, course),
-        caption=f"(a) The weight with the largest R̂ of a network with {config.width} units, as drawn; a colour a chain."
-        " (b) The same coordinate after all draws were brought to one gauge. (c) R̂ of all scalars, by the number of "
-        "units, on a logarithmic scale of R̂ − 1. (d) The largest R̂ if only the first draws of every chain are used.",
-    )
-
-
-_OUTCOME = """
-{chains} chains of {draws} draws (every {thin} iterations) of a network with {width} tanh units on {points} points of
-{data}. Its group of permutations and signs has {order} elements, and every mode has as many copies; the chains were in
-{visited} of them and changed the copy in {switches:.1f} % of the steps. R̂ of the weights as drawn is up to
-{weights_max:.2f} (median {weights_median:.2f}), by which the run would be thrown away. On functions it is at most
-{functions_max:.3f}. Modulo symmetry it is at most {aligned_weights_max:.3f}; {aligned_weights_near:.0f} % of the
-weights are at {near} or below (as drawn: {weights_near:.0f} %), and the median effective sample size of a weight is
-{aligned_weights_ess:.0f} instead of {weights_ess:.0f}, beside {functions_ess:.0f} on functions.
-
-What remains falls as chains grow: with the first {fewest} draws of a chain the largest R̂ of the aligned weights is
-{aligned_weights_fewest:.3f}, with all of them {aligned_weights_max:.3f}; on functions {functions_fewest:.3f} and
-{functions_max:.3f}, as drawn {weights_fewest:.2f} and {weights_max:.2f}. That is what slow movement inside a mode would
-do; that the gauge has a part in it is not excluded, for no other gauge was tried.
-
-Chains in modes that the group does not relate stay apart. With {narrowest} units R̂ is up to {narrowest_functions:.2f}
-on functions and {narrowest_aligned:.2f} modulo symmetry; the mean of ‖θ‖², which no permutation or sign changes, is
-from {narrowest_least_norm:.0f} to {narrowest_largest_norm:.0f} over the chains, and from {least_norm:.0f} to
-{largest_norm:.0f} with {width} units. With {widest} units {widest_switches:.0f} % of the steps change the copy, R̂ is
-{widest_weights:.2f} as drawn and {widest_aligned:.3f} modulo symmetry. All of this is one seed and one choice of
-points.
-"""
+    return Findings(numbers, {"mixing": _mixing_table(chains), "copies": _copies_table(chains)})
 
 
 def _plain(part: Mapping[str, Tensor]) -> list[list[float]]:
@@ -273,7 +241,7 @@ def _mixing_table(chains: Mapping[int, _Chains]) -> Table:
         for width, one in chains.items()
         for side, mixing in one.found.sides.items()
     ]  # fmt: skip
-    return Table(columns, rows, "R̂ and effective sample sizes (ESS) of the same draws, seen in three ways.")
+    return Table(columns, rows)
 
 
 def _copies_table(chains: Mapping[int, _Chains]) -> Table:
@@ -294,87 +262,4 @@ def _copies_table(chains: Mapping[int, _Chains]) -> Table:
         ]
         for width, one in chains.items()
     ]
-    return Table(
-        columns,
-        rows,
-        "Where the chains were; ‖θ‖², the mean over a chain, is the same in all copies.",
-    )
-
-
-def _figure(config: Config, chains: Mapping[int, _Chains], course: Mapping[int, Mapping[str, float]]) -> "Figure":
-    from coset.figures import BLUE, GREEN, VERMILION, label_panel, new_figure
-
-    colours = dict(zip(SIDES, (VERMILION, GREEN, BLUE), strict=True))
-    figure = new_figure(9.0, 6.0)
-    (raw, aligned), (strips, lengths) = figure.subplots(2, 2)
-    main = chains[config.width]
-    worst = int(main.found.weights.rhat.argmax())
-    name = main.found.weights.name(worst)
-    for axes, samples, letter, title in (
-        (raw, main.samples, "a", f"{name}, as drawn"),
-        (aligned, main.aligned, "b", f"{name}, aligned"),
-    ):
-        _trace(axes, samples, int(main.found.weights.places[worst]))
-        label_panel(axes, letter, title)
-    aligned.sharey(raw)
-    _strips(strips, chains, colours)
-    label_panel(strips, "c", f"{_RHAT} of every scalar")
-    for side, label in SIDES.items():
-        shown = [(count, _shown(numbers[side])) for count, numbers in course.items()]
-        lengths.plot(*zip(*shown, strict=True), "o-", color=colours[side], label=label)
-    lengths.set_xscale("log", base=2)
-    lengths.set_xticks(list(course), [str(count) for count in course], minor=False)
-    lengths.set_xlabel("draws of each chain")
-    lengths.set_ylabel(f"largest {_RHAT}")
-    _log_rhat(lengths)
-    lengths.legend()
-    label_panel(lengths, "d", f"With longer chains, {config.width} units")
-    return figure
-
-
-def _trace(axes: "Axes", samples: Samples, place: int) -> None:
-    """One scalar of every draw, a colour a chain."""
-    from coset.figures import GREY, INK, PALETTE
-
-    flat = torch.cat([samples.params[name].flatten(2) for name in samples.random_names], 2)
-    colours = (*PALETTE, INK, GREY)
-    for number, chain in enumerate(flat[..., place].tolist()):
-        axes.plot(range(1, len(chain) + 1), chain, ".", markersize=3, color=colours[number % len(colours)])
-    axes.set_xlabel("draw")
-    axes.set_ylabel("value of the weight")
-
-
-def _strips(axes: "Axes", chains: Mapping[int, _Chains], colours: Mapping[str, str]) -> None:
-    """R̂ of all scalars as dots side by side, in the order of their names."""
-    for group, one in enumerate(chains.values()):
-        for column, (side, mixing) in enumerate(one.found.sides.items()):
-            across = [group + 0.27 * (column - 1 + 0.7 * (at + 0.5) / len(mixing) - 0.35) for at in range(len(mixing))]
-            heights = [_shown(rhat) for rhat in mixing.rhat.tolist()]
-            label = SIDES[side] if not group else None
-            axes.plot(across, heights, ".", markersize=4, alpha=0.7, color=colours[side], label=label)
-    axes.set_xticks(range(len(chains)), [f"{width} units" for width in chains])
-    axes.grid(False, axis="x")
-    axes.set_ylabel(_RHAT)
-    axes.legend(ncols=3, loc="upper center", handletextpad=0.1, columnspacing=1.0)
-    _log_rhat(axes)
-
-
-def _shown(rhat: float) -> float:
-    """R̂ − 1 inside the frame of the logarithmic axis."""
-    return min(max(rhat - 1, _FLOOR), _CEILING)
-
-
-_FLOOR, _CEILING = 1e-3, 9.0
-_RHAT = r"$\hat{R}$"
-"""As mathematics: the font sets a combining hat beside its letter."""
-
-
-def _log_rhat(axes: "Axes") -> None:
-    from coset.figures import INK
-
-    axes.set_yscale("log")
-    axes.set_ylim(0.8 * _FLOOR, _CEILING)
-    marks = {0.001: "≤ 1.001", 0.01: "1.01", NEAR - 1: str(NEAR), 0.2: "1.2", 1.0: "2", 4.0: "5"}
-    axes.set_yticks(list(marks), list(marks.values()))
-    axes.minorticks_off()
-    axes.axhline(NEAR - 1, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    return Table(columns, rows)

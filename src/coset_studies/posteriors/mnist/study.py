@@ -3,20 +3,14 @@
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coset.data import Dataset
 from coset.posterior import Fit, Isotropic, predictive, score
 from coset.study import Context, Findings, Scalar, Table, study
 from coset.study.posteriors import inferred, network_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-PUBLISHED = {5: 88.38, 10: 93.22, 20: 94.84, 30: 95.43}
-"""Test accuracy of mean-field VI with one hidden layer (Gelberg et al. 2024, table 1), %."""
-BACKPROP = {400: 1.82, 800: 1.99, 1200: 2.04}
-"""Test error with two hidden layers and a Gaussian prior (Blundell et al. 2015, table 1), %."""
+from coset_studies.posteriors.mnist._claims import BACKPROP, CLAIMS, PUBLISHED
+from coset_studies.posteriors.mnist._page import CAPTION, TABLES, TEXT, draw
 
 
 @dataclass(frozen=True)
@@ -90,6 +84,11 @@ class Config:
             wide=Wide((400, 800, 1200), 600, 128, 128),
         ),
     },
+    claims=CLAIMS,
+    text={"small": TEXT},
+    tables=TABLES,
+    figure=draw,
+    caption=CAPTION,
 )  # fmt: skip
 def run(config: Config, context: Context) -> Findings:
     """Accuracy, its spread over training seeds and over test draws, and the error of the wide networks."""
@@ -153,7 +152,6 @@ def _findings(
         for width in narrow.widths
     ]
     columns = ("hidden units", "published, %", "accuracy, %", "± training seeds", "± test draws", "NLL", "ECE")
-    caption = f"Mean over {narrow.seeds} training seeds, {narrow.samples} sampled networks; ± are standard deviations."
     scan: list[list[Scalar]] = [
         [std, *(100 * statistics.fmean(one["accuracy"] for one in found[width, std]) for width in narrow.widths)]
         for std in sorted((narrow.std, *narrow.others))
@@ -165,36 +163,13 @@ def _findings(
     ]
     names = ("units, two layers", "published error, %", "error, %", "NLL", "ECE", "ELBO per point")
     return Findings(
-        numbers=numbers,
-        tables={
-            "one-hidden-layer": Table(columns, rows, caption),
-            "initial-deviation": Table(titles, scan, "Accuracy, %, by the deviation that inference begins with."),
-            "two-hidden-layers": Table(names, broad, "Gaussian prior, one seed."),
+        numbers,
+        {
+            "one-hidden-layer": Table(columns, rows),
+            "initial-deviation": Table(titles, scan),
+            "two-hidden-layers": Table(names, broad),
         },
-        outcome=OUTCOME if gaps else OTHER_DATA,
-        figure=lambda: _figure(own, again, published),
-        caption="Test accuracy of each training seed (dots), their mean (bars) and the published mean (crosses).",
     )
-
-
-OUTCOME = """
-On the mean over {seeds} training seeds mean-field VI comes within {largest_gap:.2f} points of the published row at
-every width, from initial deviations of {std}. These were chosen so that it does: neither they nor the prior are printed
-there. The second table shows what they do. With the 10 epochs of the paper deviations that begin large are still large
-at the end, and cost accuracy.
-
-The standard deviation over training seeds is {seed_spread:.2f} points at {narrowest} units, that over sets of
-{samples} test draws {draw_spread:.2f}: the paper's ± does not say which of the two it is.
-
-With two layers of {wide_width} units the error is {wide_error:.2f} %, with one seed and a prior N(0, {wide_prior}²),
-which was chosen among 0.05, 0.1 and 0.3 by the test error of shorter runs.
-"""
-
-
-OTHER_DATA = """
-On these data there is nothing published to compare with. With two layers of {wide_width} units the error is
-{wide_error:.2f} %.
-"""
 
 
 def _narrow(config: Config, context: Context, width: int, std: float, seed: int) -> Fit[Any]:
@@ -250,27 +225,3 @@ def _scores(
     model = network_of("mlp", _options(dataset, widths), seed=0).to(context.device)
     x, y = dataset.test.x.to(context.device), dataset.test.y.to(context.device)
     return score(predictive(model, fit, x, samples=samples, seed=seed, show=False), y)
-
-
-def _figure(
-    own: Mapping[int, list[float]], again: Mapping[int, list[float]], published: Mapping[int, float]
-) -> "Figure":
-    from coset.figures import BLUE, GREY, ORANGE, VERMILION, new_figure
-
-    figure = new_figure(5.0, 3.4)
-    axes = figure.subplots()
-    for place, (width, values) in enumerate(own.items()):
-        first = place == 0
-        axes.plot([place - 0.15] * len(values), values, ".", color=BLUE, label="training seeds" if first else None)
-        draws = [100 * value for value in again[width]]
-        label = "test draws, one seed" if first else None
-        axes.plot([place + 0.15] * len(draws), draws, ".", color=ORANGE, label=label)
-        mean = statistics.fmean(values)
-        axes.plot([place - 0.3, place + 0.3], [mean, mean], color=GREY, label="mean" if first else None)
-        if width in published:
-            axes.plot([place], [published[width]], "x", color=VERMILION, label="published" if first else None)
-    axes.set_xticks(range(len(own)), [str(width) for width in own])
-    axes.set_xlabel("hidden units")
-    axes.set_ylabel("test accuracy, %")
-    axes.legend(loc="lower right")
-    return figure
