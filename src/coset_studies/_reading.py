@@ -91,7 +91,7 @@ def share(successes: float, count: int) -> Estimate:
 
 
 def deviation_factor(count: int, quantile: float) -> float:
-    """√((n − 1)/χ²), χ² exceeded with probability ``quantile``: an end of the interval of a standard deviation over it."""
+    """√((n − 1)/χ²), χ² exceeded with probability ``quantile``: an interval's end over the standard deviation."""
     from scipy.special import chdtri
 
     return math.sqrt((count - 1) / float(chdtri(count - 1, quantile)))

@@ -5,7 +5,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,23 +18,18 @@ from coset.study.published import PIXELS, published_weights
 from coset.symmetry import Symmetry, discover
 from coset.symmetry.axes import units_of
 from coset.train import Recipe, evaluate
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from coset_studies.rebasin._midpoints_page import (
+    ALIGNMENTS,
+    BEST,
+    CAPTION,
+    CLAIMS,
+    RENORMALIZATIONS,
+    TABLES,
+    TEXT,
+    draw,
+)
 
 Params = Mapping[str, Tensor]
-
-ALIGNMENTS = (
-    "none",
-    "weights, one ascent",
-    "weights",
-    "activations",
-    "activations, then sinkhorn",
-    "activations, then ste, scales as given",
-    "activations, then ste",
-)
-RENORMALIZATIONS = ("none", "data-free", "refresh")
-BEST = ALIGNMENTS[-1]
 
 
 @dataclass(frozen=True)
@@ -91,6 +86,11 @@ class _Setting:
         "small": Config("tiny10", (), "cifar10", False, 4, None, 5000, 200, 4, 9),
         "paper": Config("tiny10", (), "cifar10", False, 4, None, 50000, 400, 10, 25),
     },
+    claims=CLAIMS,
+    text={"small": TEXT},
+    tables=TABLES,
+    figure=draw,
+    caption=CAPTION,
 )  # fmt: skip
 def run(config: Config, context: Context) -> Findings:
     """All pairs by all methods, all networks at once, and how much the default depends on its start."""
@@ -136,47 +136,14 @@ def run(config: Config, context: Context) -> Findings:
         "all_none": everything["none"],
     }
     return Findings(
-        numbers=numbers,
-        tables={
+        numbers,
+        {
             "midpoints": _midpoints(found, leans),
             "pairs": _by_pair(pairs, found),
-            "line": Table(
-                ("τ", *lines),
-                [[tau, *(line[tau] for line in lines.values())] for tau in lines[BEST]],
-                "Test accuracy (%) along the line between the first two networks, statistics refreshed at every point.",
-            ),
-            "all": Table(
-                ("alignment", "test accuracy, %"),
-                list(everything.items()),
-                "All networks merged into one, with fresh batch-norm statistics.",
-            ),
+            "line": Table(("τ", *lines), [[tau, *(line[tau] for line in lines.values())] for tau in lines[BEST]]),
+            "all": Table(("alignment", "test accuracy, %"), list(everything.items())),
         },
-        outcome=_OUTCOME,
-        figure=lambda: _figure(found, ends),
-        caption="Test accuracy halfway between two networks; bars: mean over all pairs, dots: pairs, dashed: the ends.",
     )
-
-
-_OUTCOME = """
-The {networks} networks have {ends:.1f} % test accuracy on average, the midpoint of two as they are {naive:.1f} %.
-With fresh batch-norm statistics one coordinate ascent on the weights gives {one_ascent:.1f} %, the default
-{weights:.1f} %, matching activations {activations:.1f} %. The straight-through estimator that goes on from there on
-the loss of the midpoint gives {best_as_given:.1f} % with permutations alone and {best:.1f} % when it also learns the
-free scales of the group (the lowest pair: {best_lowest:.1f} %); with statistics refreshed without data
-{best_data_free:.1f} %.
-
-Learned scales are elements of the group: the two ends keep their functions. But before a batch norm they weigh the
-two networks unit by unit, and with a common factor the midpoint would lean to one of them, where any loss is low. So
-they are kept within a factor of 2, with geometric mean 1 over each class. Paired units differ by a factor of
-{ratio_best:.2f} in norm on average ({ratio_as_given:.2f} with the scales as given). Between the first two networks
-the lowest accuracy on the line is {line_activations:.1f} % after matching activations and {line_best:.1f} % with
-learned scales. The rates of the estimator were chosen on seeds 0 and 1 of Tiny10.
-
-The default matching from {starts} random starts and seeds gives {start_lowest:.1f} to {start_highest:.1f} % for the
-first pair, a range of {start_range:.1f} points. All {networks} networks merged into one have {all_none:.1f} % as they
-are, {all_weights:.1f} % matched on the weights all at once, {all_best:.1f} % each brought to the first by the best
-method.
-"""
 
 
 def _setting(config: Config, context: Context) -> _Setting:
@@ -323,10 +290,7 @@ def _midpoints(found: Mapping[tuple[str, str], list[float]], leans: Mapping[str,
         for alignment in ALIGNMENTS
     ]
     columns = ("alignment", "no renormalisation", "data-free", "refresh", "refresh, lowest pair", "highest", "lean")
-    caption = (
-        "Test accuracy (%) of the midpoint, mean over all pairs. Lean: mean |log| of the ratio of the norms of units."
-    )
-    return Table(columns, rows, caption)
+    return Table(columns, rows)
 
 
 def _by_pair(pairs: Sequence[tuple[int, int]], found: Mapping[tuple[str, str], list[float]]) -> Table:
@@ -334,27 +298,4 @@ def _by_pair(pairs: Sequence[tuple[int, int]], found: Mapping[tuple[str, str], l
         [f"{i} and {j}", *(found[alignment, "refresh"][number] for alignment in ALIGNMENTS)]
         for number, (i, j) in enumerate(pairs)
     ]
-    return Table(("pair", *ALIGNMENTS), rows, "Test accuracy (%) of each midpoint with fresh batch-norm statistics.")
-
-
-def _figure(found: Mapping[tuple[str, str], list[float]], ends: Sequence[float]) -> "Figure":
-    from coset.figures import BLUE, GREY, INK, SKY, new_figure
-
-    figure = new_figure(8.0, 3.6)
-    axes = figure.subplots()
-    for shift, (name, colour) in zip(
-        (-0.27, 0.0, 0.27), zip(RENORMALIZATIONS, (GREY, SKY, BLUE), strict=True), strict=True
-    ):
-        for row, alignment in enumerate(ALIGNMENTS):
-            values = found[alignment, name]
-            axes.barh(row + shift, sum(values) / len(values), 0.25, color=colour, label=name if row == 0 else None)
-            axes.plot(values, [row + shift] * len(values), ".", color=INK, ms=2.5)
-    axes.axvline(sum(ends) / len(ends), color=INK, ls=(0, (4, 2)), lw=1.0)
-    axes.set_yticks(range(len(ALIGNMENTS)), ALIGNMENTS)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 100)
-    axes.set_xlabel("test accuracy of the midpoint, %")
-    axes.grid(visible=False, axis="y")
-    # On white, because the dashed line runs behind it.
-    axes.legend(title="renormalisation", loc="lower right", frameon=True, framealpha=1.0, edgecolor="none")
-    return figure
+    return Table(("pair", *ALIGNMENTS), rows)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -13,14 +13,9 @@ from coset.models import build, example_input
 from coset.study import Context, Findings, Scalar, Table, study
 from coset.symmetry import Element, Symmetry, discover
 from coset.train import RECIPES, Recipe
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from coset_studies.rebasin._mnist_page import CAPTION, CLAIMS, METHODS, TABLES, TEXT, draw
 
 Params = Mapping[str, Tensor]
-
-METHODS = ("as trained", "weights, one ascent", "weights", "activations", "weights, then ste")
-"""What is done before the line between the two networks is drawn; "weights" is the default method."""
 
 _CONSTANT = replace(RECIPES["mnist-mlp"], epochs=12, schedule="constant")
 
@@ -81,6 +76,11 @@ class _Pair:
             steps=1000, recipe=RECIPES["mnist-mlp"], other_recipe=_CONSTANT,
         ),
     },
+    claims=CLAIMS,
+    text={"small": TEXT},
+    tables=TABLES,
+    figure=draw,
+    caption=CAPTION,
 )  # fmt: skip
 def run(config: Config, context: Context) -> Findings:
     """Train, align by every method, measure on 25 points; then sweep the width."""
@@ -124,30 +124,7 @@ def run(config: Config, context: Context) -> Findings:
         "narrowest_barrier": _mean([aligned["train loss"].barrier for _, aligned in sweep[config.widths[0]]]),
         "widest_barrier": _mean([aligned["train loss"].barrier for _, aligned in sweep[config.widths[-1]]]),
     }
-    return Findings(
-        numbers=numbers,
-        tables={"methods": _methods(found), "widths": _widths(sweep)},
-        outcome=_OUTCOME,
-        figure=lambda: _figure(found, sweep),
-        caption="(a) Loss on the line between two networks, train. (b) Barrier of the train loss against the width, "
-        "as trained and after weight matching; mean over pairs, each pair a dot.",
-    )
-
-
-_OUTCOME = """
-Networks with three hidden layers of {width} units, trained by {recipe}; train accuracy at least
-{least_train_accuracy:.2f} %, test accuracy {test_accuracy:.2f} % on average. Over {pairs} pairs of seeds the barrier of
-the train loss is {as_trained_train_loss:.3f} nats as trained, {weights_one_ascent_train_loss:.4f} after one coordinate
-ascent on the weights, {weights_train_loss:.4f} after the default (with the relaxation),
-{activations_train_loss:.4f} by activations, and {weights_then_ste_train_loss:.4f} when the straight-through estimator
-goes on from the default and learns the free scales of the group, too. At the midpoint the test accuracy is
-{as_trained_midpoint:.2f}, {weights_one_ascent_midpoint:.2f}, {weights_midpoint:.2f}, {activations_midpoint:.2f} and
-{weights_then_ste_midpoint:.2f} %.
-
-With the default the barrier goes from {narrowest_barrier:.3f} nats at width {narrowest} to {widest_barrier:.4f} at
-width {widest}. The recipe matters as much as the method: for networks of the same width trained by {other_recipe} the
-same alignment leaves {other_recipe_train_loss:.4f} nats (as trained: {other_recipe_as_trained:.3f}).
-"""
+    return Findings(numbers, {"methods": _methods(found), "widths": _widths(sweep)})
 
 
 def _sentence(recipe: Recipe) -> str:
@@ -239,7 +216,7 @@ def _methods(found: Mapping[str, list[Profiles]]) -> Table:
         ]
         for method, profiles in found.items()
     ]
-    return Table(columns, rows, "Barriers on 25 points of the line, mean over pairs of seeds.")
+    return Table(columns, rows)
 
 
 def _widths(sweep: Mapping[int, list[tuple[Profiles, Profiles]]]) -> Table:
@@ -254,35 +231,4 @@ def _widths(sweep: Mapping[int, list[tuple[Profiles, Profiles]]]) -> Table:
         for width, pairs in sweep.items()
     ]
     columns = ("width", "as trained, train", "aligned, train", "aligned, test", "midpoint test accuracy, %")
-    return Table(columns, rows, "Barriers of the loss against the width, default weight matching.")
-
-
-def _figure(found: Mapping[str, list[Profiles]], sweep: Mapping[int, list[tuple[Profiles, Profiles]]]) -> "Figure":
-    from coset.figures import BLUE, GREEN, GREY, ORANGE, VERMILION, label_panel, new_figure
-
-    figure = new_figure(9.0, 3.4)
-    left, right = figure.subplots(1, 2)
-    for (method, profiles), colour in zip(found.items(), (GREY, ORANGE, BLUE, GREEN, VERMILION), strict=True):
-        profile = profiles[0]["train loss"]
-        left.plot(profile.taus, profile.values, color=colour, label=f"{method}: {profile.barrier:.2g}")
-    left.set_yscale("log")
-    left.set_xlabel("τ")
-    left.set_ylabel("train loss, nats")
-    # Room for the legend above the curves.
-    left.set_ylim(top=40 * max(max(profiles[0]["train loss"].values) for profiles in found.values()))
-    left.legend(title="barrier, nats", loc="upper center", ncols=2, fontsize="small")
-    label_panel(left, "a", "On the line between two networks")
-    widths = list(sweep)
-    for which, (label, colour) in enumerate((("as trained", GREY), ("aligned", BLUE))):
-        for number in range(len(sweep[widths[0]])):
-            right.plot(widths, [sweep[w][number][which]["train loss"].barrier for w in widths], ".", color=colour)
-        means = [_mean([pair[which]["train loss"].barrier for pair in sweep[w]]) for w in widths]
-        right.plot(widths, means, color=colour, label=label)
-    right.set_xscale("log", base=2)
-    right.xaxis.set_major_formatter("{x:g}")
-    right.set_yscale("log")
-    right.set_xlabel("width")
-    right.set_ylabel("barrier of the train loss, nats")
-    right.legend()
-    label_panel(right, "b", "Wider is lower")
-    return figure
+    return Table(columns, rows)

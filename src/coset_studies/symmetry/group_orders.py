@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -11,10 +10,7 @@ from torch import nn
 from coset.models import CCT, MLP, MyrtleCNN, ResNet18, ResNet20, example_input
 from coset.study import Context, Findings, Table, study
 from coset.symmetry import Symmetry, discover
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from coset_studies.symmetry._orders_page import CAPTION, CLAIMS, TABLES, TEXT, draw
 
 # label -> (where it is used, model)
 ARCHITECTURES: dict[str, tuple[str, Callable[[], nn.Module]]] = {
@@ -75,10 +71,15 @@ class Size:
     normalisation stands before it, and one shared set of units for every residual stream.
     """,
     presets={
-        "quick": Config(widths=(1, 4), inputs=4, most=1_600_000),
+        "quick": Config(widths=(1,), inputs=4, most=1_000_000),
         "small": Config(widths=(1, 2, 4, 8, 16, 32), inputs=4),
         "paper": Config(widths=(1, 2, 4, 8, 16, 32, 64), inputs=4),
     },
+    claims=CLAIMS,
+    text={"paper": TEXT},
+    tables=TABLES,
+    figure=draw,
+    caption=CAPTION,
 )
 def run(config: Config, context: Context) -> Findings:
     """Count, verify f(g·θ) = f(θ) in float64 for each architecture, and sweep the width."""
@@ -114,32 +115,7 @@ def run(config: Config, context: Context) -> Findings:
         "bound_of_100_units": 2 / sizes["MLP 784-100-10"].ratio,
         "largest_error": max(errors.values()),
     }
-    return Findings(
-        numbers=numbers,
-        tables={"orders": _orders(sizes, errors), "widths": _widths(sweep)},
-        outcome=_OUTCOME,
-        figure=lambda: _figure(sizes, sweep),
-        caption="(a) Digits of the number of equivalent weight vectors, by permutations and with signs. (b) The same "
-        "against the width, with log|P|/D below (P: permutations): theorem 3.1 says something only above the dashed "
-        "line.",
-    )
-
-
-_OUTCOME = """
-Every group in the table was discovered from the model itself and verified on a random element of it, permutations,
-scales and signs together, in float64: the outputs differ by at most {largest_error:.0e} of their size. The MLP with
-three layers of 512 units has 10^{mlp_log10_order:.1f} equivalent weight vectors (10^{mlp_log10_closed_form:.1f} by
-512!³), the ResNet20 with FRN 10^{resnet20_frn_log10_permutations:.1f} by permutations alone. (With signs FRN has more
-than batch normalisation because its ε stands under an absolute value.)
-
-The continuous part is as Godfrey et al. say: {myrtle_scales} scales for the {myrtle_scales} hidden channels of the
-Myrtle CNN, and {myrtle_batch_scales} with batch normalisation. In a residual network each convolution into a stream has
-a scale of its own before its norm, but all share the stream's units: {resnet20_batch_scales} scales in ResNet20.
-
-Theorem 3.1 asks for D < log|P|, P the permutations. It holds for none of these networks: log|P|/D is at most
-{largest_ratio:.4f}, and for the MLP with 100 hidden units the bound is {bound_of_100_units:.0f}‖ω‖, while no two points
-of an orbit are farther apart than 2‖ω‖.
-"""
+    return Findings(numbers, {"orders": _orders(sizes, errors), "widths": _widths(sweep)})
 
 
 def _seeded(make: Callable[[], nn.Module], context: Context) -> nn.Module:
@@ -209,9 +185,7 @@ def _orders(sizes: dict[str, Size], errors: dict[str, float]) -> Table:
         "log|P|/D",
         "error",
     )
-    return Table(
-        columns, rows, "Sizes of the groups; error: largest relative change of an output under a random element."
-    )
+    return Table(columns, rows)
 
 
 def _widths(sweep: list[tuple[str, int, Size]]) -> Table:
@@ -220,55 +194,4 @@ def _widths(sweep: list[tuple[str, int, Size]]) -> Table:
         for kind, width, size in sorted(sweep, key=lambda row: row[:2])
     ]
     columns = ("architecture", "width", "weights D", "log₁₀ permutations", "scales", "log|P|/D")
-    return Table(columns, rows, "The width swept.")
-
-
-def _figure(sizes: dict[str, Size], sweep: list[tuple[str, int, Size]]) -> "Figure":
-    from coset.figures import new_figure
-
-    figure = new_figure(10.0, 3.9)
-    grid = figure.add_gridspec(3, 2, width_ratios=(1.45, 1.0))
-    _draw_architectures(figure.add_subplot(grid[:, 0]), sizes)
-    upper = figure.add_subplot(grid[:2, 1])
-    _draw_widths(upper, figure.add_subplot(grid[2, 1], sharex=upper), sweep)
-    return figure
-
-
-def _draw_architectures(axes: "Axes", sizes: dict[str, Size]) -> None:
-    from coset.figures import BLUE, VERMILION, label_panel
-
-    ordered = sorted(sizes.items(), key=lambda item: item[1].log10_permutations)
-    for row, (_, size) in enumerate(ordered):
-        axes.plot([1, size.log10_permutations], [row, row], color=BLUE, lw=1.0, alpha=0.35)
-        axes.plot(
-            size.log10_order, row, "o", mfc="none", color=VERMILION, ms=6.5, label="with signs" if row == 0 else None
-        )
-        axes.plot(size.log10_permutations, row, "o", color=BLUE, ms=4, label="permutations" if row == 0 else None)
-    axes.set_yticks(range(len(ordered)), [label for label, _ in ordered])
-    axes.set_xscale("log")
-    axes.set_xlim(1, 1e5)
-    axes.set_xlabel("digits of the number of equivalent weight vectors, log₁₀|G|")
-    axes.grid(visible=False, axis="y")
-    axes.legend(loc="lower right")
-    label_panel(axes, "a", "Equivalent weight vectors of one network")
-
-
-def _draw_widths(axes: "Axes", below: "Axes", sweep: list[tuple[str, int, Size]]) -> None:
-    from coset.figures import BLUE, GREEN, GREY, label_panel
-
-    for kind, colour in zip(dict.fromkeys(kind for kind, _, _ in sweep), (BLUE, GREEN), strict=True):
-        widths = [width for name, width, _ in sweep if name == kind]
-        found = [size for name, _, size in sweep if name == kind]
-        axes.plot(widths, [size.log10_permutations for size in found], "o-", color=colour, label=kind)
-        below.plot(widths, [size.ratio for size in found], "o-", color=colour)
-    axes.set_yscale("log")
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.tick_params(labelbottom=False)
-    axes.set_ylabel("log₁₀|G|")
-    axes.legend(loc="upper left")
-    label_panel(axes, "b", "Wider networks have more of them")
-    below.axhline(1, color=GREY, ls=(0, (4, 2)), lw=1.0)
-    below.set_yscale("log")
-    below.set_ylabel("log|P| / D")
-    below.set_xlabel("width")
+    return Table(columns, rows)

@@ -30,7 +30,7 @@ _MODES = f"{_WIDTHS} With 3 units chains are in modes that no symmetry relates, 
 CLAIMS = [
     Claim(
         paper="Many weights have a large R̂: the chains differ in the space of weights.",
-        source="Izmailov et al. 2021, section on mixing",
+        source="Izmailov et al. 2021, on the mixing of HMC",
         statistic="median R̂ of the weights as drawn",
         direction="above",
         threshold=NEAR,
@@ -41,7 +41,7 @@ CLAIMS = [
     ),
     Claim(
         paper="R̂ is near 1 for most predictions.",
-        source="Izmailov et al. 2021, section on mixing",
+        source="Izmailov et al. 2021, on the mixing of HMC",
         statistic=f"share of the predictions with R̂ of at most {NEAR}, %",
         direction="above",
         threshold=50.0,
@@ -98,9 +98,8 @@ TABLES = {
     "copies": "Where the chains were; ‖θ‖², the mean over a chain, is the same in all copies.",
 }
 CAPTION = f"""
-(a) The largest R̂ (triangles) and the median (dots) of weights as drawn, of functions, and of weights modulo symmetry, on
-a logarithmic scale of R̂ − 1; dashed: {NEAR}. (b) The largest R̂ if only the first draws of every chain are used, and with
-all of them.
+(a) The largest R̂ (triangles) and the median (dots) of weights as drawn, of functions, and of weights modulo symmetry,
+on a logarithmic scale of R̂ − 1; dashed: {NEAR}. (b) The largest R̂ of the first draws of every chain, and of all of them.
 """
 _FLOOR, _CEILING = 1e-3, 9.0
 _RHAT = r"$\hat{R}$"

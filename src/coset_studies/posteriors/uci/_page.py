@@ -16,12 +16,15 @@ prior of its own, {splits} splits. All settings are the same on all data sets; t
 first. Laplace and MFVI begin at one of them, the chains of SGHMC and HMC at all. Published deep ensembles have a noise
 for each input and adversarial examples; this one has neither.
 
-- **HMC** has the highest log-likelihood on every set, and the lowest RMSE. Its chains are short ({hmc_draws} draws
-each): the median R̂ of a predicted value is {hmc_rhat:.2f}, that of SGHMC {sghmc_rhat:.2f}. They are mixtures over
-{members} modes explored locally, not converged samples. - **Published HMC on yacht**: its log-likelihood does not go
-with its RMSE. A Gaussian of that standard deviation would have {yacht_calibrated:.2f}. - **Laplace** is a posterior of
-the linearised network. With the same weights in the network itself the log-likelihood is {laplace_sampled} on average.
-- **MFVI from scratch**, for as many steps in all, ends at an ELBO that is {scratch_elbo} per point than from a trained
+**HMC** has the highest log-likelihood on every set, and the lowest RMSE. Its chains are short ({hmc_draws} draws each):
+the median R̂ of a predicted value is {hmc_rhat:.2f}, that of SGHMC {sghmc_rhat:.2f}. They are mixtures over {members}
+modes explored locally, not converged samples. On yacht the published log-likelihood of HMC does not go with its RMSE: a
+Gaussian of that standard deviation would have {yacht_calibrated:.2f}.
+
+**Laplace** is a posterior of the linearised network. With the same weights in the network itself the log-likelihood is
+{laplace_sampled} on average over the sets.
+
+**MFVI from scratch**, for as many steps in all, ends at an ELBO that is {scratch_elbo} per point than from a trained
 network, and predicts with a log-likelihood that is {scratch}: here the ELBO is no guide to the predictions.
 """
 TABLES = {
