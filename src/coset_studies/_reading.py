@@ -9,8 +9,6 @@ from coset.study import Estimate, Results
 Record = dict[str, Any]
 """One row of a table by its columns."""
 
-SEEDS = "Intervals over seeds are means ± the 97.5 % quantile of Student's t times the standard error."
-
 
 def records(results: Results, table: str, **where: object) -> list[Record]:
     """The rows of a table in which the columns named in ``where`` have these values."""
@@ -47,25 +45,6 @@ def student(count: int) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(count - 1, 0.975))
-
-
-def spanned(values: Sequence[float]) -> Estimate:
-    """The mean of some values, from the least to the greatest."""
-    # A mean of equal numbers may be next to them.
-    middle = min(max(math.fsum(values) / len(values), min(values)), max(values))
-    return Estimate(middle, min(values), max(values))
-
-
-def difference(one: Estimate, other: Estimate) -> Estimate:
-    """one − other, whose errors may add."""
-    return Estimate(one.value - other.value, one.low - other.high, one.high - other.low)
-
-
-def ratio(part: Estimate, whole: Estimate) -> Estimate | None:
-    """part/whole, both positive: all ratios of values of two intervals; None where the whole may be 0."""
-    if whole.low <= 0:
-        return None
-    return Estimate(part.value / whole.value, max(part.low, 0.0) / whole.high, part.high / whole.low)
 
 
 def exponential(estimate: Estimate) -> Estimate:

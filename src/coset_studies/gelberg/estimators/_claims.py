@@ -2,6 +2,8 @@
 
 import math
 
+from coset.study.estimates import spread
+
 from coset.study import Claim, Estimate, Results
 from coset_studies._reading import exponential, of_values, records
 
@@ -28,8 +30,7 @@ def _factor(results: Results, column: str) -> Estimate | None:
 def _variance_share(results: Results) -> Estimate | None:
     """deviation²/MSE of I by K = 1000 uniform permutations."""
     rows = [row for row in records(results, "estimators", estimator="uniform", K=1000) if row["n"] >= LARGE]
-    shares = [row["deviation of I"] ** 2 / row["MSE of I"] for row in rows]
-    return exponential(of_values([math.log(share) for share in shares])) if len(shares) > 1 else None
+    return spread([row["deviation of I"] ** 2 / row["MSE of I"] for row in rows])
 
 
 def _own(statistic: str, column: str) -> Claim:
@@ -54,7 +55,7 @@ CLAIMS = [
         direction="above",
         threshold=0.5,
         reason="Where less than half of the error is variance, it is not the variance that limits the estimator.",
-        interval=_POSTERIORS,
+        interval="The share of the variance: from the least to the greatest of these posteriors.",
         possible=(0.0, math.inf),
         estimate=_variance_share,
     ),

@@ -3,8 +3,10 @@
 import math
 from collections.abc import Callable, Sequence
 
+from coset.study.estimates import difference, least
+
 from coset.study import Claim, Estimate, Results
-from coset_studies._reading import Record, difference, near, over_seeds, record, student
+from coset_studies._reading import Record, near, over_seeds, record, student
 
 ALPHAS = (0.05, 0.1, 0.15, 0.2)
 MFVI, SGM = "MFVI", "SGM (K = 2)"
@@ -54,16 +56,11 @@ def _row(results: Results, table: str, method: str, alpha: float) -> Record:
     return found
 
 
-def _least(estimates: Sequence[Estimate]) -> Estimate:
-    """The least of several, of which each lies in its interval."""
-    return Estimate(*(min(getattr(one, name) for one in estimates) for name in ("value", "low", "high")))
+def _over_alphas(results: Results, of: Callable[[str, float], Estimate], better: str, worse: str) -> Estimate | None:
+    return least([difference(of(better, alpha), of(worse, alpha)) for alpha in ALPHAS])
 
 
-def _over_alphas(results: Results, of: Callable[[str, float], Estimate], better: str, worse: str) -> Estimate:
-    return _least([difference(of(better, alpha), of(worse, alpha)) for alpha in ALPHAS])
-
-
-def _run_error(results: Results) -> Estimate:
+def _run_error(results: Results) -> Estimate | None:
     def of(method: str, alpha: float) -> Estimate:
         row = _row(results, "errors", method, alpha)
         return over_seeds(row["MSE"], row["deviation"], _seeds(results))
@@ -78,7 +75,7 @@ def _optimal_error(results: Results, alphas: Sequence[float] = ALPHAS) -> Estima
     return near(min(values), FOUND)
 
 
-def _run_bound(results: Results) -> Estimate:
+def _run_bound(results: Results) -> Estimate | None:
     """L^G of SGM less that of MFVI: both count from one log p(Y), so that KL(q^G‖p) says the same."""
 
     def of(method: str, alpha: float) -> Estimate:

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 ORDERS = ("MSE", "L^G", "L_VI")
 CAPTION = """
 (a) Test MSE after 10 epochs, means over seeds with their standard errors; crosses: table 2 of the paper. (b) Test MSE
-at the optimum of each objective; grey: the posterior itself. (c) KL of the symmetrized q to the posterior after 10
-epochs, median over seeds. (d) The same at the optima. (e) The scan: of 25 starts, how many have all three orders of the
-paper's tables (MSE, L^G and L_VI) at every α. (f) How many of the 12 orders (three, at four α) the optima have.
+at the optimum of each objective; grey: the posterior itself. (c) The scan: of 25 starts, how many have all three orders
+of the paper's tables (MSE, L^G and L_VI) at every α. (d) KL of the symmetrized q to the posterior after 10 epochs,
+median over seeds. (e) The same at the optima. (f) How many of the 12 orders (three, at four α) the optima have.
 """
 
 
@@ -36,7 +36,7 @@ def draw(results: Results) -> "Figure":
     _counts(scan[1], rows, tuple(f"{order}, optima" for order in ORDERS))
     titles = ("Test MSE, 10 epochs", "Test MSE, optima", "Starts with all orders", "KL($q^G$‖posterior), 10 epochs",
               "KL($q^G$‖posterior), optima", "Orders of 12, optima")  # fmt: skip
-    for axes, letter, title in zip(panels.flat, "abecdf", titles, strict=True):
+    for axes, letter, title in zip(panels.flat, "abcdef", titles, strict=True):
         label_panel(axes, letter, title)
     for axes in (*runs, *optima):
         axes.set_xticks([0.05, 0.1, 0.15, 0.2])

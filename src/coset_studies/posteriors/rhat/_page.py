@@ -99,7 +99,7 @@ TABLES = {
 }
 CAPTION = f"""
 (a) The largest R̂ (triangles) and the median (dots) of weights as drawn, of functions, and of weights modulo symmetry,
-on a logarithmic scale of R̂ − 1; dashed: {NEAR}. (b) The largest R̂ of the first draws of every chain, and of all of them.
+on a logarithmic scale of R̂ − 1; dashed: {NEAR}. (b) The largest R̂ of the first draws of every chain, and of all.
 """
 _FLOOR, _CEILING = 1e-3, 9.0
 _RHAT = r"$\hat{R}$"
