@@ -2,9 +2,8 @@
 
 import math
 
-from coset.study.estimates import spread
-
 from coset.study import Claim, Estimate, Results
+from coset.study.estimates import spread
 from coset_studies._reading import exponential, of_values, records
 
 LARGE = 10

@@ -3,9 +3,8 @@
 import math
 from collections.abc import Callable, Sequence
 
-from coset.study.estimates import difference, least
-
 from coset.study import Claim, Estimate, Results
+from coset.study.estimates import difference, least
 from coset_studies._reading import Record, near, over_seeds, record, student
 
 ALPHAS = (0.05, 0.1, 0.15, 0.2)
