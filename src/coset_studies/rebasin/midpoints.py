@@ -82,7 +82,7 @@ class _Setting:
     """,
     presets={
         "quick": Config("mlp", (("in_features", 64), ("widths", (16, 16)), ("norm", "batch")), "digits", True, 3,
-                        Recipe(epochs=8, batch_size=64, learning_rate=5e-3, optimizer="adam"), 400, 20, 3, 3),
+                        Recipe(epochs=8, batch_size=64, learning_rate=5e-3, optimizer="adam"), 400, 10, 2, 3),
         "small": Config("tiny10", (), "cifar10", False, 4, None, 5000, 200, 4, 9),
         "paper": Config("tiny10", (), "cifar10", False, 4, None, 50000, 400, 10, 25),
     },

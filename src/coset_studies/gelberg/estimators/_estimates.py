@@ -113,15 +113,17 @@ def estimate(problem: Problem, estimator: str, K: int, draws: int, generator: to
     return Estimated(float(values.mean()), gradient / draws, spread, off)
 
 
-def seconds_per_draw(problem: Problem, estimator: str, K: int, generator: torch.Generator) -> float:
-    """What one draw of ω takes, by processor time: of some many at once, as they are used.
+def seconds_per_draw(
+    problem: Problem, estimator: str, K: int, generator: torch.Generator, least: float = 0.05
+) -> float:
+    """What one draw of ω takes, by processor time: of so many at once that they take ``least`` seconds, or of 4096.
 
     The least of several: the first ones, or a busy machine, take longer.
     """
     draws = 2
     while True:
         taken = min(_seconds(problem, estimator, K, draws, generator) for _ in range(CALIBRATIONS))
-        if taken > 0.05 or draws >= 4096:
+        if taken > least or draws >= 4096:
             return taken / draws
         draws *= 4
 
@@ -136,7 +138,7 @@ def errors(
     problem: Problem, truth: Estimated, estimator: str, K: int, budget: float, repeats: int, generator: torch.Generator
 ) -> Errors:
     """Of ``repeats`` estimates that take ``budget`` seconds each."""
-    draws = max(2, round(budget / seconds_per_draw(problem, estimator, K, generator)))
+    draws = max(2, round(budget / seconds_per_draw(problem, estimator, K, generator, min(0.05, budget))))
     begun = time.process_time()
     found = [estimate(problem, estimator, K, draws, generator) for _ in range(repeats)]
     seconds = (time.process_time() - begun) / repeats

@@ -10,8 +10,8 @@ by up to {better_difference:.2f} points (root mean square {better_rms:.2f}).
 that of the identity is far below 0. With {width} units the best exchange of two of them has E[Δ] = {start_exchange:.0f}
 nats at initialisation and {end_exchange:.0f} after training; a permutation at random moves nearly all units. What is
 added is then the constant log K, and its gradient is 0 in float32 at every step that was looked at. Permutations drawn
-by the weights find the exchanges that matter, but after step {guided_settled} (of {steps_per_epoch} an epoch) there are
-none.
+by the weights find the exchanges that matter, but from step {guided_settled} on (of {steps_per_epoch} an epoch) no draw
+that was looked at had any.
 
 **What table 1 may show instead.** MFVI from the same initial weights on the same batches, with other noise in the
 weights, differs from itself by {least_noise:.2f} to {largest_noise:.2f} points (root mean square over seeds, by width).

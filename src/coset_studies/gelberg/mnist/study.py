@@ -79,9 +79,9 @@ _SCAN = ((0.01, 1.0), (0.15, 0.3), (0.05, 1.0), (0.1, 1.0), (0.2, 1.0), (0.15, 0
     """,
     presets={
         "quick": Config(
-            "digits", (4, 6), (20,), 2, 1, (4, 6), exact_units=4, samples=50, repeats=2,
-            training=Training(3, 100, 0.15, learning_rate=2e-2),
-            beside=Beside(6, ((0.05, 1.0),), (0.5,), seeds=2, steps=(0, 10, 30), draws=4),
+            "digits", (4, 6), (20,), 2, 1, (4,), exact_units=4, samples=50, repeats=2,
+            training=Training(2, 100, 0.15, learning_rate=2e-2),
+            beside=Beside(6, ((0.05, 1.0),), (0.5,), seeds=1, steps=(0, 10), draws=4),
         ),
         "small": Config(
             "mnist", (5, 10, 20, 30), (5, 10, 20), 3, 3, (5, 10, 20, 30), exact_units=10, samples=1000, repeats=2,

@@ -65,10 +65,10 @@ _CONSTANT = Run("constant", None, (5, 20, 100), 10, 100, 1e-3, "constant", 2)
     """,
     presets={
         "quick": Config(
-            "digits", (4, 16, 64), (4, 16), 2, replace(_RECIPE, epochs=4, batch_size=100, learning_rate=5e-3),
+            "digits", (4, 16), (4, 16), 2, replace(_RECIPE, epochs=4, batch_size=100, learning_rate=5e-3),
             (replace(_CONSTANT, widths=(4, 16), epochs=4, batch_size=50, seeds=1),
              replace(_ANNEALED, widths=(4, 16), epochs=4, batch_size=50),
-             replace(_ANNEALED, points=50, widths=(4, 16), epochs=60, batch_size=50)), Sampling(4, 500),
+             replace(_ANNEALED, points=50, widths=(4, 16), epochs=10, batch_size=50, seeds=1)), Sampling(4, 500),
         ),
         "small": Config(
             "mnist", (5, 10, 20, 50, 100, 200, 500, 1000), (5, 20, 100, 500), 3, _RECIPE,

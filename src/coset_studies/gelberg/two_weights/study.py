@@ -71,7 +71,7 @@ class Config:
     """,
     presets={
         "quick": Config(
-            seeds=2, scan=Axes((3.0, 20.0), (0.01, 0.03), (0.07,), (0.3,)), scan_seeds=4, steps=60, epochs=2, draws=40,
+            seeds=2, scan=Axes((3.0, 20.0), (0.01, 0.03), (0.07,), (0.3,)), scan_seeds=4, steps=60, epochs=1, draws=40,
             permutations=20, grid=201,
         ),
         "small": Config(seeds=10, scan=WIDE, scan_seeds=60, steps=600),

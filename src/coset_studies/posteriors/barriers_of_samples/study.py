@@ -70,8 +70,8 @@ class Config:
     """,
     presets={
         "quick": Config(
-            data="digits", networks=((8,),), prior=0.3, temperature=1.0, epochs=3, step_size=1e-5, burn_in=20,
-            thin=5, chains=2, draws=4, restarts=2, samples=8, points=5,
+            data="digits", networks=((5,),), prior=0.3, temperature=1.0, epochs=3, step_size=1e-5, burn_in=20,
+            thin=5, chains=2, draws=4, restarts=1, samples=4, points=5,
         ),
         "small": Config(
             data="digits", networks=((20,), (128,), (128, 128)), prior=0.3, temperature=1.0, epochs=100,

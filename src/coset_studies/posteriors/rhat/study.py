@@ -98,7 +98,7 @@ class _Chains:
     """,
     presets={
         "quick": Config(
-            data="breast-cancer", noise=None, points=40, held_out=20, width=2, widths=(2,), chains=4, warmup=50,
+            data="breast-cancer", noise=None, points=40, held_out=20, width=2, widths=(2,), chains=4, warmup=20,
             draws=20, thin=1, steps=10,
         ),
         "small": Config(
