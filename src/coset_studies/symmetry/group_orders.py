@@ -60,8 +60,8 @@ class Size:
 
 
 _LARGE = (
-    "ResNet20, FRN", "ResNet20, LayerNorm", "ResNet18, BatchNorm", "Myrtle CNN", "Myrtle CNN, BatchNorm", "Myrtle CNN, 512 wide",
-    "CCT-6/3×1",
+    "ResNet20, FRN", "ResNet20, LayerNorm", "ResNet18, BatchNorm", "Myrtle CNN", "Myrtle CNN, BatchNorm",
+    "Myrtle CNN, 512 wide", "CCT-6/3×1",
 )  # fmt: skip
 """What takes longest."""
 
