@@ -80,7 +80,7 @@ scales of the group, too. Halfway the test accuracy goes from {as_trained_midpoi
 {weights_midpoint:.1f} % with the default.
 
 The recipe matters as much as the method. For networks of the same width trained by {other_recipe} the default leaves
-{other_recipe_train_loss:.4f} nats of {other_recipe_as_trained:.3f} (one pair).
+{other_recipe_train_loss:.2g} nats of {other_recipe_as_trained:.3f} (one pair).
 
 Two pairs do not tell how much barriers vary with the seeds: the intervals above are of widths and methods.
 """

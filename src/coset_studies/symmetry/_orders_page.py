@@ -76,7 +76,7 @@ CLAIMS = [
 ]
 TEXT = """
 Every group was discovered from the model itself and verified on a random element of it (permutations, scales and signs
-together) in float64: outputs differ by at most {largest_error:.0e} of their size.
+together) in float64: outputs differ by at most {largest_error:.1e} of their size.
 
 An MLP with three layers of 512 units has 10^{mlp_log10_order:.0f} equivalent weight vectors, ResNet20 with FRN
 10^{resnet20_frn_log10_permutations:.0f} by permutations alone. With signs FRN has more than batch normalisation,
