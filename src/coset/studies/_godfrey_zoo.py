@@ -13,7 +13,7 @@ from coset.errors import InputError
 from coset.models import build
 from coset.represent.stitching import sample_pairs
 from coset.represent.stitching.penalties import correct
-from coset.studies._published import PIXELS, published_weights
+from coset_studies._shared.published import PIXELS, published_weights
 from coset.study import Context
 from coset.study.images import Images, load_images
 from coset.study.networks import trained_network
@@ -31,7 +31,7 @@ Pairs = int | tuple[tuple[int, int], ...]
 class Zoo:
     """``networks`` of a model on images: trained here, or, without a recipe, published ones.
 
-    Published ones are read, and see pixels, as in ``coset.studies._published``.
+    Published ones are read, and see pixels, as in ``coset_studies._shared.published``.
     """
 
     model: str

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from coset.data import Dataset
 from coset.posterior import FanIn, GaussianNoise, RealPredictive, predictive, score
-from coset.studies._regression import wave
+from coset_studies._shared.wave import wave
 from coset.study import Context, Findings, Table, study
 from coset.study.posteriors import inferred, network_of
 

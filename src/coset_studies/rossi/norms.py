@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from coset.studies._rossi_presets import IMAGES, INFERENCE, MEASURE, NETWORK
-from coset.studies.rossi.pairs import Inference, Measure, Network
-from coset.studies.rossi.report import (
+from coset_studies.rossi._residual import IMAGES, INFERENCE, MEASURE, NETWORK
+from coset_studies.rossi._pairs import Inference, Measure, Network
+from coset_studies.rossi._report import (
     Case,
     Compared,
     barrier_table,

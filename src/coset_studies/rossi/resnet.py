@@ -2,8 +2,8 @@
 
 from coset.landscape import Profiles
 from coset.studies._rossi_pair import PairConfig, pair_findings
-from coset.studies._rossi_presets import IMAGES, INFERENCE, MEASURE, NETWORK
-from coset.studies.rossi.report import SPLITS, Compared, verdict
+from coset_studies.rossi._residual import IMAGES, INFERENCE, MEASURE, NETWORK
+from coset_studies.rossi._report import SPLITS, Compared, verdict
 from coset.study import Context, Findings, study
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from coset.studies.rossi.report import NEAR_ZERO, SPLITS
+from coset_studies.rossi._report import NEAR_ZERO, SPLITS
 from coset.study import Claim, Estimate, Results
 
 ERRORS = 2.0

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from coset.studies._rossi_sweep import Found, barriers_of, falls, sweep_findings
-from coset.studies.rossi.mlps import DATA, INFERENCE, LAYERS, MEASURE, Layers, setting
-from coset.studies.rossi.pairs import Inference, Measure
-from coset.studies.rossi.report import NEAR_ZERO, SPLITS, Case, left_of
+from coset_studies.rossi._sweep import Found, barriers_of, falls, sweep_findings
+from coset_studies.rossi._mlps import DATA, INFERENCE, LAYERS, MEASURE, Layers, setting
+from coset_studies.rossi._pairs import Inference, Measure
+from coset_studies.rossi._report import NEAR_ZERO, SPLITS, Case, left_of
 from coset.study import Context, Findings, study
 from coset.study.images import Images
 

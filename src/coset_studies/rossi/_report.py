@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from coset.data import Dataset
 from coset.landscape import Profiles
-from coset.studies.rossi.pairs import (
+from coset_studies.rossi._pairs import (
     Architecture,
     Inference,
     Measure,
