@@ -13,12 +13,12 @@ from coset.errors import InputError
 from coset.models import build
 from coset.represent.stitching import sample_pairs
 from coset.represent.stitching.penalties import correct
-from coset_studies._shared.published import PIXELS, published_weights
 from coset.study import Context
 from coset.study.images import Images, load_images
 from coset.study.networks import trained_network
 from coset.study.posteriors import Weights
 from coset.train import Recipe
+from coset_studies._shared.published import PIXELS, published_weights
 
 SCHEMA = 1
 """Version of what is stored here."""

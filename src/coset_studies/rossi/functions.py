@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from coset import align, discover
+from coset import discover
 from coset.data import Dataset
 from coset.distribution import MeanField
 from coset.distribution.divergences import wasserstein2_squared
-from coset.landscape import Profiles, barrier, geodesic, predictive_likelihood
+from coset.landscape import Profiles, geodesic, naive_and_aligned, predictive_likelihood
 from coset.posterior import FanIn, Fit, GaussianNoise, RealPredictive, predictive
 from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, Table, study
 from coset.study.estimates import ERRORS, ratio
@@ -223,18 +223,18 @@ def _pair(
     seeds = (context.seed, context.seed + 1)
     fits = [_fit(config, context, dataset, temperature, seed) for seed in seeds]
     q0, q1 = (fit.posterior for fit in fits)
-    moved = align(sym, q0, q1, restarts=config.restarts, seed=context.seed, show=context.show).aligned
     functionals = {
         name: predictive_likelihood(
             model, part, likelihood=GaussianNoise(config.noise), samples=config.samples, seed=context.seed, name=name
         )
         for name, part in zip(PARTS, (dataset.train, dataset.test), strict=True)
     }
-    ways = {}
-    for name, end in (("naive", q1), ("aligned", moved)):
-        path = geodesic(q0, end)
-        profiles = barrier(path, functionals, points=config.points, show=context.show)
-        ways[name] = Way(float(wasserstein2_squared(q0, end)), path(0.5), profiles)
+    options = {"restarts": config.restarts, "seed": context.seed, "show": context.show}
+    found = naive_and_aligned(sym, q0, q1, functionals, options=options, points=config.points, show=context.show)
+    ways = {
+        name: Way(float(wasserstein2_squared(*ends)), geodesic(*ends)(0.5), found.profiles[name])
+        for name, ends in found.ends.items()
+    }
     return Pair(temperature, fits, ways)
 
 
