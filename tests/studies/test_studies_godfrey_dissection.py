@@ -14,9 +14,18 @@ from coset.represent import dissect
 from coset.represent.dissection import Concept
 from coset.represent.dissection.images import checked_batches
 from coset.store import Store
-from coset.studies._godfrey_dissection_report import Curve, Estimate, concepts_table, curve, difference, estimate
-from coset.studies._godfrey_dissections import Found, Pictures, Subject, Turning, annotated, examined, with_classes
-from coset.studies.godfrey_dissection import (
+from coset.study import Context
+from coset_studies.godfrey.dissection._measured import (
+    Found,
+    Pictures,
+    Subject,
+    Turning,
+    annotated,
+    examined,
+    with_classes,
+)
+from coset_studies.godfrey.dissection._report import Curve, Estimate, concepts_table, curve, difference, estimate
+from coset_studies.godfrey.dissection.interpretable_units import (
     AFTER,
     BEFORE,
     PRESETS,
@@ -32,7 +41,6 @@ from coset.studies.godfrey_dissection import (
     _setting,
     _weakness,
 )
-from coset.study import Context
 
 CONCEPTS = (Concept("cat", "class"), Concept("red", "colour"), Concept("blue", "colour"), Concept("checks", "texture"))
 

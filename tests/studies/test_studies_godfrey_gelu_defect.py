@@ -15,8 +15,8 @@ from scipy.integrate import quad
 from scipy.special import expit, ndtr
 
 from coset.store import Store
-from coset.studies.godfrey_gelu_defect import _monte_carlo, _second_moment, gelu_defect
 from coset.study import Context, StudyRun, run_study
+from coset_studies.godfrey.gelu_defect import _monte_carlo, _second_moment, gelu_defect
 
 
 @pytest.fixture

@@ -5,15 +5,15 @@ import torch
 
 from coset.models import build
 from coset.running import layer_names
-from coset.studies._godfrey_plain import ALL_LAYERS, LAYERS, MYRTLE, ZOOS, networks_sentence
-from coset.studies._godfrey_similarity import CKA, MEASURES, Similarities
-from coset.studies._godfrey_stitching import Penalties, Stitched
-from coset.studies.godfrey_alpha import Chosen, histogram
-from coset.studies.godfrey_alpha import judge as judge_alpha
-from coset.studies.godfrey_constant_width import judge as judge_width
-from coset.studies.godfrey_rotations import adapted
-from coset.studies.godfrey_rotations import judge as judge_rotations
 from coset.study import studies
+from coset_studies.godfrey._plain import ALL_LAYERS, LAYERS, MYRTLE, ZOOS, networks_sentence
+from coset_studies.godfrey._similarity import CKA, MEASURES, Similarities
+from coset_studies.godfrey._stitching import Penalties, Stitched
+from coset_studies.godfrey.alpha import Chosen, histogram
+from coset_studies.godfrey.alpha import judge as judge_alpha
+from coset_studies.godfrey.constant_width import judge as judge_width
+from coset_studies.godfrey.rotations import adapted
+from coset_studies.godfrey.rotations import judge as judge_rotations
 
 NAMES = ("similarity", "stitching", "rotations", "alpha", "lasso", "constant-width")
 

@@ -12,10 +12,12 @@ from coset.models import build
 from coset.represent import Interval
 from coset.running import layer_names
 from coset.store import Store
-from coset.studies._godfrey_contrasts import average, contrast, listed, minus, points, sign, told
-from coset.studies._godfrey_residual import RESNET18_PLACES, RESNET20_PLACES, Places, resnet18, resnet20
-from coset.studies._godfrey_residual_similarity import correlation, inside_less_outside, judge_blocks, judge_procrustes
-from coset.studies._godfrey_residual_starts import (
+from coset.study import Context
+from coset_studies.godfrey._contrasts import average, contrast, listed, minus, points, sign, told
+from coset_studies.godfrey._residual import RESNET18_PLACES, RESNET20_PLACES, Places, resnet18, resnet20
+from coset_studies.godfrey._setting import interval_sentence, sentence, stitching_differences, zoo_differences
+from coset_studies.godfrey._similarity import MEASURES, Similarities
+from coset_studies.godfrey._starts import (
     AT_RANDOM,
     UNTRAINED,
     Starts,
@@ -25,20 +27,9 @@ from coset.studies._godfrey_residual_starts import (
     start_numbers,
     start_table,
 )
-from coset.studies._godfrey_residual_stitching import (
-    FAMILIES,
-    at_layers,
-    contrasts_of,
-    judge_inside,
-    judge_outside,
-    numbers_of,
-)
-from coset.studies._godfrey_residual_stitching import judge_blocks as judge_penalties
-from coset.studies._godfrey_setting import interval_sentence, sentence, stitching_differences, zoo_differences
-from coset.studies._godfrey_similarity import MEASURES, Similarities
-from coset.studies._godfrey_stitching import Penalties, pair_weights, resampled
-from coset.studies._godfrey_zoo import Networks
-from coset.studies.godfrey_leaky_slopes import (
+from coset_studies.godfrey._stitching import Penalties, pair_weights, resampled
+from coset_studies.godfrey._zoo import Networks
+from coset_studies.godfrey.leaky_slopes import (
     Slope,
     end_drop,
     judge_accuracy,
@@ -47,14 +38,23 @@ from coset.studies.godfrey_leaky_slopes import (
     spread,
     spread_difference,
 )
-from coset.studies.godfrey_leaky_slopes import numbers_of as leaky_numbers
-from coset.studies.godfrey_resnet18_stitching import judge_last
-from coset.studies.godfrey_resnet20_stitching import PRESETS
-from coset.studies.godfrey_transformer import FAMILIES as TRANSFORMER_FAMILIES
-from coset.studies.godfrey_transformer import PRESETS as TRANSFORMERS
-from coset.studies.godfrey_transformer import judge, judge_rotations, share_lost
-from coset.studies.godfrey_transformer import numbers_of as transformer_numbers
-from coset.study import Context
+from coset_studies.godfrey.leaky_slopes import numbers_of as leaky_numbers
+from coset_studies.godfrey.residual_similarity import correlation, inside_less_outside, judge_blocks, judge_procrustes
+from coset_studies.godfrey.residual_stitching import (
+    FAMILIES,
+    at_layers,
+    contrasts_of,
+    judge_inside,
+    judge_outside,
+    numbers_of,
+)
+from coset_studies.godfrey.residual_stitching import judge_blocks as judge_penalties
+from coset_studies.godfrey.resnet18_stitching import judge_last
+from coset_studies.godfrey.resnet20_stitching import PRESETS
+from coset_studies.godfrey.transformer import FAMILIES as TRANSFORMER_FAMILIES
+from coset_studies.godfrey.transformer import PRESETS as TRANSFORMERS
+from coset_studies.godfrey.transformer import judge, judge_rotations, share_lost
+from coset_studies.godfrey.transformer import numbers_of as transformer_numbers
 
 PLACES = Places(stages=1, depth=2, blocks=(0, 1))
 N, PAIRS = 400, 2

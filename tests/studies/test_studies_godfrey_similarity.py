@@ -10,9 +10,10 @@ from coset.represent import Part, UnitGroup, cka, features, procrustes
 from coset.represent.similarity._cka import mean_terms, side_of
 from coset.represent.similarity._hsic import hsic_terms, sums_of_matrices
 from coset.store import Store
-from coset.studies import _godfrey_similarity as module
-from coset.studies._godfrey_similarity import CKA, PROCRUSTES, Measuring, Similarities, similarities
-from coset.studies._godfrey_similarity_report import (
+from coset.study import Context
+from coset_studies.godfrey import _similarity as module
+from coset_studies.godfrey._similarity import CKA, PROCRUSTES, Measuring, Similarities, similarities
+from coset_studies.godfrey._similarity_report import (
     excess_fall,
     fall_sentence,
     how_sentence,
@@ -22,8 +23,7 @@ from coset.studies._godfrey_similarity_report import (
     similarity_caption,
     tables_of,
 )
-from coset.studies._godfrey_zoo import Networks
-from coset.study import Context
+from coset_studies.godfrey._zoo import Networks
 
 LAYERS = ("1", "3")
 N, BATCH = 40, 8

@@ -10,14 +10,14 @@ from coset.models import MLP
 from coset.represent import stitching_penalty
 from coset.represent.stitching._stitch import stitch
 from coset.store import Store
-from coset.studies import _godfrey_stitching as module
-from coset.studies._godfrey_stitching import Penalties, Training, pair_weights, penalties, resampled, student_weights
-from coset.studies._godfrey_stitching_report import beats, beats_sentence, penalty_table
-from coset.studies._godfrey_zoo import Networks, Zoo, chosen_pairs, drawn, load_networks
-from coset.studies.godfrey_lasso import judge as judge_sparse
-from coset.studies.godfrey_stitching import judge
 from coset.study import Context
 from coset.study.images import Images
+from coset_studies.godfrey import _stitching as module
+from coset_studies.godfrey._penalties import beats, beats_sentence, penalty_table
+from coset_studies.godfrey._stitching import Penalties, Training, pair_weights, penalties, resampled, student_weights
+from coset_studies.godfrey._zoo import Networks, Zoo, chosen_pairs, drawn, load_networks
+from coset_studies.godfrey.lasso import judge as judge_sparse
+from coset_studies.godfrey.stitching import judge
 
 LAYER = "activations.0"
 N = 60

@@ -1,11 +1,11 @@
 """CKA and Procrustes between ResNet20s of different seeds (Godfrey et al. 2022, figs. 2 and 9)."""
 
-from coset.studies._godfrey_residual import PAIRS, RESNET20_PLACES, Places, resnet20
-from coset.studies._godfrey_residual_similarity import SimilarityConfig, similarity_findings
-from coset.studies._godfrey_setting import earlier_sentence
-from coset.studies._godfrey_similarity import Measuring
-from coset.studies._godfrey_zoo import Pairs
 from coset.study import Context, Findings, study
+from coset_studies.godfrey._residual import PAIRS, RESNET20_PLACES, Places, resnet20
+from coset_studies.godfrey._setting import earlier_sentence
+from coset_studies.godfrey._similarity import Measuring
+from coset_studies.godfrey._zoo import Pairs
+from coset_studies.godfrey.residual_similarity import SimilarityConfig, similarity_findings
 
 MEASURING = {
     "quick": Measuring(None, 20, draws=50),

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from coset.studies._godfrey_stitching import ENOUGH_PAIRS, Penalties, Training
-from coset.studies._godfrey_stitching_report import INTERVALS
-from coset.studies._godfrey_zoo import Pairs, Zoo
+from coset_studies.godfrey._penalties import INTERVALS
+from coset_studies.godfrey._stitching import ENOUGH_PAIRS, Penalties, Training
+from coset_studies.godfrey._zoo import Pairs, Zoo
 
 _REGULARIZERS = {"mixup": "mixup", "cutmix": "CutMix", "label_smoothing": "label smoothing"}
 LAST_EPOCH = "weights are those of the last epoch (there of the best on validation images)"

@@ -1,11 +1,11 @@
 """Stitching ResNet20s inside and outside of residual blocks (Godfrey et al. 2022, fig. 6)."""
 
-from coset.studies._godfrey_residual import PAIRS, RESNET20_PLACES, resnet20
-from coset.studies._godfrey_residual_stitching import StitchingConfig, stitching_findings
-from coset.studies._godfrey_setting import earlier_sentence
-from coset.studies._godfrey_stitching import Training
-from coset.studies._godfrey_zoo import Pairs
 from coset.study import Context, Findings, study
+from coset_studies.godfrey._residual import PAIRS, RESNET20_PLACES, resnet20
+from coset_studies.godfrey._setting import earlier_sentence
+from coset_studies.godfrey._stitching import Training
+from coset_studies.godfrey._zoo import Pairs
+from coset_studies.godfrey.residual_stitching import StitchingConfig, stitching_findings
 
 TRAINING = {
     "quick": Training(images=100, held_out=100, epochs=1, batch_size=50, learning_rate=1e-2),

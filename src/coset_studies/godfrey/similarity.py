@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from coset.studies._godfrey_plain import ALL_LAYERS, PAIRS, ZOOS, networks_sentence
-from coset.studies._godfrey_similarity import Measuring, similarities
-from coset.studies._godfrey_similarity_report import (
+from coset.study import Context, Findings, study
+from coset_studies.godfrey._plain import ALL_LAYERS, PAIRS, ZOOS, networks_sentence
+from coset_studies.godfrey._similarity import Measuring, similarities
+from coset_studies.godfrey._similarity_report import (
     fall_sentence,
     how_sentence,
     matrix_sentence,
@@ -13,8 +14,7 @@ from coset.studies._godfrey_similarity_report import (
     similarity_figure,
     tables_of,
 )
-from coset.studies._godfrey_zoo import Pairs, Zoo, accuracy_of, chosen_pairs, drawn, load_networks
-from coset.study import Context, Findings, study
+from coset_studies.godfrey._zoo import Pairs, Zoo, accuracy_of, chosen_pairs, drawn, load_networks
 
 MEASURING = {
     "quick": Measuring(100, 25, draws=20),

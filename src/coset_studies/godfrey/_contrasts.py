@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from coset.represent import Interval
-from coset.studies._godfrey_similarity import percentiles
-from coset.studies._godfrey_stitching import Penalties
 from coset.study import Scalar
+from coset_studies.godfrey._similarity import percentiles
+from coset_studies.godfrey._stitching import Penalties
 
 Weighted = Mapping[tuple[str, str], float]
 """Weights of the penalties by layer and family."""

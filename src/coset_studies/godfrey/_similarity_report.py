@@ -7,7 +7,8 @@ from torch import Tensor
 
 from coset.represent import Interval
 from coset.represent.similarity.kernels import spoken
-from coset.studies._godfrey_similarity import (
+from coset.study import Scalar, Table
+from coset_studies.godfrey._similarity import (
     CKA,
     GROUPS,
     KERNELS,
@@ -17,7 +18,6 @@ from coset.studies._godfrey_similarity import (
     Similarities,
     percentiles,
 )
-from coset.study import Scalar, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from coset.represent.dissection import SHARE
-from coset.studies._godfrey_dissections import Found
 from coset.study import Scalar, Table
+from coset_studies.godfrey.dissection._measured import Found
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,11 +1,11 @@
 """Stitching ResNet18s inside and outside of residual blocks (Godfrey et al. 2022, fig. 7)."""
 
-from coset.studies._godfrey_contrasts import average, contrast, minus, points, sign, told
-from coset.studies._godfrey_residual import PAIRS, RESNET18_PLACES, Places, resnet18
-from coset.studies._godfrey_residual_stitching import StitchingConfig, stitching_findings
-from coset.studies._godfrey_stitching import Penalties
-from coset.studies.godfrey_resnet20_stitching import TRAINING
 from coset.study import Context, Findings, Scalar, study
+from coset_studies.godfrey._contrasts import average, contrast, minus, points, sign, told
+from coset_studies.godfrey._residual import PAIRS, RESNET18_PLACES, Places, resnet18
+from coset_studies.godfrey._stitching import Penalties
+from coset_studies.godfrey.residual_stitching import StitchingConfig, stitching_findings
+from coset_studies.godfrey.resnet20_stitching import TRAINING
 
 AT_RANDOM = {"quick": ("3",), "small": ("5", "9", "13"), "paper": ()}
 PRESETS = {

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from coset.represent import Interval
-from coset.studies._godfrey_residual import Places
-from coset.studies._godfrey_setting import LAST_EPOCH, sentence, zoo_differences
-from coset.studies._godfrey_similarity import (
+from coset.study import Context, Findings, Scalar
+from coset_studies.godfrey._residual import Places
+from coset_studies.godfrey._setting import LAST_EPOCH, sentence, zoo_differences
+from coset_studies.godfrey._similarity import (
     GROUPS,
     MEASURES,
     PROCRUSTES,
@@ -18,7 +19,7 @@ from coset.studies._godfrey_similarity import (
     percentiles,
     similarities,
 )
-from coset.studies._godfrey_similarity_report import (
+from coset_studies.godfrey._similarity_report import (
     fall_sentence,
     how_sentence,
     matrix_sentence,
@@ -28,8 +29,7 @@ from coset.studies._godfrey_similarity_report import (
     tables_of,
     word,
 )
-from coset.studies._godfrey_zoo import Pairs, Zoo, accuracy_of, chosen_pairs, drawn, load_networks
-from coset.study import Context, Findings, Scalar
+from coset_studies.godfrey._zoo import Pairs, Zoo, accuracy_of, chosen_pairs, drawn, load_networks
 
 ALIKE = 0.8
 """A correlation over layers above which two measures count here as qualitatively similar; the paper has no number."""

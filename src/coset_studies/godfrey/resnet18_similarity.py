@@ -1,11 +1,11 @@
 """CKA and Procrustes between ResNet18s of different seeds (Godfrey et al. 2022, figs. 10 and 11)."""
 
-from coset.studies._godfrey_residual import RESNET18_PLACES, resnet18
-from coset.studies._godfrey_residual_similarity import SimilarityConfig, similarity_findings
-from coset.studies._godfrey_similarity import MEASURES, Similarities
-from coset.studies._godfrey_similarity_report import word
-from coset.studies.godfrey_resnet20_similarity import FIGURE_PAIRS, MEASURING
 from coset.study import Context, Findings, Scalar, study
+from coset_studies.godfrey._residual import RESNET18_PLACES, resnet18
+from coset_studies.godfrey._similarity import MEASURES, Similarities
+from coset_studies.godfrey._similarity_report import word
+from coset_studies.godfrey.residual_similarity import SimilarityConfig, similarity_findings
+from coset_studies.godfrey.resnet20_similarity import FIGURE_PAIRS, MEASURING
 
 PRESETS = {
     preset: SimilarityConfig(resnet18(preset), RESNET18_PLACES[preset], FIGURE_PAIRS[preset], measuring)

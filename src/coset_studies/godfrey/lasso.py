@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from coset.studies._godfrey_contrasts import key_of, listed, sign
-from coset.studies._godfrey_plain import FEWER, LAYERS, TRAINING, ZOOS, maps_sentence, networks_sentence
-from coset.studies._godfrey_setting import interval_sentence
-from coset.studies._godfrey_stitching import Penalties, Training, penalties
-from coset.studies._godfrey_stitching_report import (
+from coset.study import Context, Findings, Scalar, study
+from coset_studies.godfrey._contrasts import key_of, listed, sign
+from coset_studies.godfrey._penalties import (
     difference_numbers,
     difference_table,
     over_what,
@@ -15,8 +13,10 @@ from coset.studies._godfrey_stitching_report import (
     penalty_numbers,
     penalty_table,
 )
-from coset.studies._godfrey_zoo import Pairs, Zoo, chosen_pairs, load_networks
-from coset.study import Context, Findings, Scalar, study
+from coset_studies.godfrey._plain import FEWER, LAYERS, TRAINING, ZOOS, maps_sentence, networks_sentence
+from coset_studies.godfrey._setting import interval_sentence
+from coset_studies.godfrey._stitching import Penalties, Training, penalties
+from coset_studies.godfrey._zoo import Pairs, Zoo, chosen_pairs, load_networks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

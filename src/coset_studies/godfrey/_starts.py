@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from coset.represent import Interval, feature_chunks
-from coset.studies._godfrey_contrasts import average, contrast, listed, minus, points, sign, told
-from coset.studies._godfrey_stitching import VARIANTS, Penalties, Training, changed_rows, penalties, stitched
-from coset.studies._godfrey_zoo import Networks, drawn, of_each
 from coset.study import Context, Scalar, Table
+from coset_studies.godfrey._contrasts import average, contrast, listed, minus, points, sign, told
+from coset_studies.godfrey._stitching import VARIANTS, Penalties, Training, changed_rows, penalties, stitched
+from coset_studies.godfrey._zoo import Networks, drawn, of_each
 
 AT_RANDOM, UNTRAINED = VARIANTS
 FAMILY = "G_ReLU"

@@ -5,7 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coset.represent.dissection import LEAST_IOU, SHARE
-from coset.studies._godfrey_dissection_report import (
+from coset.study import Context, Findings, Scalar, study
+from coset.study.images import Images
+from coset.train import Recipe
+from coset_studies.godfrey._residual import PAPER_RECIPE
+from coset_studies.godfrey._zoo import Zoo, accuracy_of
+from coset_studies.godfrey.dissection._measured import Found, Pictures, Subject, Turning, examined
+from coset_studies.godfrey.dissection._report import (
     Curve,
     Estimate,
     concepts_table,
@@ -16,12 +22,6 @@ from coset.studies._godfrey_dissection_report import (
     figure_of,
     layers_table,
 )
-from coset.studies._godfrey_dissections import Found, Pictures, Subject, Turning, examined
-from coset.studies._godfrey_residual import PAPER_RECIPE
-from coset.studies._godfrey_zoo import Zoo, accuracy_of
-from coset.study import Context, Findings, Scalar, study
-from coset.study.images import Images
-from coset.train import Recipe
 
 AFTER, BEFORE = "plain, after ReLU", "plain, before ReLU"
 WITH, WITH_INSIDE = "ReLU on outputs: outputs", "ReLU on outputs: inside blocks"

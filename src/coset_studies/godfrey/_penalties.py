@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from coset.studies._godfrey_contrasts import key_of, listed, points, sign, told
-from coset.studies._godfrey_stitching import ENOUGH_PAIRS, Penalties
 from coset.study import Scalar, Table
+from coset_studies.godfrey._contrasts import key_of, listed, points, sign, told
+from coset_studies.godfrey._stitching import ENOUGH_PAIRS, Penalties
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

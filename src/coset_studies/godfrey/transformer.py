@@ -4,22 +4,22 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from coset.represent import Interval
-from coset.studies._godfrey_contrasts import average, contrast, key_of, minus, points, sign, told
-from coset.studies._godfrey_residual import FEWER_IMAGES, IMAGES
-from coset.studies._godfrey_residual import PAIRS as RESIDUAL_PAIRS
-from coset.studies._godfrey_setting import (
+from coset.study import Context, Findings, Scalar, study
+from coset.train import RECIPES, Recipe
+from coset_studies.godfrey._contrasts import average, contrast, key_of, minus, points, sign, told
+from coset_studies.godfrey._penalties import draw_penalties, penalty_table
+from coset_studies.godfrey._residual import FEWER_IMAGES, IMAGES
+from coset_studies.godfrey._residual import PAIRS as RESIDUAL_PAIRS
+from coset_studies.godfrey._setting import (
     earlier_sentence,
     interval_sentence,
     sentence,
     stitching_differences,
     zoo_differences,
 )
-from coset.studies._godfrey_similarity import percentiles
-from coset.studies._godfrey_stitching import Penalties, Training, penalties
-from coset.studies._godfrey_stitching_report import draw_penalties, penalty_table
-from coset.studies._godfrey_zoo import Pairs, Zoo, chosen_pairs, load_networks
-from coset.study import Context, Findings, Scalar, study
-from coset.train import RECIPES, Recipe
+from coset_studies.godfrey._similarity import percentiles
+from coset_studies.godfrey._stitching import Penalties, Training, penalties
+from coset_studies.godfrey._zoo import Pairs, Zoo, chosen_pairs, load_networks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,20 +5,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from coset.represent import Interval
-from coset.studies._godfrey_contrasts import Weighted, average, contrast, key_of, listed, minus, points, sign, told
-from coset.studies._godfrey_residual import Places
-from coset.studies._godfrey_residual_starts import judge_starts, start_numbers, start_table, starts_of
-from coset.studies._godfrey_setting import (
+from coset.study import Context, Findings, Scalar, Table
+from coset_studies.godfrey._contrasts import Weighted, average, contrast, key_of, listed, minus, points, sign, told
+from coset_studies.godfrey._penalties import draw_penalties, penalty_table
+from coset_studies.godfrey._residual import Places
+from coset_studies.godfrey._setting import (
     LAST_EPOCH,
     interval_sentence,
     sentence,
     stitching_differences,
     zoo_differences,
 )
-from coset.studies._godfrey_stitching import Penalties, Training, penalties
-from coset.studies._godfrey_stitching_report import draw_penalties, penalty_table
-from coset.studies._godfrey_zoo import Networks, Pairs, Zoo, chosen_pairs, load_networks
-from coset.study import Context, Findings, Scalar, Table
+from coset_studies.godfrey._starts import judge_starts, start_numbers, start_table, starts_of
+from coset_studies.godfrey._stitching import Penalties, Training, penalties
+from coset_studies.godfrey._zoo import Networks, Pairs, Zoo, chosen_pairs, load_networks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

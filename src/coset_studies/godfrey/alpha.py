@@ -11,10 +11,20 @@ from torch import Tensor
 
 from coset.represent import StitchTraining
 from coset.represent.stitching import ALPHAS, cross_validate
-from coset.studies._godfrey_contrasts import key_of, sign, told
-from coset.studies._godfrey_plain import LAYERS, STITCHED, TRAINING, ZOOS, maps_sentence, networks_sentence
-from coset.studies._godfrey_setting import interval_sentence
-from coset.studies._godfrey_stitching import (
+from coset.study import Context, Findings, Scalar, Table, study
+from coset_studies.godfrey._contrasts import key_of, sign, told
+from coset_studies.godfrey._penalties import (
+    beats_sentence,
+    difference_numbers,
+    difference_table,
+    draw_penalties,
+    over_what,
+    penalty_numbers,
+    penalty_table,
+)
+from coset_studies.godfrey._plain import LAYERS, STITCHED, TRAINING, ZOOS, maps_sentence, networks_sentence
+from coset_studies.godfrey._setting import interval_sentence
+from coset_studies.godfrey._stitching import (
     Penalties,
     Stitched,
     Training,
@@ -24,17 +34,7 @@ from coset.studies._godfrey_stitching import (
     read_stitched,
     stitched,
 )
-from coset.studies._godfrey_stitching_report import (
-    beats_sentence,
-    difference_numbers,
-    difference_table,
-    draw_penalties,
-    over_what,
-    penalty_numbers,
-    penalty_table,
-)
-from coset.studies._godfrey_zoo import Networks, Pairs, Zoo, answers, chosen_pairs, drawn, load_networks
-from coset.study import Context, Findings, Scalar, Table, study
+from coset_studies.godfrey._zoo import Networks, Pairs, Zoo, answers, chosen_pairs, drawn, load_networks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

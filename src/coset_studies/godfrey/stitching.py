@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
-from coset.studies._godfrey_contrasts import listed
-from coset.studies._godfrey_plain import FEWER, LAYERS, STITCHED, TRAINING, ZOOS, maps_sentence, networks_sentence
-from coset.studies._godfrey_setting import interval_sentence
-from coset.studies._godfrey_stitching import VARIANTS, Penalties, Training, changed_rows, penalties, stitched
-from coset.studies._godfrey_stitching_report import (
+from coset.study import Context, Findings, Scalar, study
+from coset_studies.godfrey._contrasts import listed
+from coset_studies.godfrey._penalties import (
     beats,
     beats_sentence,
     difference_numbers,
@@ -21,8 +19,10 @@ from coset.studies._godfrey_stitching_report import (
     penalty_numbers,
     penalty_table,
 )
-from coset.studies._godfrey_zoo import Networks, Pairs, Zoo, chosen_pairs, load_networks
-from coset.study import Context, Findings, Scalar, study
+from coset_studies.godfrey._plain import FEWER, LAYERS, STITCHED, TRAINING, ZOOS, maps_sentence, networks_sentence
+from coset_studies.godfrey._setting import interval_sentence
+from coset_studies.godfrey._stitching import VARIANTS, Penalties, Training, changed_rows, penalties, stitched
+from coset_studies.godfrey._zoo import Networks, Pairs, Zoo, chosen_pairs, load_networks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from coset.studies._godfrey_setting import sentence, stitching_differences
-from coset.studies._godfrey_stitching import Training
-from coset.studies._godfrey_zoo import Pairs, Zoo
 from coset.study.images import Images
 from coset.train import RECIPES, Recipe
+from coset_studies.godfrey._setting import sentence, stitching_differences
+from coset_studies.godfrey._stitching import Training
+from coset_studies.godfrey._zoo import Pairs, Zoo
 
 PAPER_RECIPE = replace(RECIPES["godfrey-cifar"], keep="last")
 """The paper keeps the best epoch, judged by the images on which it then measures; here it is the last."""

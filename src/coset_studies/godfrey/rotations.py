@@ -15,11 +15,10 @@ from coset.represent import features, random_element
 from coset.represent.stitching import fine_tuned_above
 from coset.represent.stitching.penalties import correct
 from coset.represent.unit_groups import group_on
-from coset.studies._godfrey_contrasts import key_of, listed, points, told
-from coset.studies._godfrey_plain import MYRTLE, PAPER_RECIPE, ZOOS, networks_sentence
-from coset.studies._godfrey_setting import sentence
-from coset.studies._godfrey_stitching import Penalties, resampled, student_weights
-from coset.studies._godfrey_stitching_report import (
+from coset.study import Context, Findings, Scalar, study
+from coset.train import Recipe
+from coset_studies.godfrey._contrasts import key_of, listed, points, told
+from coset_studies.godfrey._penalties import (
     beats,
     beats_sentence,
     difference_table,
@@ -28,9 +27,10 @@ from coset.studies._godfrey_stitching_report import (
     penalty_numbers,
     penalty_table,
 )
-from coset.studies._godfrey_zoo import Networks, Zoo, drawn, load_networks
-from coset.study import Context, Findings, Scalar, study
-from coset.train import Recipe
+from coset_studies.godfrey._plain import MYRTLE, PAPER_RECIPE, ZOOS, networks_sentence
+from coset_studies.godfrey._setting import sentence
+from coset_studies.godfrey._stitching import Penalties, resampled, student_weights
+from coset_studies.godfrey._zoo import Networks, Zoo, drawn, load_networks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

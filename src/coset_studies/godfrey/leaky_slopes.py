@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from coset.represent import Interval
-from coset.studies._godfrey_contrasts import average, contrast, key_of, listed, minus, points, sign, told
-from coset.studies._godfrey_residual import (
+from coset.study import Context, Findings, Scalar, Table, study
+from coset_studies.godfrey._contrasts import average, contrast, key_of, listed, minus, points, sign, told
+from coset_studies.godfrey._penalties import over_what
+from coset_studies.godfrey._residual import (
     FEWER_IMAGES,
     IMAGES,
     PAPER_RECIPE,
@@ -17,7 +19,7 @@ from coset.studies._godfrey_residual import (
     TINY,
     Places,
 )
-from coset.studies._godfrey_setting import (
+from coset_studies.godfrey._setting import (
     LAST_EPOCH,
     earlier_sentence,
     interval_sentence,
@@ -25,11 +27,9 @@ from coset.studies._godfrey_setting import (
     stitching_differences,
     zoo_differences,
 )
-from coset.studies._godfrey_similarity import percentiles
-from coset.studies._godfrey_stitching import Penalties, Training, penalties
-from coset.studies._godfrey_stitching_report import over_what
-from coset.studies._godfrey_zoo import Pairs, Zoo, answers, chosen_pairs, load_networks
-from coset.study import Context, Findings, Scalar, Table, study
+from coset_studies.godfrey._similarity import percentiles
+from coset_studies.godfrey._stitching import Penalties, Training, penalties
+from coset_studies.godfrey._zoo import Pairs, Zoo, answers, chosen_pairs, load_networks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,11 +13,11 @@ from coset.errors import InputError
 from coset.models import build
 from coset.represent.stitching import sample_pairs
 from coset.represent.stitching.penalties import correct
-from coset.studies._published import PIXELS, published_weights
 from coset.study import Context
 from coset.study.images import Images, load_images
 from coset.study.networks import trained_network
 from coset.study.posteriors import Weights
+from coset.study.published import PIXELS, published_weights
 from coset.train import Recipe
 
 SCHEMA = 1
@@ -31,7 +31,7 @@ Pairs = int | tuple[tuple[int, int], ...]
 class Zoo:
     """``networks`` of a model on images: trained here, or, without a recipe, published ones.
 
-    Published ones are read, and see pixels, as in ``coset.studies._published``.
+    Published ones are read, and see pixels, as in ``coset.study.published``.
     """
 
     model: str

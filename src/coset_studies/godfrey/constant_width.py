@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass, replace
 
-from coset.studies._godfrey_plain import LAYERS, MYRTLE, MYRTLE_LAYERS, PAIRS, ZOOS, networks_sentence
-from coset.studies._godfrey_setting import LAST_EPOCH, sentence, zoo_differences
-from coset.studies._godfrey_similarity import Measuring, Similarities, similarities
-from coset.studies._godfrey_similarity_report import (
+from coset.study import Context, Findings, Scalar, Table, study
+from coset.study.images import Images
+from coset.train import Recipe
+from coset_studies.godfrey._plain import LAYERS, MYRTLE, MYRTLE_LAYERS, PAIRS, ZOOS, networks_sentence
+from coset_studies.godfrey._setting import LAST_EPOCH, sentence, zoo_differences
+from coset_studies.godfrey._similarity import Measuring, Similarities, similarities
+from coset_studies.godfrey._similarity_report import (
     excess_fall,
     fall_sentence,
     how_sentence,
@@ -16,10 +19,7 @@ from coset.studies._godfrey_similarity_report import (
     similarity_figure,
     tables_of,
 )
-from coset.studies._godfrey_zoo import Pairs, Zoo, accuracy_of, chosen_pairs, drawn, load_networks
-from coset.study import Context, Findings, Scalar, Table, study
-from coset.study.images import Images
-from coset.train import Recipe
+from coset_studies.godfrey._zoo import Pairs, Zoo, accuracy_of, chosen_pairs, drawn, load_networks
 
 PUBLISHED = {
     "activation1": (0.8176, 0.8460),
