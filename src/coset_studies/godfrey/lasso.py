@@ -3,18 +3,21 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from coset.study import Context, Findings, Scalar, study
-from coset_studies.godfrey._contrasts import key_of, listed, sign
+from coset.study.estimates import difference, greatest, least
+
+from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, Table, study
+from coset_studies.godfrey._claims import STUDENT, by_layer, sizes
 from coset_studies.godfrey._penalties import (
     difference_numbers,
     difference_table,
-    over_what,
+    heights_and_bars,
+    key_of,
+    layers_of,
     pair_table,
     penalty_numbers,
     penalty_table,
 )
-from coset_studies.godfrey._plain import FEWER, LAYERS, TRAINING, ZOOS, maps_sentence, networks_sentence
-from coset_studies.godfrey._setting import interval_sentence
+from coset_studies.godfrey._plain import FEWER, LAYERS, MAPS, NETWORKS, TRAINING, ZOOS
 from coset_studies.godfrey._stitching import Penalties, Training, penalties
 from coset_studies.godfrey._zoo import Pairs, Zoo, chosen_pairs, load_networks
 
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 
 SPARSE = ("λ = 0.001", "λ = 0.01", "λ = 0.1")
 FAMILIES = ("G_ReLU", *SPARSE)
+MARKS = dict(zip(FAMILIES, "ovD^", strict=True))
+NEAR = 2.0
+"""Points."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +42,104 @@ class Config:
     training: Training
 
 
+def _sparsity(table: Table, layer: str, family: str) -> float:
+    found = table.cell("sparsity", {"layer": layer, "family": family})
+    assert isinstance(found, float)
+    return found
+
+
+def _cost_of_sparsity(results: Results) -> Estimate | None:
+    """The penalty with the greatest λ less that with the least where this is least, from the intervals of both."""
+    strong, weak = (by_layer(results, "penalties", "penalty", {"family": name}) for name in (SPARSE[-1], SPARSE[0]))
+    return least([difference(strong[layer], weak[layer]) for layer in strong])
+
+
+def _beside_as_sparse(results: Results) -> Estimate | None:
+    """The greatest difference of G_ReLU to a map that is as sparse; None where there is none."""
+    table = results.tables["penalties"]
+    found = {family: by_layer(results, "differences", "difference", {"other family": family}) for family in SPARSE}
+    return greatest(
+        [
+            found[family][layer]
+            for layer in layers_of(table)
+            for family in SPARSE
+            if _sparsity(table, layer, family) >= _sparsity(table, layer, "G_ReLU")
+        ]
+    )
+
+
+def _meeting(results: Results) -> Estimate | None:
+    found = by_layer(results, "differences", "difference", {"other family": "λ = 0.01"})
+    return sizes(list(found.values()))[-1]
+
+
+CLAIMS = (
+    Claim(
+        paper="Full maps become sparse at the cost of accuracy.",
+        source="D.6, fig. 15",
+        statistic="penalty with λ = 0.1 less that with λ = 0.001, points, the least of the layers",
+        direction="above",
+        threshold=0.0,
+        reason="A cost is a matter of sign.",
+        interval="The interval of this difference is made of those of both penalties.",
+        estimate=_cost_of_sparsity,
+    ),
+    Claim(
+        paper="G_ReLU maps have low penalties for their sparsity.",
+        source="D.6, fig. 15",
+        statistic="penalty of G_ReLU less that of a map at least as sparse, points, the greatest",
+        direction="below",
+        threshold=0.0,
+        reason="Low is taken as: no map that is as sparse costs less.",
+        interval=STUDENT,
+        estimate=_beside_as_sparse,
+    ),
+    Claim(
+        paper="At the last layer G_ReLU nearly meets λ = 0.01.",
+        source="D.6, fig. 15",
+        statistic="penalties of G_ReLU and λ = 0.01 at the last layer, points apart",
+        direction="below",
+        threshold=NEAR,
+        reason="The paper shows a figure and no number. Set when the run was known.",
+        interval=STUDENT,
+        possible=(0.0, 100.0),
+        estimate=_meeting,
+    ),
+)
+TEXT = f"""
+No λ makes maps as sparse as G_ReLU's, so that at its sparsity nothing is compared. λ = 0.1 at relu8 comes nearest,
+with a sparsity of {{sparsity_λ___0_1_relu8:.2f}} beside {{sparsity_g_relu_relu8:.2f}}: it loses {{λ___0_1_relu8:.1f}}
+points and G_ReLU {{g_relu_relu8:.1f}}, which is not told apart.
+
+In the earlier layers ℓ1 makes hardly any entry small: with λ = 0.1 sparsity is {{sparsity_λ___0_1_relu2:.2f}},
+{{sparsity_λ___0_1_relu4:.2f}} and {{sparsity_λ___0_1_relu6:.2f}}, and penalties stay below those of G_ReLU. Stronger
+penalties or longer training would be needed for the comparison of the paper.
+
+At relu8, λ = 0.01 has zeros in {{sparsity_λ___0_01_relu8:.2f}} of its entries and loses {{λ___0_01_relu8:.1f}}
+points, much less than G_ReLU. {NETWORKS} {MAPS} Three pairs of networks are stitched, at four layers. A run with one
+pair had been seen before.
+"""
+
+
 @study(
     name="godfrey-lasso",
     title="Sparse stitching maps beside G_ReLU",
     reference="Godfrey et al. 2022, appendix D.6, fig. 15 (Myrtle CNNs on CIFAR-10), (D.1)",
     paper="""
     Full maps trained with a penalty λ Σ|W|, λ = 0.001, 0.01 and 0.1, become sparse at the cost of accuracy. G_ReLU
-    maps, whose sparsity is 1 − 1/n, have low penalties for their sparsity; at the last layer they nearly meet those of
-    λ = 0.01.
+    maps, whose sparsity is 1 − 1/n, have low penalties for their sparsity; at the last layer they nearly meet those
+    of λ = 0.01.
     """,
     presets={
         preset: Config(ZOOS[preset], layers, FEWER[preset], TRAINING[preset]) for preset, layers in LAYERS.items()
     },
+    claims=CLAIMS,
+    text={"small": TEXT},
+    tables={
+        "penalties": "Accuracy lost in points, 95 % intervals, the range of the pairs, and the share of entries ≤ 0.001."
+    },
+    figure=lambda results: _figure(results.tables["penalties"]),
+    caption="Penalty against the sparsity of the map (entries ≤ 0.001), with 95 % intervals over pairs and images.",
 )
 def run(config: Config, context: Context) -> Findings:
     """Stitch all pairs with each λ and with G_ReLU."""
@@ -66,16 +158,6 @@ def run(config: Config, context: Context) -> Findings:
             "differences": difference_table(found, "G_ReLU", SPARSE),
             "pairs": pair_table(found),
         },
-        outcome=f"""
-        {" ".join(_layer_sentence(found, layer) for layer in found.layers)}
-
-        {judge(found)} {judge_last(found)} {EARLIER if config.zoo.recipe is None else ""}
-
-        {networks_sentence(config.zoo)} {maps_sentence(config.training, config.pairs)} {interval_sentence(found)}
-        """,
-        figure=lambda: _figure(found),
-        caption="Stitching penalty against the sparsity of the map (entries of at most 0.001) with 95 % intervals "
-        f"{over_what(found)}, a panel for each layer.",
     )
 
 
@@ -85,88 +167,14 @@ def sparsity_of(found: Penalties, layer: str, family: str) -> float:
     return float(found.sparsity[found.layers.index(layer), found.families.index(family)].mean())
 
 
-def judge(found: Penalties) -> str:
-    """Whether a sparse map is both as sparse as G_ReLU's and cheaper, which the paper does not find."""
-    rivals = {layer: [family for family in SPARSE if _as_sparse(found, layer, family)] for layer in found.layers}
-    cheaper = [
-        f"{family} at {layer}"
-        for layer, families in rivals.items()
-        for family in families
-        if sign(found.difference(layer, "G_ReLU", family)) > 0
-    ]
-    dearer = [
-        f"{family} at {layer}"
-        for layer in found.layers
-        for family in SPARSE
-        if not _as_sparse(found, layer, family) and sign(found.difference(layer, "G_ReLU", family)) < 0
-    ]
-    if cheaper:
-        first = (
-            f"As sparse as G_ReLU's map and cheaper by more than the uncertainty: {listed(cheaper)}; so G_ReLU does "
-            f"not everywhere have the lowest penalty for its sparsity."
-        )
-    elif any(rivals.values()):
-        first = (
-            "Where a map is as sparse as G_ReLU's, it is not cheaper by more than the uncertainty: G_ReLU has low "
-            "penalties for its sparsity, as in the paper."
-        )
-    else:
-        first = f"No λ makes maps as sparse as G_ReLU's, so that at its sparsity nothing is compared. {_nearest(found)}"
-    if not dearer:
-        return f"{first} No map is less sparse and dearer by more than the uncertainty."
-    return f"{first} Less sparse and yet dearer than G_ReLU by more than the uncertainty: {listed(dearer)}."
-
-
-EARLIER = """
-A run of this preset was seen before, with one pair, 1,000 train and 2,000 test images, at relu3, relu5, relu6 and
-relu8.
-"""
-
-
-def judge_last(found: Penalties) -> str:
-    """Whether G_ReLU and λ = 0.01 nearly meet at the last layer, as in the paper."""
-    layer, family = found.layers[-1], "λ = 0.01"
-    one = found.difference(layer, "G_ReLU", family)
-    words = {-1: "G_ReLU costs less", 0: "they are not told apart", 1: "G_ReLU costs more"}
-    return (
-        f"In the paper G_ReLU and {family} nearly meet at the last layer; at {layer} {words[sign(one)]}, with a "
-        f"difference of {100 * one.value:.1f} [{100 * one.low:.1f}, {100 * one.high:.1f}] points, at sparsities of "
-        f"{sparsity_of(found, layer, 'G_ReLU'):.2f} and {sparsity_of(found, layer, family):.2f}."
-    )
-
-
-def _nearest(found: Penalties) -> str:
-    """The map that comes nearest to the sparsity of G_ReLU, and what it costs."""
-    gaps = {
-        (layer, family): sparsity_of(found, layer, "G_ReLU") - sparsity_of(found, layer, family)
-        for layer in found.layers
-        for family in SPARSE
-    }
-    layer, family = min(gaps, key=lambda key: gaps[key])
-    words = {-1: "costs more than", 0: "is not told apart from", 1: "costs less than"}
-    cost = words[sign(found.difference(layer, "G_ReLU", family))]
-    return f"The sparsest beside it, {family} at {layer}, {cost} G_ReLU."
-
-
-def _as_sparse(found: Penalties, layer: str, family: str) -> bool:
-    return sparsity_of(found, layer, family) >= sparsity_of(found, layer, "G_ReLU")
-
-
-def _layer_sentence(found: Penalties, layer: str) -> str:
-    parts = [
-        f"{{{key_of(family)}_{key_of(layer)}:.1f}} ({{sparsity_{key_of(family)}_{key_of(layer)}:.2f}}) for {family}"
-        for family in FAMILIES
-    ]
-    return f"At {layer} the penalty in percentage points (and the sparsity) is {', '.join(parts)}."
-
-
-def _figure(found: Penalties) -> "Figure":
+def _figure(table: Table) -> "Figure":
     from coset.figures import label_panel, new_figure
 
+    layers = layers_of(table)
     figure = new_figure(8.6, 3.2)
-    panels = figure.subplots(1, len(found.layers), sharey=True, squeeze=False)[0]
-    for number, (axes, layer) in enumerate(zip(panels, found.layers, strict=True)):
-        _draw(axes, found, layer)
+    panels = figure.subplots(1, len(layers), sharey=True, squeeze=False)[0]
+    for number, (axes, layer) in enumerate(zip(panels, layers, strict=True)):
+        _draw(axes, table, layer)
         label_panel(axes, "abcdefgh"[number], layer)
     panels[0].set_ylabel("penalty, percentage points")
     handles, labels = panels[0].get_legend_handles_labels()
@@ -174,15 +182,14 @@ def _figure(found: Penalties) -> "Figure":
     return figure
 
 
-def _draw(axes: "Axes", found: Penalties, layer: str) -> None:
+def _draw(axes: "Axes", table: Table, layer: str) -> None:
     from coset.figures import PALETTE
 
-    for family, colour, mark in zip(FAMILIES, PALETTE, ("o", "v", "D", "^"), strict=False):
-        one = found.mean(layer, family)
-        bars = [[100 * max(0.0, one.value - one.low)], [100 * max(0.0, one.high - one.value)]]
+    for (family, mark), colour in zip(MARKS.items(), PALETTE, strict=False):
+        heights, bars = heights_and_bars(table, [{"layer": layer, "family": family}], "penalty")
         label = family.replace("G_ReLU", "$G_{\\mathrm{ReLU}}$")
-        place = sparsity_of(found, layer, family)
-        axes.errorbar([place], [100 * one.value], bars, ls="none", marker=mark, ms=5, color=colour, label=label)
+        places = [_sparsity(table, layer, family)]
+        axes.errorbar(places, heights, bars, ls="none", marker=mark, ms=5, color=colour, label=label)
     axes.axhline(0, color="black", lw=0.6)
     axes.set_xlim(-0.05, 1.05)
     axes.set_xlabel("sparsity")
