@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from coset.study.estimates import difference, greatest, least
-
 from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, Table, study
+from coset.study.estimates import difference, greatest, least
 from coset_studies.godfrey._claims import STUDENT, by_layer, sizes
 from coset_studies.godfrey._penalties import (
     difference_numbers,
@@ -135,9 +134,7 @@ pair had been seen before.
     },
     claims=CLAIMS,
     text={"small": TEXT},
-    tables={
-        "penalties": "Accuracy lost in points, 95 % intervals, the range of the pairs, and the share of entries ≤ 0.001."
-    },
+    tables={"penalties": "Accuracy lost in points, 95 % intervals, the range of the pairs; sparsity."},
     figure=lambda results: _figure(results.tables["penalties"]),
     caption="Penalty against the sparsity of the map (entries ≤ 0.001), with 95 % intervals over pairs and images.",
 )

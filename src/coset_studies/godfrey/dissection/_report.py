@@ -31,13 +31,6 @@ class Mean:
     low: float | None
     high: float | None
 
-    @property
-    def sign(self) -> int:
-        """1 if the whole interval is above 0, −1 if it is below, else 0: not told apart."""
-        if self.low is None or self.high is None:
-            return 0
-        return (self.low > 0) - (self.high < 0)
-
     def __str__(self) -> str:
         if self.low is None or self.high is None:
             return f"{self.value:.1f}"

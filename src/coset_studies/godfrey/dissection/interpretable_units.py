@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coset.study.estimates import least
-
 from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, study
+from coset.study.estimates import least
 from coset.study.images import Images
 from coset.train import Recipe
 from coset_studies.godfrey._residual import PAPER_RECIPE
@@ -160,7 +159,7 @@ CLAIMS = (
 TEXT = """
 Behind the ReLUs of plain networks {after_units:.0f} % of the units are interpretable and {after_rotated:.0f} % after
 a full rotation. Before the same ReLUs the share is the same at both ends ({before_units:.0f} and {before_rotated:.0f}
-%). Compared within each network, with the same rotations, the change behind a ReLU is lower by {plain_difference}
+%). Compared within each network, with the same rotations, the two changes differ by {plain_difference}
 points: the basis of activations is special only behind them.
 
 The residual networks cannot carry more. They have {with_accuracy:.0f} and {without_accuracy:.0f} % test accuracy, the
