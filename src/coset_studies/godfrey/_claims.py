@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from coset.study import Estimate, Results, Scalar
 from coset.study.estimates import spread
 
-from coset.study import Estimate, Results, Scalar
-
+SIGN = "A matter of sign; the paper shows figures and prints no size."
+SIZED = "A matter of sign; networks and images are smaller than there."
 STUDENT = """
 Intervals are of 95 %, Student's over pairs of networks, with resamples of test images at once. Pairs that share a
 network count as independent, so that for other networks these intervals are too narrow.
@@ -51,6 +52,16 @@ def _size(found: Estimate) -> Estimate:
     return Estimate(abs(found.value), 0.0 if found.low <= 0 <= found.high else min(ends), max(ends))
 
 
+def differences_of_pairs(results: Results, one: str, other: str) -> list[Estimate | None]:
+    """The penalty of a family less that of another for every layer of a table of pairs: mean and range of the pairs."""
+    table = results.tables["pairs"]
+    at, first, second = (table.columns.index(name) for name in ("layer", one, other))
+    found: dict[Scalar, list[float]] = {}
+    for row in table.rows:
+        found.setdefault(row[at], []).append(_number(row[first]) - _number(row[second]))
+    return [spread(values) for values in found.values()]
+
+
 def over_pairs(results: Results, statistic: Callable[[Mapping[str, Sequence[float]]], float]) -> Estimate | None:
     """A statistic of the similarities of a pair, by measure of all layers in order: mean over pairs, and range."""
     table = results.tables["pairs"]
@@ -60,10 +71,13 @@ def over_pairs(results: Results, statistic: Callable[[Mapping[str, Sequence[floa
     for row in table.rows:
         measured = found.setdefault(row[pair], {name: [] for name in names})
         for name in names:
-            value = row[table.columns.index(name)]
-            assert isinstance(value, int | float)
-            measured[name].append(value)
+            measured[name].append(_number(row[table.columns.index(name)]))
     return spread([statistic(measured) for measured in found.values()])
+
+
+def _number(cell: Scalar) -> float:
+    assert isinstance(cell, int | float)
+    return cell
 
 
 def fall(values: Sequence[float]) -> float:

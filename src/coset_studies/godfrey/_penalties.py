@@ -25,11 +25,11 @@ STYLES: Mapping[str, tuple[int, str]] = {
     "orthogonal": (3, "X"),
     "permutation": (5, "*"),
     "G_ReLU, α chosen": (5, "P"),
-    "G_ReLU, α = 0.1": (0, "h"),
+    "G_ReLU, α = 0.1": (6, "h"),
     "G_ReLU, random start": (1, "h"),
     "G_ReLU, least squares": (2, "p"),
 }
-"""The colour, by its place in the palette, and the mark of each family."""
+"""The colour, by its place in the palette and behind it grey, and the mark of each family."""
 
 
 def average(layers: Sequence[str], family: str) -> dict[tuple[str, str], float]:
@@ -131,14 +131,14 @@ def layers_of(table: Table) -> list[str]:
 
 def draw_penalties(axes: "Axes", table: Table, families: Sequence[str], layers: Sequence[str]) -> None:
     """Penalties of ``penalty_table`` by layer, families side by side."""
-    from coset.figures import PALETTE
+    from coset.figures import GREY, PALETTE
 
     for number, family in enumerate(families):
         colour, mark = STYLES[family]
         places = [place + 0.12 * (number - (len(families) - 1) / 2) for place in range(len(layers))]
         heights, bars = heights_and_bars(table, [{"layer": layer, "family": family} for layer in layers], "penalty")
         label = family.replace("G_ReLU", "$G_{\\mathrm{ReLU}}$")
-        axes.errorbar(places, heights, bars, ls="none", marker=mark, ms=5, color=PALETTE[colour], label=label)
+        axes.errorbar(places, heights, bars, ls="none", marker=mark, ms=5, color=(*PALETTE, GREY)[colour], label=label)
     axes.axhline(0, color="black", lw=0.6)
     axes.set_xticks(range(len(layers)), list(layers))
     axes.set_xlim(-0.5, len(layers) - 0.5)

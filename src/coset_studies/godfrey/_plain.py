@@ -48,8 +48,10 @@ TRAINING = {
 NETWORKS = """
 The networks are four of one architecture that others trained on CIFAR-10 (Tiny10: eight convolutions with batch
 normalisation, 16 to 64 channels; [where they are from](index.md)). Those of the paper are Myrtle CNNs with four
-convolutions of 64 to 512 channels."""
+convolutions of 64 to 512 channels.
+""".strip()
 """What the pages say of those of the preset small."""
 MAPS = """
-Maps train on 2,000 images for 20 epochs in batches of 32 at a rate of 0.001 with a momentum of 0.9, and are judged on
-all test images; the paper's train on all images, moved at random."""
+Maps train on 2,000 images for 20 epochs at a rate of 0.001 with a momentum of 0.9, and are judged on all test images;
+the paper's train on all images, moved at random.
+""".strip()

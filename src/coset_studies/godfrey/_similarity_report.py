@@ -1,6 +1,6 @@
 """Similarities of the layers of pairs of networks: numbers, tables, and a figure of curves and heat-maps."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 KINDS: Mapping[str, Collection[str]] = {"CKA": tuple(CKA), "Procrustes": tuple(PROCRUSTES)}
 MATRICES = {measure: measure.lower().replace(" ", "-").replace("_", "-") for measure in CKA}
 """The table of all layers with all, by measure."""
+MANY = 10
+"""Layers."""
 CAPTION = """
 Similarities of the layers of two networks of different seeds, means over the pairs (thin lines: every pair) with 95 %
 intervals over images, which say nothing of other networks. (a) CKA and (b) Procrustes, 1 − d. (c), (d) CKA of all
@@ -171,11 +173,22 @@ def _draw_curves(
         rows = [{"layer": layer, "measure": measure} for layer in layers_of(table)]
         heights, bars = heights_and_bars(table, rows, "mean" if "mean" in table.columns else "similarity")
         axes.errorbar(places, heights, bars, color=colour, marker=mark, label=_group_of(measure))
-    axes.set_xticks(places, labels, rotation=45 if len(labels) > 6 else 0, ha="right" if len(labels) > 6 else "center")
+    _name_layers(axes.set_xticks, labels, turned=len(labels) > 6)
     axes.set_ylim(0, 1.02)
     axes.set_ylabel(f"{kind}{', 1 − d' if kind == 'Procrustes' else ''}")
     axes.legend(loc="lower left", title="modulo")
     label_panel(axes, letter, f"{kind} by layer")
+
+
+def _name_layers(set_ticks: Callable[..., object], labels: list[str], turned: bool) -> None:
+    """Names at an axis; of many layers those outside of blocks only."""
+    if len(labels) > MANY:
+        shown = [(place, name) for place, name in enumerate(labels) if not name.endswith("*")]
+        set_ticks([place for place, _ in shown], [name for _, name in shown])
+    elif turned:
+        set_ticks(range(len(labels)), labels, rotation=45, ha="right")
+    else:
+        set_ticks(range(len(labels)), labels)
 
 
 def _group_of(measure: str) -> str:
@@ -189,9 +202,8 @@ def _draw_matrix(axes: "Axes", letter: str, measure: str, table: Table, labels: 
     matrix = [[float(str(cell)) for cell in row[1:]] for row in table.rows]
     image = axes.imshow(matrix, vmin=0, vmax=1, cmap="cividis")
     axes.grid(False)
-    places = list(range(len(labels)))
-    axes.set_xticks(places, labels, rotation=45, ha="right")
-    axes.set_yticks(places, labels)
+    _name_layers(axes.set_xticks, labels, turned=True)
+    _name_layers(axes.set_yticks, labels, turned=False)
     if len(labels) <= 8:
         for i, row in enumerate(matrix):
             for j, value in enumerate(row):

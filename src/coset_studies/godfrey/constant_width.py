@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-from coset.study.estimates import difference
-
 from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, Table, study
+from coset.study.estimates import difference
 from coset.study.images import Images
 from coset.train import Recipe
-from coset_studies.godfrey._claims import OVER_PAIRS, excess_fall, interval, over_pairs
+from coset_studies.godfrey._claims import OVER_PAIRS, SIGN, SIZED, excess_fall, interval, over_pairs
 from coset_studies.godfrey._plain import LAYERS, MYRTLE, MYRTLE_LAYERS, PAIRS, ZOOS
 from coset_studies.godfrey._similarity import Measuring, Similarities, similarities
 from coset_studies.godfrey._similarity_report import CAPTION, layer_table, numbers_of, similarity_figure, tables_of
@@ -63,7 +62,6 @@ def _growing_excess(results: Results) -> Estimate | None:
     return difference(*falls)
 
 
-_SIGN = "More is a matter of sign; of CKA the paper shows figures."
 CLAIMS = (
     Claim(
         paper="G_ReLU CKA decays with depth in networks of constant width, too.",
@@ -71,7 +69,7 @@ CLAIMS = (
         statistic="constant width: fall of CKA from first to last layer modulo G_ReLU, less that modulo rotations",
         direction="above",
         threshold=0.0,
-        reason=_SIGN,
+        reason=SIGN,
         interval=OVER_PAIRS,
         possible=(-2.0, 2.0),
         estimate=lambda results: over_pairs(results, excess_fall("CKA")),
@@ -82,7 +80,7 @@ CLAIMS = (
         statistic="growing width: fall of CKA modulo G_ReLU, less that modulo rotations",
         direction="above",
         threshold=0.0,
-        reason=_SIGN,
+        reason=SIGN,
         interval="Of growing width the range of the pairs is known by layer: the interval is of all their differences.",
         possible=(-2.0, 2.0),
         estimate=_growing_excess,
@@ -94,7 +92,7 @@ CLAIMS = (
         direction="above",
         published=EXCESS,
         threshold=0.0,
-        reason="More is a matter of sign; networks and images are others than there.",
+        reason=SIZED,
         interval=OVER_PAIRS,
         possible=(-2.0, 2.0),
         estimate=lambda results: over_pairs(results, excess_fall("Procrustes")),
@@ -102,11 +100,11 @@ CLAIMS = (
 )
 TEXT = """
 A maximum over more channels is larger, so that the decay of G_ReLU CKA might be one of the growing width. With
-constant width it falls by {g_relu_cka_fall:.2f} modulo G_ReLU and by {orthogonal_cka_fall:.2f} modulo rotations: the
-decay is no effect of growing width.
+constant width it falls by {g_relu_cka_fall:.2f} modulo G_ReLU and by {orthogonal_cka_fall:.2f} modulo rotations: it
+decays without growing width.
 
-With growing width there is nearly no decay to explain: {growing_g_relu_cka_fall:.2f} and
-{growing_orthogonal_cka_fall:.2f}. The first layer, of eight channels, has a CKA of only
+With growing width there is nearly no decay to explain: {growing_g_relu_cka_fall:.3f} and
+{growing_orthogonal_cka_fall:.3f}. The first layer, of eight channels, has a CKA of only
 {growing-width[activation1, G_ReLU CKA][mean]:.2f} there, and pairs differ by more than the fall. That is unlike the
 paper, whose first layer has 64 channels.
 
@@ -149,7 +147,6 @@ kinds also differ in their number of weights, so that how much the width itself 
     claims=CLAIMS,
     text={"small": TEXT},
     tables={
-        "layers": "Constant width: means over pairs, 95 % intervals over images, the least and most similar pair.",
         "published": "Procrustes similarities of constant width beside those of table 4.",
     },
     figure=similarity_figure,

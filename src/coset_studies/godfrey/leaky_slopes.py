@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from coset.study.estimates import difference, spread
-
 from coset.represent import Interval
 from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, Table, study
-from coset_studies.godfrey._claims import interval, of_number
+from coset.study.estimates import difference, spread
+from coset_studies.godfrey._claims import SIGN, SIZED, interval, of_number
 from coset_studies.godfrey._penalties import average, contrast, heights_and_bars, key_of, minus, points
 from coset_studies.godfrey._residual import (
     FEWER_IMAGES,
@@ -132,7 +131,7 @@ CLAIMS = (
         direction="above",
         published=47.5,
         threshold=0.0,
-        reason="A fall is a matter of sign: these networks are much weaker, and have less to lose.",
+        reason=SIZED,
         interval="That of accuracies is the range of the two networks of each slope.",
         possible=(-100.0, 100.0),
         estimate=_loss_of_accuracy,
@@ -143,7 +142,7 @@ CLAIMS = (
         statistic="deviation of the penalties over layers, points, for small slopes less at slope 1",
         direction="above",
         threshold=0.0,
-        reason="More constant is a matter of sign.",
+        reason=SIGN,
         interval=_OVER_SLOPES,
         estimate=lambda results: difference(_of_small(results, "spread"), _of_identity(results, "spread")),
     ),
@@ -153,7 +152,7 @@ CLAIMS = (
         statistic="mean penalty of the earlier layers less that of the last two, points, for small slopes",
         direction="above",
         threshold=0.0,
-        reason="Lower is a matter of sign.",
+        reason=SIGN,
         interval=_OVER_SLOPES,
         estimate=lambda results: _of_small(results, "drop"),
     ),
@@ -163,18 +162,18 @@ CLAIMS = (
         statistic="this drop at the last two layers, points, for small slopes less at slope 1",
         direction="above",
         threshold=0.0,
-        reason="More prominent is a matter of sign.",
+        reason=SIGN,
         interval=_OVER_SLOPES,
         estimate=lambda results: difference(_of_small(results, "drop"), _of_identity(results, "drop")),
     ),
 )
 TEXT = """
-Accuracy falls as in the paper, beyond slope 0.5. Penalties do not become more constant towards the identity: their
+Accuracy falls as in the paper, beyond slope 0.5. That penalties become more constant is not seen: their
 deviation over layers is {s_0_0001_spread:.1f}, {s_0_001_spread:.1f}, {s_0_01_spread:.1f} and {s_0_1_spread:.1f}
 points for small slopes, {s_0_9_spread:.1f} at 0.9 and {s_1_spread:.1f} at 1. As a share of the accuracy above chance,
 which is what there is to lose, it rises from {s_0_0001_relative:.0f} to {s_1_relative:.0f} %; this measure is ours.
 
-The last two layers are cheap at small slopes, as in the paper, and as cheap at slope 1, unlike there: the drop is
+The last two layers are cheap at small slopes, as in the paper, and not less so at slope 1: the drop is
 {s_1_drop:.1f} points at slope 1, and from {s_0_01_drop:.1f} to {s_0_001_drop:.1f} at small ones.
 
 Why it differs is open. These networks are far weaker ({s_0_0001_accuracy:.0f} %, there 89 %): two ResNet20s of half
@@ -325,8 +324,9 @@ def _figure(results: Results) -> "Figure":
     for axes, letter, title, starred in ((outside, "a", "outside of blocks", False), (inside, "b", "inside", True)):
         _draw_penalties(axes, results.tables["penalties"], starred)
         label_panel(axes, letter, title)
+    outside.set_ylim(bottom=0)
     outside.set_ylabel("penalty, percentage points")
-    outside.legend(title="slope", loc="best")
+    figure.legend(*outside.get_legend_handles_labels(), title="slope", loc="outside lower center", ncols=4)
     _draw_accuracies(right, results.tables["accuracies"])
     label_panel(right, "c", "accuracy")
     return figure
@@ -356,7 +356,6 @@ def _draw_penalties(axes: "Axes", table: Table, inside: bool) -> None:
         places = [place + 0.08 * (number + 1) for place in range(len(layers))]
         axes.errorbar(places, heights, bars, color=colour, marker=mark, lw=1.2, label=f"{slope:g}")
     axes.set_xticks(range(len(layers)), layers)
-    axes.set_ylim(bottom=0)
     axes.set_xlabel("layer")
 
 

@@ -141,9 +141,9 @@ RESNET18 = (
 )
 TEXT = """
 From {first} to {last} CKA falls by {g_relu_cka_fall:.2f} modulo G_ReLU and by {orthogonal_cka_fall:.2f} modulo
-rotations. It is not a plain decay with depth: inside of residual blocks (marked *) CKA is lower than outside, in
-the mean by {g_relu_cka_in:+.2f} modulo G_ReLU and {orthogonal_cka_in:+.2f} modulo rotations, and modulo G_ReLU it
-rises again in the last stage.
+rotations. It is not a plain decay with depth: inside of residual blocks (marked *) CKA is lower than outside (the
+means differ by {g_relu_cka_in:.2f} modulo G_ReLU and by {orthogonal_cka_in:.2f} modulo rotations), and modulo G_ReLU
+it rises again in the last stage.
 
 Procrustes similarities show the same of the layers modulo both groups, and fall by about as much:
 {g_relu_procrustes_fall:.2f} and {orthogonal_procrustes_fall:.2f}.

@@ -9,7 +9,6 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 import torch
-from coset.study.estimates import greatest, least
 from torch import Tensor
 
 from coset.represent import features, random_element
@@ -17,8 +16,9 @@ from coset.represent.stitching import fine_tuned_above
 from coset.represent.stitching.penalties import correct
 from coset.represent.unit_groups import group_on
 from coset.study import Claim, Context, Estimate, Findings, Results, study
+from coset.study.estimates import greatest, least
 from coset.train import Recipe
-from coset_studies.godfrey._claims import by_layer
+from coset_studies.godfrey._claims import SIZED, by_layer
 from coset_studies.godfrey._penalties import (
     difference_numbers,
     difference_table,
@@ -84,7 +84,7 @@ CLAIMS = (
         direction="above",
         published=0.7,
         threshold=0.0,
-        reason="More is a matter of sign.",
+        reason=SIZED,
         interval=STUDENT,
         estimate=lambda results: _excess(results, "G_ReLU"),
     ),
@@ -94,7 +94,7 @@ CLAIMS = (
         statistic="penalty of rotations less that of permutations, points, the least of the layers",
         direction="above",
         threshold=0.0,
-        reason="More is a matter of sign.",
+        reason=SIZED,
         interval=STUDENT,
         estimate=lambda results: _excess(results, "permutation"),
     ),
@@ -121,7 +121,10 @@ bn8, and {{permutation_bn6:.1f}} at bn6, where more steps may be needed.
 
 At bn7 the paper's finding is plain: {{orthogonal_bn7:.1f}} points for rotations, {{g_relu_bn7:.1f}} for G_ReLU. At
 bn6 both cost something. At bn8, before the last layer, rotations cost {{orthogonal_bn8:.1f}} points and G_ReLU
-{{g_relu_bn8:.1f}}, which four networks do not tell apart. {NETWORKS} Those of its fig. 4 have no batch normalisation,
+{{g_relu_bn8:.1f}}, which four networks do not tell apart.
+
+{NETWORKS}
+Those of its fig. 4 have no batch normalisation,
 these do.
 
 Fine-tuning takes 12 epochs of Adam on 5,000 images (there 50 epochs on all). Scales of G_ReLU have logarithms of

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from coset.represent import Interval
 from coset.study import Claim, Context, Findings, Results, Scalar, study
 from coset.train import RECIPES, Recipe
-from coset_studies.godfrey._claims import STUDENT, of_number
+from coset_studies.godfrey._claims import SIGN, STUDENT, of_number
 from coset_studies.godfrey._penalties import (
     average,
     contrast,
@@ -96,7 +96,7 @@ CLAIMS = (
         statistic="penalty of G_ReLU less that of full maps, points, mean of the blocks",
         direction="above",
         threshold=0.0,
-        reason="More is a matter of sign.",
+        reason=SIGN,
         interval=STUDENT,
         estimate=lambda results: of_number(results, "less_full"),
     ),
@@ -106,7 +106,7 @@ CLAIMS = (
         statistic="penalty of G_ReLU, mean of the blocks, in percent of the accuracy above chance",
         direction="above",
         threshold=LARGE,
-        reason="Half of what there is to lose; the bound is ours, and was set before the run. The text has no number.",
+        reason="Half of what there is to lose; the bound is ours, and the text has no number.",
         interval=STUDENT,
         estimate=lambda results: of_number(results, "share"),
     ),

@@ -9,6 +9,7 @@ from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, stu
 from coset.study.estimates import least
 from coset.study.images import Images
 from coset.train import Recipe
+from coset_studies.godfrey._claims import SIGN
 from coset_studies.godfrey._residual import PAPER_RECIPE
 from coset_studies.godfrey._zoo import Zoo, accuracy_of
 from coset_studies.godfrey.dissection._measured import Found, Pictures, Subject, Turning, examined
@@ -128,7 +129,7 @@ def _sign(paper: str, source: str, statistic: str, direction: str, *names: str) 
         statistic=statistic,
         direction=direction,
         threshold=0.0,
-        reason="A fall or rise is a matter of sign; the paper shows figures.",
+        reason=SIGN,
         interval="Intervals are of 95 %, Student's or Welch's over networks.",
         possible=(-200.0, 200.0),
         estimate=lambda results: least([_told(results, name) for name in names]),
@@ -162,10 +163,9 @@ a full rotation. Before the same ReLUs the share is the same at both ends ({befo
 %). Compared within each network, with the same rotations, the two changes differ by {plain_difference}
 points: the basis of activations is special only behind them.
 
-The residual networks cannot carry more. They have {with_accuracy:.0f} and {without_accuracy:.0f} % test accuracy, the
-plain ones {plain_accuracy:.0f} %, and about one to five of their {with_count} units are interpretable. On outputs
-with a ReLU the share falls; with and without one are not told apart; inside of blocks nothing rises, and hardly
-anything is there to fall.
+The residual networks say little. They have {with_accuracy:.0f} and {without_accuracy:.0f} % test accuracy, the plain
+ones {plain_accuracy:.0f} %, and in the mean at most five of their {with_count} units are interpretable. On outputs
+with a ReLU the share falls; with and without one are not told apart; inside of blocks no rise is seen.
 
 ImageNet, ResNet-50, ConvNeXt and the concepts of Broden are not at hand. The plain networks are four of Tiny10 that
 others trained on CIFAR-10, the residual ones four of either kind with one block a stage, trained for 6 epochs on

@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from coset.study.estimates import difference, greatest, least
-
 from coset.represent import Interval
 from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, Table, study
-from coset_studies.godfrey._claims import STUDENT, by_layer, of_number, of_row
+from coset.study.estimates import difference, greatest, least
+from coset_studies.godfrey._claims import SIGN, STUDENT, by_layer, of_number, of_row
 from coset_studies.godfrey._penalties import (
     Weighted,
     average,
@@ -83,7 +82,6 @@ def _outside(results: Results, family: str) -> list[Estimate | None]:
     return [difference(ours[layer], theirs[layer]) for layer in ours if not layer.endswith("*")]
 
 
-_SIGN = "A matter of sign; the paper shows figures and prints no sizes."
 _APART = """
 At single layers the interval of a difference is made of the intervals of both penalties, which makes it too wide,
 since both are of the same pairs and images.
@@ -99,7 +97,7 @@ def _claims(source: str) -> list[Claim]:
             statistic="penalty of full maps inside of blocks less outside, points",
             direction="above",
             threshold=0.0,
-            reason=_SIGN,
+            reason=SIGN,
             interval=STUDENT,
             estimate=lambda results: _difference(results, INSIDE, "full"),
         ),
@@ -109,7 +107,7 @@ def _claims(source: str) -> list[Claim]:
             statistic="penalty inside of blocks less outside, points, the least of all families",
             direction="above",
             threshold=0.0,
-            reason=_SIGN,
+            reason=SIGN,
             interval=STUDENT,
             estimate=lambda results: least([_difference(results, INSIDE, family) for family in FAMILIES]),
         ),
@@ -124,7 +122,7 @@ BLOCKS = (
         statistic="penalty of G_ReLU less rank 1, points, mean of the layers outside",
         direction="below",
         threshold=0.0,
-        reason=_SIGN,
+        reason=SIGN,
         interval=STUDENT,
         estimate=lambda results: _difference(results, OUTER, "rank 1"),
     ),
@@ -134,7 +132,7 @@ BLOCKS = (
         statistic="penalty of G_ReLU less rank 1, points, the greatest of the layers outside",
         direction="below",
         threshold=0.0,
-        reason=_SIGN,
+        reason=SIGN,
         interval=_APART,
         estimate=lambda results: greatest(_outside(results, "rank 1")),
     ),
@@ -144,7 +142,7 @@ BLOCKS = (
         statistic="penalty of G_ReLU less rank 2, points, the least of the layers outside",
         direction="below",
         threshold=0.0,
-        reason=_SIGN,
+        reason=SIGN,
         interval=_APART,
         estimate=lambda results: least(_outside(results, "rank 2")),
     ),
@@ -154,7 +152,7 @@ BLOCKS = (
         statistic="penalty of G_ReLU less another family, points, means inside, the least of the families",
         direction="above",
         threshold=0.0,
-        reason=_SIGN,
+        reason=SIGN,
         interval=STUDENT,
         estimate=lambda results: least([_difference(results, INNER, family) for family in OTHERS]),
     ),
@@ -167,7 +165,7 @@ LAST = (
         statistic="penalty of full maps at the last layer inside less the mean of the others inside, points",
         direction="above",
         threshold=0.0,
-        reason=_SIGN,
+        reason=SIGN,
         interval=STUDENT,
         estimate=lambda results: of_number(results, "last_inside"),
     ),
@@ -177,8 +175,8 @@ Inside of blocks the shortcut carries the units of the network below past the ma
 enough: full maps lose {full_inside:.1f} points there and {full_outside:.1f} outside.
 
 Outside of blocks G_ReLU loses {g_relu_outside:.1f} points, between rank 2 ({rank_2_outside:.1f}) and rank 1
-({rank_1_outside:.1f}). It is better the deeper the layer: at the last one it loses
-{penalties[19, G_ReLU][penalty]:.1f} where rank 2 loses {penalties[19, rank 2][penalty]:.1f}. Inside it loses
+({rank_1_outside:.1f}). At the last layer only it beats rank 2: it loses
+{penalties[19, G_ReLU][penalty]:.1f} points there, and rank 2 {penalties[19, rank 2][penalty]:.1f}. Inside it loses
 {g_relu_inside:.1f}, more than all others but rank 1 ({rank_1_inside:.1f}). Against rank 1 it does worse inside than
 outside, by {shift:.1f} points.
 
