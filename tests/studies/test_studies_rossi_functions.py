@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from coset.store import Store
-from coset.studies._regression import wave
-from coset.studies.rossi_functions import Config, held_out, run, verdict
+from coset_studies._shared.wave import wave
+from coset_studies.rossi.functions import Config, held_out, run, verdict
 from coset.study import Context
 
 TINY = Config(

@@ -8,13 +8,13 @@ import torch
 
 from coset.landscape import Profile, Profiles
 from coset.store import Store
-from coset.studies.rossi import pairs
-from coset.studies.rossi.mlps import INFERENCE, LAYERS, Layers, setting
-from coset.studies.rossi.pairs import Inference, Measure, pair_of, profiles_to
-from coset.studies.rossi.report import Compared
-from coset.studies.rossi_prior import judge as judge_prior
-from coset.studies.rossi_temperature import judge as judge_temperature
-from coset.studies.rossi_width import judge as judge_width
+from coset_studies.rossi import _pairs as pairs
+from coset_studies.rossi._mlps import INFERENCE, LAYERS, Layers, setting
+from coset_studies.rossi._pairs import Inference, Measure, pair_of, profiles_to
+from coset_studies.rossi._report import Compared
+from coset_studies.rossi.prior import judge as judge_prior
+from coset_studies.rossi.temperature import judge as judge_temperature
+from coset_studies.rossi.width import judge as judge_width
 from coset.study import Context, studies
 from coset.study.images import Images, load_images
 

@@ -16,8 +16,8 @@ from coset.posterior import Fit, Trace, predictive_log_likelihood
 from coset.posterior.inference.negative_elbo import NegativeELBO
 from coset.posterior.problem import pose
 from coset.store import Store
-from coset.studies.rossi.pairs import Inference, Measure, Network, Pair, aligned_pair, barriers
-from coset.studies.rossi.report import Compared, left_of, settled, verdict
+from coset_studies.rossi._pairs import Inference, Measure, Network, Pair, aligned_pair, barriers
+from coset_studies.rossi._report import Compared, left_of, settled, verdict
 from coset.study import Context, run_study
 from coset.study.images import Images, generated_images, load_images
 from coset.study.posteriors import network_of

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from coset.data import Dataset
 from coset.posterior import FanIn, GaussianNoise, RealPredictive, predictive, score
-from coset.studies._regression import wave
 from coset.study import Context, Findings, Table, study
 from coset.study.posteriors import inferred, network_of
+from coset_studies._shared.wave import wave
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,8 +17,8 @@ from coset.study import Context
 from coset.study.images import Images, load_images
 from coset.study.networks import trained_network
 from coset.study.posteriors import Weights
-from coset.study.published import PIXELS, published_weights
 from coset.train import Recipe
+from coset_studies._shared.published import PIXELS, published_weights
 
 SCHEMA = 1
 """Version of what is stored here."""
@@ -31,7 +31,7 @@ Pairs = int | tuple[tuple[int, int], ...]
 class Zoo:
     """``networks`` of a model on images: trained here, or, without a recipe, published ones.
 
-    Published ones are read, and see pixels, as in ``coset.study.published``.
+    Published ones are read, and see pixels, as in ``coset_studies._shared.published``.
     """
 
     model: str

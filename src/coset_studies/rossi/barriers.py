@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coset.distribution import wasserstein2_squared
-from coset.studies.rossi.mlps import DATA, INFERENCE, LAYERS, MEASURE, Layers, setting
-from coset.studies.rossi.pairs import Inference, Measure
-from coset.studies.rossi.report import (
+from coset.study import Context, Findings, Scalar, Table, study
+from coset.study.images import Images
+from coset_studies.rossi._barrier_claims import claims_on
+from coset_studies.rossi._mlps import DATA, INFERENCE, LAYERS, MEASURE, Layers, setting
+from coset_studies.rossi._pairs import Inference, Measure
+from coset_studies.rossi._report import (
     SPLITS,
     Case,
     Compared,
@@ -19,9 +22,6 @@ from coset.studies.rossi.report import (
     settled,
     verdict,
 )
-from coset.study import Context, Findings, Scalar, Table, study
-from coset.study.images import Images
-from coset_studies.rossi._barrier_claims import claims_on
 
 _WIDE = LAYERS["paper"]
 CASES: Mapping[str, Mapping[str, tuple[Images, Layers]]] = {

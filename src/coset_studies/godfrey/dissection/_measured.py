@@ -28,7 +28,7 @@ from coset.represent.dissection.images import checked_batches
 from coset.store import Entry
 from coset.study import Context
 from coset.study.images import load_images
-from coset.study.published import PIXELS
+from coset_studies._shared.published import PIXELS
 from coset_studies.godfrey._zoo import Networks, Zoo, drawn, load_networks
 
 SCHEMA = 2

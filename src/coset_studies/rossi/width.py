@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from coset.studies._rossi_sweep import Found, barriers_of, falls, sweep_findings
-from coset.studies.rossi.mlps import DATA, INFERENCE, LAYERS, MEASURE, Layers, setting
-from coset.studies.rossi.pairs import Inference, Measure
-from coset.studies.rossi.report import SPLITS, Case
 from coset.study import Context, Findings, study
 from coset.study.images import Images
+from coset_studies.rossi._mlps import DATA, INFERENCE, LAYERS, MEASURE, Layers, setting
+from coset_studies.rossi._pairs import Inference, Measure
+from coset_studies.rossi._report import SPLITS, Case
+from coset_studies.rossi._sweep import Found, barriers_of, falls, sweep_findings
 
 WIDTHS = {"quick": (8, 32), "small": (64, 128, 256, 512), "paper": (64, 128, 256, 512, 1024, 2048)}
 

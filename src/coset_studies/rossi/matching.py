@@ -8,12 +8,12 @@ import torch
 from coset.alignment import align
 from coset.distribution import MeanField, kl, wasserstein2, wasserstein2_squared
 from coset.landscape import Profiles
-from coset.studies.rossi.mlps import DATA, INFERENCE, LAYERS, MEASURE, Layers, setting
-from coset.studies.rossi.pairs import Inference, Measure, pair_of, profiles_to
-from coset.studies.rossi.report import SPLITS
-from coset.studies.rossi_mixture import profiles_figure
 from coset.study import Context, Findings, Scalar, Table, study
 from coset.study.images import Images, load_images
+from coset_studies.rossi._mlps import DATA, INFERENCE, LAYERS, MEASURE, Layers, setting
+from coset_studies.rossi._pairs import Inference, Measure, pair_of, profiles_to
+from coset_studies.rossi._report import SPLITS
+from coset_studies.rossi.mixture import profiles_figure
 
 DIVERGENCES = {"Wasserstein": "wasserstein", "KL, means only": "kl-means", "KL": "kl"}
 

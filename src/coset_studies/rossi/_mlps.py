@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from coset.data import Dataset
-from coset.studies.rossi.pairs import Inference, Measure
 from coset.study.images import Images
+from coset_studies.rossi._pairs import Inference, Measure
 
 
 @dataclass(frozen=True)

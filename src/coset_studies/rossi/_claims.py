@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from coset.studies.rossi.report import NEAR_ZERO, SPLITS
 from coset.study import Claim, Estimate, Results
+from coset_studies.rossi._report import NEAR_ZERO, SPLITS
 
 ERRORS = 2.0
 """Half the length of an interval in standard errors."""

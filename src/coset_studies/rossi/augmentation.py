@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from coset.studies._rossi_presets import IMAGES, INFERENCE, MEASURE, NETWORK
-from coset.studies.rossi.pairs import Inference, Measure, Network
-from coset.studies.rossi.report import (
+from coset.study import Context, Findings, study
+from coset.study.images import Images
+from coset_studies.rossi._pairs import Inference, Measure, Network
+from coset_studies.rossi._report import (
     Case,
     barrier_table,
     compare,
@@ -15,8 +16,7 @@ from coset.studies.rossi.report import (
     settled,
     verdict,
 )
-from coset.study import Context, Findings, study
-from coset.study.images import Images
+from coset_studies.rossi._residual import IMAGES, INFERENCE, MEASURE, NETWORK
 
 # Coarser than its companions: this pair is not shared with any of them.
 MEASURES = {**MEASURE, "small": Measure(points=1000, taus=13, samples=16)}

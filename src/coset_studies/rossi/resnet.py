@@ -1,10 +1,11 @@
 """ResNet20 with FRN on CIFAR-10: the barrier between two mean-field posteriors, with and without alignment."""
 
-from coset.landscape import Profiles
 from coset.studies._rossi_pair import PairConfig, pair_findings
-from coset.studies._rossi_presets import IMAGES, INFERENCE, MEASURE, NETWORK
-from coset.studies.rossi.report import SPLITS, Compared, verdict
+
+from coset.landscape import Profiles
 from coset.study import Context, Findings, study
+from coset_studies.rossi._report import SPLITS, Compared, verdict
+from coset_studies.rossi._residual import IMAGES, INFERENCE, MEASURE, NETWORK
 
 
 @study(

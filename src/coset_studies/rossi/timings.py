@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from coset.alignment import align
 from coset.distribution import Delta, MeanField
-from coset.studies.rossi.mlps import DATA, INFERENCE, LAYERS, Layers
-from coset.studies.rossi.pairs import Inference, Pair, pair_of
-from coset.studies.rossi_width import WIDTHS
 from coset.study import Context, Findings, Scalar, Table, study
 from coset.study.images import Images, load_images
+from coset_studies.rossi._mlps import DATA, INFERENCE, LAYERS, Layers
+from coset_studies.rossi._pairs import Inference, Pair, pair_of
+from coset_studies.rossi.width import WIDTHS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

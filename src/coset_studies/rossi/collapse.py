@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from coset.landscape import VarianceProfile, activation_variances, geodesic
-from coset.studies.rossi.mlps import DATA, INFERENCE, LAYERS, MEASURE, Layers, setting
-from coset.studies.rossi.pairs import Inference, Measure, pair_of
 from coset.study import Context, Findings, Scalar, Table, study
 from coset.study.images import Images, load_images
+from coset_studies.rossi._mlps import DATA, INFERENCE, LAYERS, MEASURE, Layers, setting
+from coset_studies.rossi._pairs import Inference, Measure, pair_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from coset.studies._rossi_sweep import Found, barriers_of, falls, sweep_findings
-from coset.studies.rossi.mlps import DATA, INFERENCE, LAYERS, MEASURE, Layers, setting
-from coset.studies.rossi.pairs import Inference, Measure
-from coset.studies.rossi.report import NEAR_ZERO, SPLITS, Case, left_of
 from coset.study import Context, Findings, study
 from coset.study.images import Images
+from coset_studies.rossi._mlps import DATA, INFERENCE, LAYERS, MEASURE, Layers, setting
+from coset_studies.rossi._pairs import Inference, Measure
+from coset_studies.rossi._report import NEAR_ZERO, SPLITS, Case, left_of
+from coset_studies.rossi._sweep import Found, barriers_of, falls, sweep_findings
 
 VARIANCES = {"quick": (0.01, 0.09), "small": (0.0025, 0.01, 0.04, 0.16), "paper": (0.001, 0.0025, 0.01, 0.1, 1.0)}
 

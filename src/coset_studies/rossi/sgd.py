@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from coset.studies._rossi_presets import IMAGES, INFERENCE, MEASURE, NETWORK, WIDTHS
-from coset.studies.rossi.pairs import Inference, Measure, Network
-from coset.studies.rossi.report import (
+from coset.study import Context, Findings, study
+from coset.study.images import Images
+from coset_studies.rossi._pairs import Inference, Measure, Network
+from coset_studies.rossi._report import (
     SPLITS,
     Case,
     Compared,
@@ -19,8 +20,7 @@ from coset.studies.rossi.report import (
     setting,
     settled,
 )
-from coset.study import Context, Findings, study
-from coset.study.images import Images
+from coset_studies.rossi._residual import IMAGES, INFERENCE, MEASURE, NETWORK, WIDTHS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from coset.studies.rossi.pairs import Measure
-from coset.studies.rossi.report import SPLITS, Case, Compared, barrier_table, compare, ends_table, numbers_of, settled
 from coset.study import Context, Findings
+from coset_studies.rossi._pairs import Measure
+from coset_studies.rossi._report import SPLITS, Case, Compared, barrier_table, compare, ends_table, numbers_of, settled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 from coset.studies._rossi_pair import PairConfig, pair_findings
-from coset.studies._rossi_presets import IMAGES, INFERENCE, MEASURE, NETWORK
-from coset.studies.rossi.report import NEAR_ZERO, SPLITS, Compared, left_of
+
 from coset.study import Context, Findings, study
 from coset.study.images import GENERATED, Images
+from coset_studies.rossi._report import NEAR_ZERO, SPLITS, Compared, left_of
+from coset_studies.rossi._residual import IMAGES, INFERENCE, MEASURE, NETWORK
 
 
 @study(

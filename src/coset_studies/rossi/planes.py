@@ -4,18 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from coset.studies.rossi import mlps as _rossi_mlps
 from torch import Tensor
 
 from coset.distribution import MeanField
 from coset.landscape import Functional, Plane, Profile, barrier, geodesic, linear, loss, plane
 from coset.posterior import Isotropic
-from coset.studies._rossi_presets import IMAGES, INFERENCE, NETWORK
-from coset.studies.rossi import mlps as _rossi_mlps
-from coset.studies.rossi.mlps import Layers
-from coset.studies.rossi.pairs import Inference, Network, Pair, pair_of
-from coset.studies.rossi.report import setting
 from coset.study import Context, Findings, Scalar, Table, study
 from coset.study.images import Images, load_images
+from coset_studies.rossi._mlps import Layers
+from coset_studies.rossi._pairs import Inference, Network, Pair, pair_of
+from coset_studies.rossi._report import setting
+from coset_studies.rossi._residual import IMAGES, INFERENCE, NETWORK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,7 +1,7 @@
 """What the studies of residual networks share in each preset, so that they share networks and paths in the store."""
 
-from coset.studies.rossi.pairs import Inference, Measure, Network
 from coset.study.images import Images
+from coset_studies.rossi._pairs import Inference, Measure, Network
 
 IMAGES = {
     "quick": Images("digits", train=200, test=100),

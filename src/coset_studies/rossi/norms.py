@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from coset.studies._rossi_presets import IMAGES, INFERENCE, MEASURE, NETWORK
-from coset.studies.rossi.pairs import Inference, Measure, Network
-from coset.studies.rossi.report import (
+from coset.study import Context, Findings, study
+from coset.study.images import Images
+from coset_studies.rossi._pairs import Inference, Measure, Network
+from coset_studies.rossi._report import (
     Case,
     Compared,
     barrier_table,
@@ -16,8 +17,7 @@ from coset.studies.rossi.report import (
     settled,
     verdict,
 )
-from coset.study import Context, Findings, study
-from coset.study.images import Images
+from coset_studies.rossi._residual import IMAGES, INFERENCE, MEASURE, NETWORK
 
 NORMS = {"FRN": "frn", "LayerNorm": "layer"}
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from coset.data import Dataset
 from coset.landscape import Profiles
-from coset.studies.rossi.pairs import (
+from coset.study import Context, Scalar, Table
+from coset.study.images import Images, load_images
+from coset_studies.rossi._pairs import (
     Architecture,
     Inference,
     Measure,
@@ -16,8 +18,6 @@ from coset.studies.rossi.pairs import (
     objective_of,
     pair_of,
 )
-from coset.study import Context, Scalar, Table
-from coset.study.images import Images, load_images
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

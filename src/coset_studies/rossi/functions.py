@@ -14,10 +14,10 @@ from coset.distribution import MeanField
 from coset.distribution.divergences import wasserstein2_squared
 from coset.landscape import Profiles, barrier, geodesic, predictive_likelihood
 from coset.posterior import FanIn, Fit, GaussianNoise, RealPredictive, predictive
-from coset.studies._regression import wave
 from coset.study import Context, Findings, Scalar, Table, study
 from coset.study.posteriors import inferred, network_of
 from coset.symmetry import Symmetry
+from coset_studies._shared.wave import wave
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
