@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from coset.store import Store
+from coset.study import Context
 from coset_studies._shared.wave import wave
 from coset_studies.rossi.functions import Config, held_out, run, verdict
-from coset.study import Context
 
 TINY = Config(
     data="wave",

@@ -16,12 +16,12 @@ from coset.posterior import Fit, Trace, predictive_log_likelihood
 from coset.posterior.inference.negative_elbo import NegativeELBO
 from coset.posterior.problem import pose
 from coset.store import Store
-from coset_studies.rossi._pairs import Inference, Measure, Network, Pair, aligned_pair, barriers
-from coset_studies.rossi._report import Compared, left_of, settled, verdict
 from coset.study import Context, run_study
 from coset.study.images import Images, generated_images, load_images
 from coset.study.posteriors import network_of
 from coset.symmetry import discover
+from coset_studies.rossi._pairs import Inference, Measure, Network, Pair, aligned_pair, barriers
+from coset_studies.rossi._report import Compared, left_of, settled, verdict
 
 TINY = Network(stages=(3, 4), blocks=1)
 HOW = Inference(epochs=1, rate=1e-2, point_epochs=1, point_rate=1e-2, batch_size=50)
