@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from coset.studies._godfrey_zoo import Pairs, Zoo
 from coset.study.images import Images
 from coset.train import RECIPES, Recipe
+from coset_studies.godfrey._zoo import Pairs, Zoo
 
 IMAGES = {
     "quick": Images("digits", train=200, test=200),

@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from coset.study import Context, Findings, Table, study
+from coset.study import Claim, Context, Estimate, Findings, Results, Table, study
+from coset.study.estimates import cell
 from coset.symmetry import activation_function, homogeneity_defect, homogeneity_slope
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 PUBLISHED_SLOPE = 0.127
+LAST_DIGIT = 0.0005
+"""Half a unit of the last digit of the published slope."""
 ACTIVATIONS = {"GELU": "gelu", "Mish": "mish", "SiLU": "silu", "ELU": "elu", "softplus": "softplus"}
 TABLE_SCALES = (0.1, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 100.0)
 
@@ -41,6 +44,63 @@ class Curves:
     error: Array
 
 
+def _slope(results: Results) -> Estimate | None:
+    """By quadrature, with the closed form at the other end."""
+    one, other = (results.numbers.get(name) for name in ("slope", "slope_closed_form"))
+    if not isinstance(one, float) or not isinstance(other, float):
+        return None
+    return Estimate(one, min(one, other), max(one, other))
+
+
+def _sampled(results: Results) -> Estimate | None:
+    """ξ(100)/100 from samples, ± two standard errors."""
+    found = cell(results, "slopes", "sampled ξ(λ)", {"λ": 100.0}, error="standard error")
+    return found and Estimate(found.value / 100, found.low / 100, found.high / 100)
+
+
+_ROUNDED = "The paper prints three digits: 0.127 stands for 0.1265 to 0.1275."
+CLAIMS = (
+    Claim(
+        paper="ξ becomes linear as λ → ∞, with a slope of about 0.127.",
+        source="E.2.1, eq. E.23",
+        statistic="slope of ξ for λ → ∞, by quadrature",
+        direction="equal within",
+        published=PUBLISHED_SLOPE,
+        threshold=LAST_DIGIT,
+        reason=_ROUNDED,
+        interval="The slope's interval reaches from the quadrature to the closed form.",
+        estimate=_slope,
+        possible=(0.0, math.inf),
+    ),
+    Claim(
+        paper="ξ, estimated from 10⁵ samples, becomes linear with that slope.",
+        source="E.2.1, fig. 17 (b)",
+        statistic="ξ(100)/100, by as many samples",
+        direction="equal within",
+        published=PUBLISHED_SLOPE,
+        threshold=LAST_DIGIT,
+        reason=_ROUNDED,
+        interval="That of the samples is two standard errors to both sides.",
+        estimate=_sampled,
+        possible=(0.0, math.inf),
+    ),
+)
+TEXT = """
+By quadrature the slope is {slope:.6f}, which the paper's {slope_published} rounds. From {samples:,} samples, the
+paper's own method, the last of its three digits cannot be told: the interval of ξ(100)/100 begins below 0.1265.
+
+It becomes linear early: ξ(λ)/λ is within one percent of its limit from λ = {within_one_percent:.2f} on. Shrinking is
+worse than stretching. For λ → 0, where GELU(λx) is close to λx/2, ξ(λ)/λ tends to {slope_at_zero:.4f}.
+
+Beyond the paper, which finds no easy analytic form: by Stein's identity
+ξ(λ)² = λ²(M(λ, λ) − 2M(λ, 1) + M(1, 1)), where M(a, b) = E[X²Φ(aX)Φ(bX)] =
+1/4 + arcsin(ab/√((1 + a²)(1 + b²)))/(2π) + ab(1/(1 + a²) + 1/(1 + b²))/(2π√(1 + a² + b²)).
+It agrees with the quadrature to {closed_form_gap:.0e}, and the slope is √(1/12 − (1 − 1/√3)/(2π)).
+
+Of the five activations measured GELU has the least slope.
+"""
+
+
 @study(
     name="godfrey-gelu-defect",
     title="How far GELU is from positive homogeneity",
@@ -57,6 +117,18 @@ class Curves:
         "small": Config(points=40, samples=100_000),
         "paper": Config(points=100, samples=100_000),
     },
+    claims=CLAIMS,
+    text={"paper": TEXT},
+    tables={
+        "slopes": "ξ of GELU by quadrature and by samples, which are off by so many standard errors.",
+        "beyond-the-paper": "Other activations, by quadrature.",
+    },
+    figure=lambda results: _figure(results),
+    caption="""
+    (a) ReLU and GELU. (b) ξ(λ) of GELU, its asymptote, and samples with bars of two standard errors; below, their
+    relative error. (c) Beyond the paper: ξ(λ)/λ of GELU and other relatives of ReLU, and its limits for λ → ∞
+    (dashed).
+    """,
 )
 def run(config: Config, context: Context) -> Findings:
     """Compare quadrature, closed form and the paper's Monte Carlo for GELU; then measure other activations."""
@@ -85,33 +157,8 @@ def run(config: Config, context: Context) -> Findings:
         **{f"slope_{key}": beyond[name][0] for name, key in ACTIVATIONS.items()},
     }
     return Findings(
-        numbers=numbers,
-        tables={"slopes": _slopes(normal, slope, context), "beyond-the-paper": _beyond(beyond)},
-        outcome=_OUTCOME,
-        figure=lambda: _figure(curves, {name: value for name, (value, _) in beyond.items()}),
-        caption=f"(a) ReLU and GELU. (b) ξ(λ) of GELU: exact, from {config.samples:,} samples, and its asymptote; "
-        "below, the relative error of the samples with bars of two standard errors. "
-        "(c) Beyond the paper: ξ(λ)/λ of GELU and other relatives of ReLU, and its limits for λ → ∞ (dashed).",
+        numbers=numbers, tables={"slopes": _slopes(normal, slope, context), "beyond-the-paper": _beyond(beyond)}
     )
-
-
-_OUTCOME = """
-The slope is {slope:.6f} by quadrature; the published {slope_published} is its rounding. By the paper's own method, with
-{samples:,} samples, ξ({largest_scale:g})/{largest_scale:g} comes out as {sampled_ratio:.4f} ± {sampled_ratio_error:.4f}
-({exact_ratio:.4f} by quadrature), and over the whole curve the samples stay within {largest_deviation:.1f} standard
-errors of the exact value. ξ(1) = {defect_at_one:g}, and ξ(λ)/λ is within one percent of its limit from
-λ = {within_one_percent:.2f} on.
-
-Beyond the paper: ξ has a closed form. By Stein's identity ξ(λ)² = λ²(M(λ, λ) − 2M(λ, 1) + M(1, 1)), where
-M(a, b) = E[X²Φ(aX)Φ(bX)] =
-1/4 + arcsin(ab/√((1 + a²)(1 + b²)))/(2π) + ab(1/(1 + a²) + 1/(1 + b²))/(2π√(1 + a² + b²)).
-It agrees with the quadrature to {closed_form_gap:.0e}. The slope is therefore √(1/12 − (1 − 1/√3)/(2π)) =
-{slope_closed_form:.6f}. Shrinking is worse than stretching: for λ → 0, where GELU(λx) is close to λx/2, ξ(λ)/λ tends to
-{slope_at_zero:.4f}.
-
-Of the five activations measured GELU has the least slope for λ → ∞, before Mish ({slope_mish:.3f}),
-SiLU ({slope_silu:.3f}), ELU ({slope_elu:.3f}) and softplus ({slope_softplus:.3f}).
-"""
 
 
 def gelu_defect(scale: float) -> float:
@@ -190,15 +237,15 @@ def _beyond(beyond: dict[str, tuple[float, float]]) -> Table:
     return Table(columns, rows, "Beyond the paper: other activations, by quadrature.")
 
 
-def _figure(curves: Curves, slopes: dict[str, float]) -> "Figure":
+def _figure(results: Results) -> "Figure":
     from coset.figures import new_figure
 
     figure = new_figure(10.0, 3.3)
     grid = figure.add_gridspec(4, 3, width_ratios=(0.85, 1.0, 1.1))
     _draw_functions(figure.add_subplot(grid[:, 0]))
     upper = figure.add_subplot(grid[:3, 1])
-    _draw_defect(upper, figure.add_subplot(grid[3, 1], sharex=upper), curves, slopes["GELU"])
-    _draw_beyond(figure.add_subplot(grid[:, 2]), slopes)
+    _draw_defect(upper, figure.add_subplot(grid[3, 1], sharex=upper), results)
+    _draw_beyond(figure.add_subplot(grid[:, 2]), results.tables["beyond-the-paper"])
     return figure
 
 
@@ -213,41 +260,45 @@ def _draw_functions(axes: "Axes") -> None:
     label_panel(axes, "a", "ReLU and GELU")
 
 
-def _draw_defect(axes: "Axes", below: "Axes", curves: Curves, slope: float) -> None:
+def _draw_defect(axes: "Axes", below: "Axes", results: Results) -> None:
     from coset.figures import BLUE, GREY, VERMILION, label_panel
 
-    fine = np.linspace(0.01, curves.scales[-1], 500)
+    largest, slope = (float(str(results.numbers[name])) for name in ("largest_scale", "slope"))
+    fine = np.linspace(0.01, largest, 500)
     axes.plot(fine, slope * fine, color=GREY, ls=(0, (4, 2)), lw=1.2, label=f"asymptote, slope {slope:.5f}")
     axes.plot(fine, [gelu_defect(scale) for scale in fine], color=BLUE, label="exact")
-    shown = slice(None, None, max(1, len(curves.scales) // 25))  # more would hide the line behind them
-    scales, exact, estimate, twice = (
-        values[shown] for values in (curves.scales, curves.exact, curves.estimate, 2 * curves.error)
-    )
-    marks: dict[str, Any] = {"fmt": "o", "ms": 2.4, "lw": 1.0, "color": VERMILION}
-    axes.errorbar(scales, estimate, twice, label="sampled, ± 2 s.e.", **marks)
+    table = results.tables["slopes"]
+    names = ("λ", "ξ(λ)", "sampled ξ(λ)", "standard error")
+    rows = np.array([[row[table.columns.index(name)] for name in names] for row in table.rows], dtype=np.float64)
+    # At λ = 1 both are zero.
+    scales, exact, sampled, error = rows[(rows[:, 0] <= largest) & (rows[:, 1] > 0)].T
+    marks: dict[str, Any] = {"fmt": "o", "ms": 3.0, "lw": 1.0, "color": VERMILION}
+    axes.errorbar(scales, sampled, 2 * error, label="sampled, ± 2 s.e.", **marks)
     axes.set_ylabel("ξ(λ)")
     axes.legend(loc="upper left")
     axes.tick_params(labelbottom=False)
     label_panel(axes, "b", "Distance of GELU from homogeneity")
 
-    kept = exact > 0  # at λ = 1 both are zero
-    residual, bars = 100 * (estimate[kept] / exact[kept] - 1), 100 * twice[kept] / exact[kept]
+    residual, bars = 100 * (sampled / exact - 1), 200 * error / exact
     below.axhline(0, color=BLUE, lw=1.2)
-    below.errorbar(scales[kept], residual, bars, **marks)
+    below.errorbar(scales, residual, bars, **marks)
     reach = 1.1 * float(np.max(np.abs(residual) + bars))
     below.set_ylim(-reach, reach)
     below.set_xlabel("λ")
     below.set_ylabel("error (%)")
 
 
-def _draw_beyond(axes: "Axes", slopes: dict[str, float]) -> None:
+def _draw_beyond(axes: "Axes", table: Table) -> None:
     from coset.figures import PALETTE, label_panel
 
-    scales = np.geomspace(0.1, 1000, 161)
-    for (name, slope), colour in zip(slopes.items(), PALETTE, strict=False):
-        ratio = [homogeneity_defect(ACTIVATIONS[name], float(scale)) / scale for scale in scales]
-        axes.plot(scales, ratio, color=colour)
-        axes.plot(scales[[40, -1]], [slope, slope], color=colour, lw=0.9, ls=(0, (4, 2)))
+    slopes = {name: table.cell("slope for λ → ∞", {"activation": name}) for name in ACTIVATIONS}
+    scales = np.geomspace(0.1, 1000, 81)
+    for (name, limit), colour in zip(slopes.items(), PALETTE, strict=False):
+        slope = float(str(limit))
+        axes.plot(
+            scales, [homogeneity_defect(ACTIVATIONS[name], float(scale)) / scale for scale in scales], color=colour
+        )
+        axes.plot(scales[[20, -1]], [slope, slope], color=colour, lw=0.9, ls=(0, (4, 2)))
         # Mish and SiLU end close together.
         shift = {"Mish": -2, "SiLU": 2}.get(name, 0)
         axes.annotate(name, (scales[-1], slope), (5, shift), textcoords="offset points", va="center")

@@ -26,10 +26,10 @@ from coset.represent.dissection import (
 )
 from coset.represent.dissection.images import checked_batches
 from coset.store import Entry
-from coset.studies._godfrey_zoo import Networks, Zoo, drawn, load_networks
 from coset.study import Context
 from coset.study.images import load_images
 from coset_studies._shared.published import PIXELS
+from coset_studies.godfrey._zoo import Networks, Zoo, drawn, load_networks
 
 SCHEMA = 2
 """Version of what is measured: to be raised where the same settings come to give other numbers."""

@@ -15,9 +15,9 @@ from coset.represent import Interval, StitchTraining, stitch
 from coset.represent.stitching import Stitching, make_family, sparsity
 from coset.represent.stitching.penalties import correct
 from coset.store import Entry
-from coset.studies._godfrey_similarity import percentiles
-from coset.studies._godfrey_zoo import Networks, answers, drawn
 from coset.study import Context
+from coset_studies.godfrey._similarity import percentiles
+from coset_studies.godfrey._zoo import Networks, answers, drawn
 
 MAPS: Mapping[str, tuple[str, Mapping[str, float | int | bool]]] = {
     "full": ("full", {}),

@@ -1,15 +1,20 @@
-"""Stitching penalties of families, layers and pairs: numbers, tables, a figure, and which family beats which."""
+"""Stitching penalties of families, layers and pairs: numbers, tables and curves; sums over layers and families."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from coset.studies._godfrey_contrasts import key_of, listed, points, sign, told
-from coset.studies._godfrey_stitching import ENOUGH_PAIRS, Penalties
+import torch
+
+from coset.represent import Interval
 from coset.study import Scalar, Table
+from coset_studies.godfrey._similarity import percentiles
+from coset_studies.godfrey._stitching import Penalties
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+Weighted = Mapping[tuple[str, str], float]
+"""Weights of the penalties by layer and family."""
 STYLES: Mapping[str, tuple[int, str]] = {
     "G_ReLU": (0, "o"),
     "full": (1, "s"),
@@ -20,23 +25,41 @@ STYLES: Mapping[str, tuple[int, str]] = {
     "orthogonal": (3, "X"),
     "permutation": (5, "*"),
     "G_ReLU, α chosen": (5, "P"),
-    "G_ReLU, α = 0.1": (0, "h"),
+    "G_ReLU, α = 0.1": (6, "h"),
     "G_ReLU, random start": (1, "h"),
     "G_ReLU, least squares": (2, "p"),
 }
-"""The colour, by its place in the palette, and the mark of each family."""
-
-INTERVALS = """
-Intervals are of 95 %, Student's over pairs, with resamples of test images at once. Pairs that share networks count as
-independent, so that for other networks these intervals are too narrow.
-"""
+"""The colour, by its place in the palette and behind it grey, and the mark of each family."""
 
 
-def over_what(found: Penalties) -> str:
-    """What intervals are over, as captions say it."""
-    if len(found.pairs) >= ENOUGH_PAIRS:
-        return "over pairs and images"
-    return "over images, of one pair" if len(found.pairs) == 1 else f"over images, of {len(found.pairs)} pairs"
+def average(layers: Sequence[str], family: str) -> dict[tuple[str, str], float]:
+    """The mean penalty of a family over layers."""
+    return {(layer, family): 1 / len(layers) for layer in layers}
+
+
+def minus(one: Weighted, other: Weighted) -> dict[tuple[str, str], float]:
+    """The difference of two sums."""
+    return {key: one.get(key, 0.0) - other.get(key, 0.0) for key in {**one, **other}}
+
+
+def contrast(found: Penalties, weights: Weighted) -> Interval:
+    """The weighted sum of penalties, with its interval over pairs and images: one resample for all that is summed."""
+    table = torch.zeros(len(found.layers), len(found.families), dtype=torch.float64)
+    for (layer, family), weight in weights.items():
+        table[found.layers.index(layer), found.families.index(family)] += weight
+    value = float((table * found.lost.mean((-2, -1))).sum())
+    return percentiles(value, torch.einsum("lf,lfb->b", table, found.draws))
+
+
+def points(name: str, interval: Interval) -> dict[str, Scalar]:
+    """The interval in percentage points under ``name``, ``name_low`` and ``name_high``."""
+    parts = {"": interval.value, "_low": interval.low, "_high": interval.high}
+    return {f"{name}{part}": 100 * value for part, value in parts.items()}
+
+
+def key_of(family: str) -> str:
+    """A family's name as part of the name of a number."""
+    return "".join(letter if letter.isalnum() else "_" for letter in family).lower()
 
 
 def penalty_numbers(found: Penalties) -> dict[str, Scalar]:
@@ -56,28 +79,6 @@ def difference_numbers(found: Penalties, family: str, others: Sequence[str]) -> 
             name = f"{key_of(family)}_less_{key_of(other)}_{key_of(layer)}"
             numbers |= points(name, found.difference(layer, family, other))
     return numbers
-
-
-def family_sentence(found: Penalties, family: str) -> str:
-    """The penalty of a family at every layer; a template for ``penalty_numbers``."""
-    parts = [f"{told(f'{key_of(family)}_{key_of(layer)}')} at {layer}" for layer in found.layers]
-    return f"{family}: {', '.join(parts)}."
-
-
-def beats(found: Penalties, family: str, other: str) -> dict[int, list[str]]:
-    """The layers where ``family`` costs less (−1), more (1) and neither (0) than ``other``, by the interval of 95 %."""
-    signs = {layer: sign(found.difference(layer, family, other)) for layer in found.layers}
-    return {value: [layer for layer, each in signs.items() if each == value] for value in (-1, 0, 1)}
-
-
-def beats_sentence(found: Penalties, family: str, other: str) -> str:
-    """Where ``family`` beats ``other``, where it loses, and where that is not told apart."""
-    where = beats(found, family, other)
-    verbs = {-1: "costs less than", 1: "costs more than", 0: "is not told apart from"}
-    if len(where[-1]) == len(found.layers) > 1:
-        return f"{family} costs less than {other} at every layer."
-    parts = [f"{verbs[value]} {other} at {listed(layers)}" for value, layers in where.items() if layers]
-    return f"{family} {'; it '.join(parts)}."
 
 
 def penalty_table(found: Penalties) -> Table:
@@ -123,22 +124,38 @@ def difference_table(found: Penalties, family: str, others: Sequence[str]) -> Ta
     return Table(("layer", "other family", "difference", "low", "high"), rows, caption)
 
 
-def draw_penalties(axes: "Axes", found: Penalties, families: Sequence[str], labels: Sequence[str]) -> None:
-    """Penalties by layer, families side by side."""
-    from coset.figures import PALETTE
+def layers_of(table: Table) -> list[str]:
+    """The layers of ``penalty_table`` in their order."""
+    return list(dict.fromkeys(str(row[0]) for row in table.rows))
+
+
+def draw_penalties(axes: "Axes", table: Table, families: Sequence[str], layers: Sequence[str]) -> None:
+    """Penalties of ``penalty_table`` by layer, families side by side."""
+    from coset.figures import GREY, PALETTE
 
     for number, family in enumerate(families):
         colour, mark = STYLES[family]
-        means = [found.mean(layer, family) for layer in found.layers]
-        places = [place + 0.12 * (number - (len(families) - 1) / 2) for place in range(len(means))]
-        bars = [
-            [100 * max(0.0, one.value - one.low) for one in means],
-            [100 * max(0.0, one.high - one.value) for one in means],
-        ]
-        heights = [100 * one.value for one in means]
+        places = [place + 0.12 * (number - (len(families) - 1) / 2) for place in range(len(layers))]
+        heights, bars = heights_and_bars(table, [{"layer": layer, "family": family} for layer in layers], "penalty")
         label = family.replace("G_ReLU", "$G_{\\mathrm{ReLU}}$")
-        axes.errorbar(places, heights, bars, ls="none", marker=mark, ms=5, color=PALETTE[colour], label=label)
+        axes.errorbar(places, heights, bars, ls="none", marker=mark, ms=5, color=(*PALETTE, GREY)[colour], label=label)
     axes.axhline(0, color="black", lw=0.6)
-    axes.set_xticks(range(len(labels)), labels)
-    axes.set_xlim(-0.5, len(labels) - 0.5)
+    axes.set_xticks(range(len(layers)), list(layers))
+    axes.set_xlim(-0.5, len(layers) - 0.5)
     axes.set_ylabel("penalty, percentage points")
+
+
+def heights_and_bars(
+    table: Table, rows: Sequence[Mapping[str, Scalar]], column: str
+) -> tuple[list[float], list[list[float]]]:
+    """Numbers under ``column``, and how far "low" and "high" are from them."""
+    cells = {name: [_number(table.cell(name, row)) for row in rows] for name in (column, "low", "high")}
+    pairs = zip(cells[column], cells["low"], cells["high"], strict=True)
+    # A percentile interval need not hold the value.
+    bars = [(max(0.0, value - low), max(0.0, high - value)) for value, low, high in pairs]
+    return cells[column], [list(side) for side in zip(*bars, strict=True)]
+
+
+def _number(cell: Scalar) -> float:
+    assert isinstance(cell, int | float)
+    return cell

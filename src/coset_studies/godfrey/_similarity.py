@@ -12,7 +12,6 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 
-from coset._batches import input_batches
 from coset.errors import InputError
 from coset.represent import Interval, feature_chunks
 from coset.represent.channels import channel_statistics, check_features
@@ -22,8 +21,8 @@ from coset.represent.similarity.resampling import percentile_interval, u_centred
 from coset.represent.unit_groups import group_on
 from coset.running.moments import Moments as ChannelStatistics
 from coset.running.moments import merged
-from coset.studies._godfrey_zoo import Networks, drawn
 from coset.study import Context
+from coset_studies.godfrey._zoo import Networks, drawn
 
 GROUPS = {"G_ReLU": "permutation", "orthogonal": "orthogonal"}
 """The paper's names of the groups, and ours."""
@@ -143,7 +142,7 @@ def _measured(
 
 def _resamples(x: Tensor, how: Measuring, context: Context) -> tuple[Tensor, Tensor]:
     """How often each batch stands in all images and in each resample, (1 + draws, batches), and how many it holds."""
-    counts = torch.tensor([len(part) for part in input_batches(x, how.batch)], dtype=torch.float64)
+    counts = torch.tensor([len(part) for part in x.split(how.batch)], dtype=torch.float64)
     if len(counts) < 2 or min(counts) < 4:
         raise InputError(
             f"{len(x)} images in batches of {how.batch} leave {len(counts)} batches, the smallest of "

@@ -1,5 +1,6 @@
-"""Interpretable units against the power of a rotation: means over networks with intervals, tables, figure, words."""
+"""Interpretable units against the power of a rotation: means over networks with intervals, tables, figure."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ import torch
 from torch import Tensor
 
 from coset.represent.dissection import SHARE
-from coset.studies._godfrey_dissections import Found
-from coset.study import Scalar, Table
+from coset.study import Results, Scalar, Table
+from coset_studies.godfrey.dissection._measured import Found
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,19 +24,12 @@ _HATCHES = ("", "//", "..", "xx")
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Mean:
     """A mean over networks with Student's interval, ``low`` to ``high``; None for a single network, which has none."""
 
     value: float
     low: float | None
     high: float | None
-
-    @property
-    def sign(self) -> int:
-        """1 if the whole interval is above 0, −1 if it is below, else 0: not told apart."""
-        if self.low is None or self.high is None:
-            return 0
-        return (self.low > 0) - (self.high < 0)
 
     def __str__(self) -> str:
         if self.low is None or self.high is None:
@@ -46,12 +40,12 @@ class Estimate:
         return f"{self.value:.1f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
 
 
-def estimate(values: Tensor) -> Estimate:
+def mean_of(values: Tensor) -> Mean:
     """The mean of (networks,) values: mean ± t·s/√n, with t of n − 1 degrees of freedom."""
     return _interval(float(values.mean()), *_spread([values]))
 
 
-def difference(one: Tensor, other: Tensor) -> Estimate:
+def difference(one: Tensor, other: Tensor) -> Mean:
     """The difference of the means of two groups of networks, with Welch's interval."""
     return _interval(float(one.mean() - other.mean()), *_spread([one, other]))
 
@@ -67,14 +61,14 @@ def _spread(groups: Sequence[Tensor]) -> tuple[float, float]:
     return math.sqrt(total), total**2 / sum(p**2 / (len(g) - 1) for p, g in zip(parts, groups, strict=True))
 
 
-def _interval(value: float, error: float, freedom: float) -> Estimate:
+def _interval(value: float, error: float, freedom: float) -> Mean:
     # SciPy's distributions take a while to import, and a listing of the studies does not need them.
     from scipy.special import stdtrit
 
     if freedom == 0:
-        return Estimate(value, None, None)
+        return Mean(value, None, None)
     reach = error * float(stdtrit(freedom, (1 + LEVEL) / 2)) if error else 0.0
-    return Estimate(value, value - reach, value + reach)
+    return Mean(value, value - reach, value + reach)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +108,7 @@ def curves_table(curves: Mapping[str, Curve]) -> Table:
     rows: list[list[Scalar]] = []
     for label, item in curves.items():
         for place, power in enumerate(item.powers):
-            found = estimate(item.percent[:, place])
+            found = mean_of(item.percent[:, place])
             concepts = [float(item.unique[category][:, place].mean()) for category in CATEGORIES]
             rows.append([label, power, found.value, found.low, found.high, sum(concepts), *concepts])
     columns = ("where", "power", "interpretable, %", "low", "high", "different concepts", *CATEGORIES)
@@ -134,7 +128,7 @@ def layers_table(found: Mapping[str, Mapping[str, tuple[Found, ...]]], powers: t
             ends = [float(item.percent[:, place].mean()) for place in (0, -1)]
             concepts = [float(sum(item.unique[name][:, place].mean() for name in CATEGORIES)) for place in (0, -1)]
             best = [float(torch.stack([one.iou[:, place].amax(-1).mean() for one in each]).mean()) for place in (0, -1)]
-            change = estimate(item.change)
+            change = mean_of(item.change)
             rows.append([label, layer, item.units, *ends, change.value, change.low, change.high, *concepts, *best])
     columns = (
         "where",
@@ -182,24 +176,37 @@ def _units_with(each: Sequence[Found], name: str, place: int) -> float:
     return total / len(each)
 
 
-def figure_of(
-    curves: Mapping[str, Curve], panels: Sequence[tuple[str, Sequence[str]]], bars: Sequence[str]
-) -> "Figure":
-    """Above, ``panels`` with a title and some of the curves each, each with a scale of its own; below, different
-    concepts of ``bars``.
-    """
+PANELS = {
+    "plain networks": ("plain, after ReLU", "plain, before ReLU"),
+    "residual networks": (
+        "ReLU on outputs: outputs",
+        "none on outputs: outputs",
+        "ReLU on outputs: inside blocks",
+        "none on outputs: inside blocks",
+    ),
+}
+BARS = ("plain, after ReLU", "plain, before ReLU", "ReLU on outputs: outputs", "none on outputs: outputs")
+
+
+def figure_of(results: Results) -> "Figure":
+    """Interpretable units by power above, different concepts below."""
     from coset.figures import label_panel, new_figure
 
-    figure = new_figure(8.4, 6.4)
+    table = results.tables["powers"]
+    known = {str(row[0]) for row in table.rows}
+    panels = [(title, kept) for title, labels in PANELS.items() if (kept := [one for one in labels if one in known])]
+    bars = [label for label in BARS if label in known]
+    letters = iter("abcdef")
+    figure = new_figure(8.0, 5.8)
     grid = figure.add_gridspec(2, 1, height_ratios=(1.25, 1.0))
     upper = grid[0].subgridspec(1, len(panels))
     for number, (title, labels) in enumerate(panels):
         axes = figure.add_subplot(upper[number])
         for place, label in enumerate(labels):
-            _draw_percent(axes, label, curves[label], place)
+            _draw_percent(axes, label, table, place)
         axes.set_xlabel("power t of the rotation")
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18))
-        label_panel(axes, chr(ord("a") + number), title)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, fontsize=7.0)
+        label_panel(axes, next(letters), title)
         if number == 0:
             axes.set_ylabel("interpretable units, %")
         axes.set_ylim(bottom=0)
@@ -207,9 +214,9 @@ def figure_of(
     base: Axes | None = None
     for number, label in enumerate(bars):
         axes = figure.add_subplot(lower[number], sharey=base)
-        _draw_unique(axes, curves[label])
+        _draw_unique(axes, label, table)
         axes.set_xlabel("power t")
-        axes.set_title(f"$\\bf{{({chr(ord('a') + len(panels) + number)})}}$  {label}", loc="left", fontsize=8.0)
+        axes.set_title(f"$\\bf{{({next(letters)})}}$  {label}", loc="left", fontsize=7.5)
         if base is None:
             axes.set_ylabel("different concepts a layer")
         else:
@@ -221,25 +228,31 @@ def figure_of(
     return figure
 
 
-def _draw_percent(axes: "Axes", label: str, item: Curve, number: int) -> None:
+def _columns(table: Table, label: str, *names: str) -> list[list[Any]]:
+    """Columns of the rows of a label."""
+    rows = [row for row in table.rows if row[0] == label]
+    return [[row[table.columns.index(name)] for row in rows] for name in names]
+
+
+def _draw_percent(axes: "Axes", label: str, table: Table, number: int) -> None:
     from coset.figures import PALETTE
 
-    found = [estimate(item.percent[:, place]) for place in range(len(item.powers))]
+    powers, values, low, high = _columns(table, label, "power", "interpretable, %", "low", "high")
     colour = PALETTE[number % len(PALETTE)]
-    if all(one.low is not None for one in found):
-        low, high = ([max(0.0, float(getattr(one, end))) for one in found] for end in ("low", "high"))
-        axes.fill_between(item.powers, low, high, color=colour, alpha=0.15, lw=0)
-    values = [one.value for one in found]
-    axes.plot(item.powers, values, color=colour, marker=_MARKERS[number], label=label)
+    if None not in low:
+        axes.fill_between(
+            powers, *([max(0.0, end) for end in ends] for ends in (low, high)), color=colour, alpha=0.15, lw=0
+        )
+    axes.plot(powers, values, color=colour, marker=_MARKERS[number], label=label)
 
 
-def _draw_unique(axes: "Axes", item: Curve) -> None:
+def _draw_unique(axes: "Axes", label: str, table: Table) -> None:
     from coset.figures import PALETTE
 
-    steps = [b - a for a, b in zip(item.powers[:-1], item.powers[1:], strict=True)]
-    bottom = torch.zeros(len(item.powers)).double()
-    for number, category in enumerate(CATEGORIES):
-        heights = item.unique[category].mean(0)
+    powers, *heights = _columns(table, label, "power", *CATEGORIES)
+    width = 0.8 * min(b - a for a, b in itertools.pairwise(powers))
+    bottom = [0.0] * len(powers)
+    for number, (category, each) in enumerate(zip(CATEGORIES, heights, strict=True)):
         look: dict[str, Any] = {"color": PALETTE[number], "hatch": _HATCHES[number], "edgecolor": "white", "lw": 0}
-        axes.bar(item.powers, heights, 0.8 * min(steps), bottom=bottom, label=category, **look)
-        bottom = bottom + heights
+        axes.bar(powers, each, width, bottom=bottom, label=category, **look)
+        bottom = [low + height for low, height in zip(bottom, each, strict=True)]

@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-from coset.studies._godfrey_setting import sentence, stitching_differences
-from coset.studies._godfrey_stitching import Training
-from coset.studies._godfrey_zoo import Pairs, Zoo
 from coset.study.images import Images
 from coset.train import RECIPES, Recipe
+from coset_studies.godfrey._stitching import Training
+from coset_studies.godfrey._zoo import Pairs, Zoo
 
 PAPER_RECIPE = replace(RECIPES["godfrey-cifar"], keep="last")
 """The paper keeps the best epoch, judged by the images on which it then measures; here it is the last."""
@@ -46,22 +45,13 @@ TRAINING = {
     "paper": Training(None, None, start="random"),
 }
 """Of maps; studies of the same preset share them in the store."""
-
-
-def networks_sentence(zoo: Zoo) -> str:
-    """Which networks there are in place of the paper's; empty for those of the paper."""
-    if zoo.recipe is None:
-        return (
-            f"The networks are {zoo.networks} of one architecture trained by others on CIFAR-10 ({zoo.model}: eight "
-            f"convolutions with batch normalisation, 16 to 64 channels), read from the folder that COSET_CHECKPOINTS "
-            f"names (the list of studies has their origin and checksums); those of the paper are Myrtle CNNs with four "
-            f"convolutions of 64 to 512 channels."
-        )
-    if zoo.model == MYRTLE.model:
-        return ""
-    return f"The networks are {zoo.networks} of the architecture {zoo.model}, trained briefly on {zoo.images.data}."
-
-
-def maps_sentence(training: Training, pairs: Pairs) -> str:
-    """In what the training of maps differs from the paper's."""
-    return sentence(stitching_differences(training, TRAINING["paper"], pairs, STITCHED["paper"]))
+NETWORKS = """
+The networks are four of one architecture that others trained on CIFAR-10 (Tiny10: eight convolutions with batch
+normalisation, 16 to 64 channels; [where they are from](index.md)). Those of the paper are Myrtle CNNs with four
+convolutions of 64 to 512 channels.
+""".strip()
+"""What the pages say of those of the preset small."""
+MAPS = """
+Maps train on 2,000 images for 20 epochs at a rate of 0.001 with a momentum of 0.9, and are judged on all test images;
+the paper's train on all images, moved at random.
+""".strip()

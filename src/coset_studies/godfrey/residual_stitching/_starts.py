@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from coset.represent import Interval, feature_chunks
-from coset.studies._godfrey_contrasts import average, contrast, listed, minus, points, sign, told
-from coset.studies._godfrey_stitching import VARIANTS, Penalties, Training, changed_rows, penalties, stitched
-from coset.studies._godfrey_zoo import Networks, drawn, of_each
 from coset.study import Context, Scalar, Table
+from coset_studies.godfrey._penalties import average, contrast, minus, points
+from coset_studies.godfrey._stitching import VARIANTS, Penalties, Training, changed_rows, penalties, stitched
+from coset_studies.godfrey._zoo import Networks, drawn, of_each
 
 AT_RANDOM, UNTRAINED = VARIANTS
 FAMILY = "G_ReLU"
@@ -113,31 +113,6 @@ def _faint(found: Penalties, family: str) -> int:
     """How many units of all maps of a family have a scale of at most 0.001."""
     assert found.faint is not None
     return int(found.faint[:, found.families.index(family)].sum())
-
-
-def judge_starts(starts: Starts, labels: Mapping[str, str]) -> str:
-    """What training does to the least-squares permutation, and how maps fare from a random start."""
-    trained = {
-        1: f"raises the penalty: it changes by {told('gain')} points",
-        0: f"changes the penalty by {told('gain')} points, which is not told apart from 0",
-        -1: f"lowers the penalty: it changes by {told('gain')} points",
-    }[sign(starts.gain)]
-    names = [labels.get(layer, layer) for layer in starts.random.layers]
-    at = f"at layer {names[0]}" if len(names) == 1 else f"in the mean of layers {listed(names)}"
-    other = {1: "more", 0: "not told apart", -1: "less"}[sign(starts.random_loss)]
-    return (
-        f"Of the start: G_ReLU maps begin at the least-squares permutation, whose penalty is {told('start')} points in "
-        f"the mean of all layers. Training, in which they are doubly stochastic, gives {{moved:.0f}} % of the units "
-        f"another partner and {trained}. From a random start, trained in the same way, the penalty {at} is "
-        f"{told('random')} points; from the least-squares start it is {_against(other)} ({told('random_loss')}). Of "
-        f"{{units:,}} units of all G_ReLU maps together {{dead}} are dead on the train images of the maps or have a "
-        f"dead partner; {{faint}} have a scale of at most 0.001 ({{faint_start}} of the least-squares maps), so that "
-        f"the network above does without them."
-    )
-
-
-def _against(other: str) -> str:
-    return "not told apart from that" if other == "not told apart" else f"{other} than that"
 
 
 def start_table(starts: Starts, labels: Mapping[str, str]) -> Table:
