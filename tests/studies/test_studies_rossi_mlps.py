@@ -9,23 +9,11 @@ import pytest
 import torch
 
 from coset.store import Store
-<<<<<<< HEAD
 from coset.study import Context, Table, show_study, studies
 from coset.study.images import Images, load_images
 from coset_studies.rossi import _pairs as pairs
 from coset_studies.rossi._mlps import Layers
 from coset_studies.rossi._pairs import Inference, Measure, pair_of, profiles_to
-=======
-from coset.study import Context, studies
-from coset.study.images import Images, load_images
-from coset_studies.rossi import _pairs as pairs
-from coset_studies.rossi._mlps import INFERENCE, LAYERS, Layers, setting
-from coset_studies.rossi._pairs import Inference, Measure, pair_of, profiles_to
-from coset_studies.rossi._report import Compared
-from coset_studies.rossi.prior import judge as judge_prior
-from coset_studies.rossi.temperature import judge as judge_temperature
-from coset_studies.rossi.width import judge as judge_width
->>>>>>> godfrey
 
 HOW = Inference(epochs=2, rate=1e-2, point_epochs=1, point_rate=1e-2, batch_size=100)
 

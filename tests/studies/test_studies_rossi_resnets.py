@@ -21,11 +21,7 @@ from coset.study.images import Images, generated_images, load_images
 from coset.study.posteriors import network_of
 from coset.symmetry import discover
 from coset_studies.rossi._pairs import Inference, Measure, Network, Pair, aligned_pair, barriers
-<<<<<<< HEAD
 from coset_studies.rossi._report import Compared, left_of
-=======
-from coset_studies.rossi._report import Compared, left_of, settled, verdict
->>>>>>> godfrey
 
 TINY = Network(stages=(3, 4), blocks=1)
 HOW = Inference(epochs=1, rate=1e-2, point_epochs=1, point_rate=1e-2, batch_size=50)
