@@ -1,8 +1,7 @@
 """What is published on mean-field VI on MNIST, as claims on accuracies and errors."""
 
-from coset.study.estimates import difference
-
 from coset.study import Claim, Estimate, Results
+from coset.study.estimates import difference
 from coset_studies._reading import deviation_factor, over_seeds, record, records, share
 
 PUBLISHED = {5: 88.38, 10: 93.22, 20: 94.84, 30: 95.43}

@@ -1,8 +1,7 @@
 """What is published on small networks on UCI regression, as claims on the scores of the same splits."""
 
-from coset.study.estimates import cell, difference
-
 from coset.study import Claim, Estimate, Results
+from coset.study.estimates import cell, difference
 
 PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
     "uci/yacht": {
