@@ -10,11 +10,11 @@ from torch.func import functional_call
 from coset.distribution import MeanField
 from coset.posterior import Isotropic
 from coset.store import Store
-from coset.studies.rossi.mlps import Layers
-from coset.studies.rossi.pairs import Inference, pair_of
-from coset.studies.rossi_planes import Config, draw_sample, log_posterior_line, run
 from coset.study import Context
 from coset.study.images import Images, load_images
+from coset_studies.rossi._mlps import Layers
+from coset_studies.rossi._pairs import Inference, pair_of
+from coset_studies.rossi.planes import Config, draw_sample, log_posterior_line, run
 
 HOW = Inference(epochs=2, rate=1e-2, point_epochs=1, point_rate=1e-2, batch_size=50, prior_variance=0.1)
 

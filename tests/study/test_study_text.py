@@ -55,7 +55,7 @@ def test_fields_are_filled_with_numbers_and_cells(template: str, expected: str) 
         ("{two-barriers[A, 16][error: %]:.1f}", "for which there is no value"),
         ("{name:.3f}", "{name} with the format '.3f'"),
         ("{members", "the text of x is not a template"),
-        ("{}", "{}, which is not among its numbers"),
+        ("{}", "the text of x has the field {0}, which is not among its numbers"),
     ],
 )
 def test_a_field_that_cannot_be_filled_is_one_clear_line(template: str, message: str) -> None:

@@ -21,6 +21,8 @@ def filled(template: str, results: Results, what: str) -> str:
     """
     try:
         return _Fields(results, what).vformat(template, (), {})
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(f"{what} is not a template: {error}") from error
 

@@ -10,8 +10,8 @@ from coset.data import Dataset
 from coset.posterior import FanIn, GaussianNoise, RealPredictive, predictive, score
 from coset.study import Claim, Context, Estimate, Findings, Results, Table, study
 from coset.study.posteriors import inferred, network_of
-from coset.study.regression import wave
 from coset_studies._reading import share
+from coset_studies._shared.wave import wave
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

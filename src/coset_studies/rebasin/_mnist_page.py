@@ -3,9 +3,8 @@
 import math
 from typing import TYPE_CHECKING
 
-from coset.study.estimates import spread
-
 from coset.study import Claim, Estimate, Results
+from coset.study.estimates import spread
 from coset_studies._reading import Record, records, slope
 
 if TYPE_CHECKING:

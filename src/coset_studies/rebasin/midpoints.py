@@ -14,10 +14,10 @@ from coset.alignment import align, align_many, merge, renormalize
 from coset.landscape import Profile, barrier, linear
 from coset.models import build, example_input
 from coset.study import Context, Findings, Scalar, Table, study
-from coset.study.published import PIXELS, published_weights
 from coset.symmetry import Symmetry, discover
 from coset.symmetry.axes import units_of
 from coset.train import Recipe, evaluate
+from coset_studies._shared.published import PIXELS, published_weights
 from coset_studies.rebasin._midpoints_page import (
     ALIGNMENTS,
     BEST,

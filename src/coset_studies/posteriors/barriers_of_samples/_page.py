@@ -3,9 +3,8 @@
 import math
 from typing import TYPE_CHECKING
 
-from coset.study.estimates import cell, ratio, spread
-
 from coset.study import Claim, Estimate, Results
+from coset.study.estimates import cell, ratio, spread
 from coset_studies._reading import records
 
 if TYPE_CHECKING:

@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from coset.study.estimates import spread
-
 from coset.study import Claim, Estimate, Results
+from coset.study.estimates import spread
 from coset_studies._reading import records
 
 if TYPE_CHECKING:
