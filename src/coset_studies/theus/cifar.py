@@ -110,8 +110,8 @@ learned. By the whole group, with rotations of the stream and linear maps of the
 whole group on weights][above its parents, nats]:.3f} on weights already, as in the paper, or better.
 
 Learning over the whole group does not lower that further here
-({merged[ViT, d = 64, whole group, learned][above its parents, nats]:.3f}), while there it reaches 0.00; here it takes 500
-steps, and one match on weights or on activations is as good.
+({merged[ViT, d = 64, whole group, learned][above its parents, nats]:.3f}); there it reaches 0.00. Here it takes
+500 steps, and one match on weights or on activations is as good.
 
 The networks are narrow (64 units, there 384), trained on a part of CIFAR-10, and not good: their own
 loss is about 1.56 nats. Three networks give three pairs, which are not independent; the intervals are their range.

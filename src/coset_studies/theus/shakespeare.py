@@ -160,7 +160,7 @@ weights and {merged[LayerNorm, d = 64, whole group, learned][above its parents, 
 networks (d = 128) {merged[LayerNorm, d = 128, whole group on weights][above its parents, nats]:.2f} and
 {merged[LayerNorm, d = 128, whole group, learned][above its parents, nats]:.2f}. That is little beside the naive
 barrier, and not the 0.02 of the paper, whose networks are far wider and were trained for longer. Least is gained with
-RMSNorm and rotary positions, where the stream turns but queries and keys turn in pairs only: learned,
+RMSNorm and rotary positions: learned,
 {merged[RMSNorm, rotary, d = 64, whole group, learned][above its parents, nats]:.2f} nats are left.
 
 Halfway, a table of character pairs is the yardstick: its loss is {character_pairs:.2f} nats. The learned average of
