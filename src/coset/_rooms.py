@@ -22,7 +22,6 @@ ROOMS = (
     "metanet",
     "flow",
     "study",
-    "studies",
     "demo",
     "cli",
 )

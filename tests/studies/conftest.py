@@ -73,7 +73,9 @@ def quick_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Quick
                 if not png:
                     patch.setattr(Figure, "savefig", lines_only)
                     patch.setattr(_run, "small_png", lambda png: png)
-                for module in [module for name, module in sys.modules.items() if name.startswith("coset.stud")]:
+                for module in [
+                    module for name, module in sys.modules.items() if name.startswith(("coset.stud", "coset_studies"))
+                ]:
                     if getattr(module, "discover", None) is discover:
                         patch.setattr(module, "discover", once)
                 return run_study(name, "quick", out, store=store, show=False)

@@ -1,7 +1,8 @@
 """What a study is: presets, claims, findings; how it is found, run and shown.
 
 Figures are drawn with ``coset.figures``. What studies share lies in ``coset.study.networks`` (trained networks),
-``coset.study.posteriors`` and ``coset.study.images``.
+``coset.study.posteriors``, ``coset.study.images``, ``coset.study.regression`` (a noisy wave) and
+``coset.study.published`` (weights that others trained).
 """
 
 from coset.study._claims import Claim, Estimate, Judgement, Results, Verdict

@@ -1,18 +1,18 @@
-"""Barriers of several pairs of networks side by side: measured, as a table, as curves, in words."""
+"""Barriers of several pairs of networks side by side: measured, as tables, as curves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from coset.data import Dataset
 from coset.landscape import Profiles
-from coset.study import Context, Scalar, Table
+from coset.study import Context, Results, Scalar, Table
 from coset.study.images import Images, load_images
+from coset_studies.rossi._claims import SPLITS
 from coset_studies.rossi._pairs import (
     Architecture,
     Inference,
     Measure,
-    Network,
     Pair,
     barriers,
     objective_of,
@@ -20,15 +20,7 @@ from coset_studies.rossi._pairs import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-SPLITS = ("train", "test")
-NEAR_ZERO = 0.1
-"""The share of the naive barrier below which the aligned one counts as nearly none."""
-
-SETTLED = 0.01
-"""A rise of the objective, in nats per data point, that counts as none."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +119,7 @@ def barrier_table(found: Mapping[str, Compared], what: str) -> Table:
             for split in SPLITS:
                 row += [100 * one.error(split), 100 * one.midpoint_error(path, split)]
             rows.append(row)
-    caption = "Drop of the predictive log-likelihood per data point below the chord; ± is the Monte Carlo error."
-    return Table(columns, rows, caption)
+    return Table(columns, rows)
 
 
 def ends_table(found: Mapping[str, Compared], what: str) -> Table:
@@ -151,97 +142,69 @@ def ends_table(found: Mapping[str, Compared], what: str) -> Table:
         "cosine before",
         "cosine aligned",
     )
-    caption = (
-        "Means over both networks, in nats per data point; cosines of the weights, averaged over all layers. The rise "
-        "is that from the last but one tenth of the epochs to the last, the larger of both."
-    )
-    return Table(columns, rows, caption)
+    return Table(columns, rows)
 
 
-def verdict(one: Compared) -> str:
-    """Whether alignment did here what it does in the paper."""
-    without = [split for split in SPLITS if one.barrier("naive", split) <= 0]
-    if without:
-        return f"Unlike in the paper, there is no barrier to begin with on the {' and the '.join(without)} part."
-    shares = [left_of(one, split) for split in SPLITS]
-    if max(shares) <= NEAR_ZERO:
-        return "As in the paper, alignment leaves nearly no barrier."
-    if max(shares) < 1:
-        return "As in the paper alignment lowers the barrier; unlike there it does not bring it near zero."
-    return "Unlike in the paper, alignment does not lower the barrier on both parts of the data."
+def curve_table(found: Mapping[str, Compared], what: str) -> Table:
+    """What the figure shows: a row for each pair, path and τ."""
+    rows: list[list[Scalar]] = []
+    for label, one in found.items():
+        for path, profiles in one.profiles.items():
+            parts = [profiles[f"{split} log-likelihood"] for split in SPLITS]
+            rows += [
+                [label, path, round(tau, 6), *(round(value, 6) for value in values)]
+                for tau, *values in zip(parts[0].taus, *(part.values for part in parts), strict=True)
+            ]
+    return Table((what, "path", "τ", *SPLITS), rows)
 
 
-def settled(found: Mapping[str, Compared]) -> str:
-    """Whether inference came to an end; a template for ``numbers_of``."""
-    if max(abs(one.pair.rise) for one in found.values()) <= SETTLED:
-        return (
-            "Inference has come to rest: its objective changed by {largest_rise:.4f} nats at most from the last but "
-            "one tenth of the epochs to the last, at rates that fall to 0."
-        )
-    return (
-        "Inference has not come to rest: its objective still changed by up to {largest_rise:.3f} nats per data point "
-        "near the end."
-    )
+def tables_of(found: Mapping[str, Compared], what: str, ends: str = "posteriors") -> dict[str, Table]:
+    """Barriers, the ends, and the curves between them."""
+    return {
+        "barriers": barrier_table(found, what),
+        ends: ends_table(found, what),
+        "curves": curve_table(found, what),
+    }
 
 
-def setting(images: Images, inference: Inference, networks: Sequence[Network], measure: Measure | None = None) -> str:
-    """In what this run is smaller than the paper's; empty where it is not."""
-    parts = [] if images.data.startswith("cifar") else [f"the images are {images.data}"]
-    channels = sorted({network.channels for network in networks})
-    if channels[0] < 16:
-        parts.append(f"networks begin with {', '.join(map(str, channels))} channels (there 16)")
-    if images.pool > 1:
-        parts.append(f"pixels are averaged in squares of {images.pool}×{images.pool}")
-    if images.train is not None:
-        parts.append(f"there are {images.train:,} train images")
-    if inference.epochs < 1000:
-        parts.append(f"inference takes {inference.epochs} epochs (there 1,000)")
-    if inference.optimizer != "sgd":
-        parts.append(f"{inference.optimizer.capitalize()} finds both posteriors and points (there SGD with momentum)")
-    if any(network.norm == "frn" for network in networks):
-        parts.append("alignment is by permutations and the signs that FRN leaves free (there permutations)")
-    if inference.temperature != 1:
-        parts.append(f"the temperature is {inference.temperature:g} (there 1)")
-    if measure is not None and measure.points is not None:
-        parts.append(
-            f"barriers are measured on {measure.points:,} images of each part, at {measure.taus} τ, with "
-            f"{measure.samples} draws (there all, 25 and 128)"
-        )
-    return f"What is smaller or different here: {'; '.join(parts)}." if parts else ""
+BARRIERS = (
+    "Drop of the predictive log-likelihood per data point below the chord; ± is the Monte Carlo error of the one pair."
+)
+ENDS = """
+Means over both networks, in nats per data point; cosines of the weights, averaged over all layers. The rise is that
+from the last but one tenth of the epochs to the last, the larger of both.
+"""
+SHOWN = {"barriers": BARRIERS, "posteriors": ENDS}
+"""The tables of a page, with their captions."""
 
 
-def paths_figure(found: Mapping[str, Compared], colours: Mapping[str, str] | None = None) -> "Figure":
-    """Predictive log-likelihood along both paths, a panel for each part of the data."""
+def paths_figure(results: Results) -> "Figure":
+    """Predictive log-likelihood along both paths, a panel for each part of the data, one legend for both."""
     from coset.figures import PALETTE, label_panel, new_figure
 
-    figure = new_figure(7.4, 3.8)
-    panels = figure.subplots(1, 2)
-    chosen = colours or dict(zip(found, PALETTE, strict=False))
-    for number, (axes, split) in enumerate(zip(panels, SPLITS, strict=True)):
-        for label, one in found.items():
-            _draw_paths(axes, label if len(found) > 1 else "", one, split, chosen[label])
+    table = results.tables["curves"]
+    labels = list(dict.fromkeys(row[0] for row in table.rows))
+    figure = new_figure(7.4, 3.6)
+    for number, (axes, split) in enumerate(zip(figure.subplots(1, 2), SPLITS, strict=True)):
+        for label, colour in zip(labels, PALETTE, strict=False):
+            for path, (stroke, marker) in {"naive": ("--", "o"), "aligned": ("-", "s")}.items():
+                rows = [row for row in table.rows if row[:2] == (label, path)]
+                axes.plot(
+                    [row[2] for row in rows],
+                    [row[3 + number] for row in rows],
+                    color=colour,
+                    ls=stroke,
+                    marker=marker,
+                    markevery=max(1, len(rows) // 6),
+                    label=f"{label}, {path}" if len(labels) > 1 else path,
+                )
         axes.set_xlabel("τ")
         axes.set_ylabel("log-likelihood per data point, nats")
-        # Below the panel, for lines may go anywhere in it.
-        place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18), "ncols": 1 if len(found) > 2 else 2}
-        axes.legend(title="barrier, nats", title_fontsize=8.0, handlelength=3.0, **place)
         label_panel(axes, "ab"[number], split)
+    handles, names = figure.axes[0].get_legend_handles_labels()
+    # One column for each pair, its two paths below each other.
+    figure.legend(handles, names, loc="outside lower center", ncols=max(2, len(labels)), handlelength=3.0)
     return figure
-
-
-def _draw_paths(axes: "Axes", label: str, one: Compared, split: str, colour: str) -> None:
-    for path, (stroke, marker) in {"naive": ("--", "o"), "aligned": ("-", "s")}.items():
-        profile = one.profiles[path][f"{split} log-likelihood"]
-        text = f"{label}, {path}" if label else path
-        axes.plot(
-            profile.taus,
-            profile.values,
-            color=colour,
-            ls=stroke,
-            marker=marker,
-            markevery=max(1, len(profile.taus) // 6),
-            label=f"{text}: {profile.barrier:.3f}",
-        )
 
 
 def _word(text: str) -> str:

@@ -1,83 +1,46 @@
 """Barriers of pairs of MLPs against one setting: the body of the studies of figs. 5, 7 and 8."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from coset.study import Context, Findings
+from coset.study import Context, Findings, Results
+from coset.study.estimates import ERRORS
+from coset_studies.rossi._claims import SPLITS
 from coset_studies.rossi._pairs import Measure
-from coset_studies.rossi._report import SPLITS, Case, Compared, barrier_table, compare, ends_table, numbers_of, settled
+from coset_studies.rossi._report import Case, barrier_table, compare, ends_table, numbers_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Found = Mapping[float, Compared]
-"""What was measured, by the value of the setting."""
+BARS = """
+Error bars are two Monte Carlo standard errors of the one pair at each setting; how much other seeds differ is not
+known.
+"""
 
 
-def sweep_findings(
-    context: Context,
-    cases: Mapping[float, Case],
-    measure: Measure,
-    *,
-    what: str,
-    judge: Callable[[Found], str],
-    setting: str,
-) -> Findings:
-    """Every case, the table, and barriers against the setting ``what``; ``judge`` compares them with the paper's."""
-    labels = {value: f"at {value:g}" for value in cases}
-    measured = compare(context, {labels[value]: case for value, case in cases.items()}, measure)
-    found = {value: measured[label] for value, label in labels.items()}
-    lines = [
-        f"{_listed(found, path, split)} nats on the {split} part, {path}"
-        for path in ("naive", "aligned")
-        for split in SPLITS
-    ]
-    values = ", ".join(f"{value:g}" for value in found)
-    errors = ", ".join(f"{100 * one.error('test'):.2f}" for one in found.values())
-    outcome = f"""
-    With a {what} of {values} the barriers are {"; ".join(lines)}. The test errors at the ends are {errors} %.
-
-    {judge(found)}
-
-    {setting} {settled(measured)}
-    """
-    return Findings(
-        numbers=numbers_of(measured),
-        tables={"barriers": barrier_table(measured, what), "posteriors": ends_table(measured, what)},
-        outcome=outcome,
-        figure=lambda: _figure(found, what),
-        caption=f"Barriers of the predictive log-likelihood against the {what}, with two standard errors.",
-    )
+def sweep_findings(context: Context, cases: Mapping[float, Case], measure: Measure, what: str) -> Findings:
+    """Every case; ``what`` names the setting that varies."""
+    found = compare(context, {f"at {value:g}": case for value, case in cases.items()}, measure)
+    return Findings(numbers_of(found), {"barriers": barrier_table(found, what), "posteriors": ends_table(found, what)})
 
 
-def barriers_of(found: Found, path: str, split: str) -> list[float]:
-    """In the order of the values."""
-    return [one.barrier(path, split) for one in found.values()]
-
-
-def falls(values: Sequence[float], share: float = 0.9) -> bool:
-    """Whether a sequence goes down from its first to its last value, to less than ``share`` of it."""
-    return values[-1] < share * values[0]
-
-
-def _listed(found: Found, path: str, split: str) -> str:
-    return ", ".join(f"{value:.3f}" for value in barriers_of(found, path, split))
-
-
-def _figure(found: Found, what: str) -> "Figure":
+def sweep_figure(results: Results) -> "Figure":
+    """Barriers against the setting, a panel for each path."""
     from coset.figures import BLUE, GREY, label_panel, new_figure
 
+    table = results.tables["barriers"]
+    what = table.columns[0]
     figure = new_figure(7.4, 3.2)
-    panels = figure.subplots(1, 2)
-    for number, (axes, path) in enumerate(zip(panels, ("naive", "aligned"), strict=True)):
-        for split, colour, marker, stroke in (("train", BLUE, "o", "-"), ("test", GREY, "s", "--")):
-            profiles = [one.profiles[path][f"{split} log-likelihood"] for one in found.values()]
+    for number, (axes, path) in enumerate(zip(figure.subplots(1, 2), ("naive", "aligned"), strict=True)):
+        rows = [row for row in table.rows if row[1] == path]
+        values = [float(str(row[0]).removeprefix("at ")) for row in rows]
+        for split, colour, marker, stroke in zip(SPLITS, (BLUE, GREY), "os", ("-", "--"), strict=True):
+            column = table.columns.index(f"{split} barrier, nats")
             axes.errorbar(
-                list(found),
-                [profile.barrier for profile in profiles],
+                values,
+                [row[column] for row in rows],
                 # Not drawn where they are not known.
-                yerr=[math.nan if profile.barrier_error is None else 2 * profile.barrier_error for profile in profiles],
+                yerr=[float("nan" if row[column + 1] is None else str(row[column + 1])) * ERRORS for row in rows],
                 color=colour,
                 marker=marker,
                 ls=stroke,
@@ -85,7 +48,7 @@ def _figure(found: Found, what: str) -> "Figure":
                 label=split,
             )
         axes.set_xscale("log")
-        axes.set_xticks(list(found), [f"{value:g}" for value in found])
+        axes.set_xticks(values, [f"{value:g}" for value in values])
         axes.minorticks_off()
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
         axes.set_xlabel(what)

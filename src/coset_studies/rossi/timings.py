@@ -1,5 +1,6 @@
 """How long alignment takes against the width: posteriors, and points."""
 
+import math
 import statistics
 import time
 from collections.abc import Mapping
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from coset.alignment import align
 from coset.distribution import Delta, MeanField
-from coset.study import Context, Findings, Scalar, Table, study
+from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, Table, study
 from coset.study.images import Images, load_images
 from coset_studies.rossi._mlps import DATA, INFERENCE, LAYERS, Layers
 from coset_studies.rossi._pairs import Inference, Pair, pair_of
@@ -17,7 +18,15 @@ from coset_studies.rossi.width import WIDTHS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MINUTE = 60.0
+TEXT = """
+At width {widest} aligning two posteriors takes {posteriors_512:.2f} s, aligning their means as points
+{points_512:.2f} s (medians of five, with the relaxation that is the default). Single runs scatter by more than the
+two differ, so that five of them cannot tell which takes longer.
+
+The paper's "less than a minute in most cases" is no claim here: it holds of networks up to a width of 2,048 there,
+and at the widths of this run the slowest alignment of all takes {slowest:.1f} s. From 256 to 512 units the time is
+more than doubled.
+"""
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,14 @@ class Config:
     widths: tuple[int, ...]
     inference: Inference
     repeat: int = 5
+
+
+def _ratio(results: Results) -> Estimate | None:
+    """Of the widest network: medians, and the ratios of the least to the most and the other way round."""
+    _, median, least, most, other, other_least, other_most = (
+        float(str(cell)) for cell in results.tables["seconds"].rows[-1]
+    )
+    return Estimate(median / other, least / other_most, most / other_least)
 
 
 @study(
@@ -43,6 +60,24 @@ class Config:
         preset: Config(DATA[preset], len(LAYERS[preset].widths), widths, INFERENCE[preset])
         for preset, widths in WIDTHS.items()
     },
+    claims=[
+        Claim(
+            paper="For wide networks alignment of posteriors takes longer than that of points.",
+            source="fig. A14",
+            statistic="time for posteriors over that for points in the widest network",
+            direction="above",
+            threshold=1.0,
+            reason="Longer is a matter of sign.",
+            interval="""
+            The value is that of the medians; the interval goes from the least time of the one over the most of the
+            other to the most over the least.
+            """,
+            possible=(0.0, math.inf),
+            estimate=_ratio,
+        )
+    ],
+    text={"small": TEXT},
+    tables={"seconds": "Seconds of one alignment: median, least and most."},
 )
 def run(config: Config, context: Context) -> Findings:
     """The pairs of the study of widths, and their means as points."""
@@ -59,15 +94,9 @@ def run(config: Config, context: Context) -> Findings:
     numbers: dict[str, Scalar] = {"widest": config.widths[-1], "slowest": slowest}
     numbers |= {f"{label}_{width}": value for width, one in medians.items() for label, value in one.items()}
     numbers["ratio"] = widest["posteriors"] / widest["points"]
-    outcome = f"""
-    At width {{widest}} aligning posteriors takes {widest["posteriors"]:.2f} s, aligning their means as points
-    {widest["points"]:.2f} s, {{ratio:.2f}} times as long for posteriors (medians of {config.repeat}, with the
-    relaxation that is the default). {_verdict(slowest, widest)}
-    """
     return Findings(
-        numbers=numbers,
-        tables={"seconds": _table(found)},
-        outcome=outcome,
+        numbers,
+        {"seconds": _table(found)},
         figure=lambda: _figure(found),
         caption="Seconds to align two posteriors, and two points, of an MLP; every run a dot, lines through medians.",
     )
@@ -89,16 +118,6 @@ def _timed(pair: Pair, repeat: int, seed: int) -> dict[str, list[float]]:
     return times
 
 
-def _verdict(slowest: float, widest: Mapping[str, float]) -> str:
-    first = "As in the paper, it" if slowest < MINUTE else "Unlike in most cases of the paper, it"
-    longer = widest["posteriors"] > widest["points"]
-    second = "as there" if longer else "unlike there"
-    return (
-        f"{first} takes {slowest:.2g} s at most; posteriors take {'longer' if longer else 'no longer'} than points in "
-        f"the widest network, {second}."
-    )
-
-
 def _table(found: Mapping[int, Mapping[str, list[float]]]) -> Table:
     rows: list[list[Scalar]] = []
     for width, one in found.items():
@@ -107,7 +126,7 @@ def _table(found: Mapping[int, Mapping[str, list[float]]]) -> Table:
             row += [statistics.median(times), min(times), max(times)]
         rows.append(row)
     columns = ("width", "posteriors, s", "least", "most", "points, s", "least", "most")
-    return Table(columns, rows, "Seconds of one alignment: median, least and most.")
+    return Table(columns, rows)
 
 
 def _figure(found: Mapping[int, Mapping[str, list[float]]]) -> "Figure":
