@@ -58,7 +58,7 @@ def differences_of_pairs(results: Results, one: str, other: str) -> list[Estimat
     at, first, second = (table.columns.index(name) for name in ("layer", one, other))
     found: dict[Scalar, list[float]] = {}
     for row in table.rows:
-        found.setdefault(row[at], []).append(_number(row[first]) - _number(row[second]))
+        found.setdefault(row[at], []).append(number_in(row[first]) - number_in(row[second]))
     return [spread(values) for values in found.values()]
 
 
@@ -71,11 +71,12 @@ def over_pairs(results: Results, statistic: Callable[[Mapping[str, Sequence[floa
     for row in table.rows:
         measured = found.setdefault(row[pair], {name: [] for name in names})
         for name in names:
-            measured[name].append(_number(row[table.columns.index(name)]))
+            measured[name].append(number_in(row[table.columns.index(name)]))
     return spread([statistic(measured) for measured in found.values()])
 
 
-def _number(cell: Scalar) -> float:
+def number_in(cell: Scalar) -> float:
+    """A cell that is to hold a number."""
     assert isinstance(cell, int | float)
     return cell
 

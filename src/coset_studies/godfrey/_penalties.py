@@ -7,6 +7,7 @@ import torch
 
 from coset.represent import Interval
 from coset.study import Scalar, Table
+from coset_studies.godfrey._claims import number_in
 from coset_studies.godfrey._similarity import percentiles
 from coset_studies.godfrey._stitching import Penalties
 
@@ -149,13 +150,8 @@ def heights_and_bars(
     table: Table, rows: Sequence[Mapping[str, Scalar]], column: str
 ) -> tuple[list[float], list[list[float]]]:
     """Numbers under ``column``, and how far "low" and "high" are from them."""
-    cells = {name: [_number(table.cell(name, row)) for row in rows] for name in (column, "low", "high")}
+    cells = {name: [number_in(table.cell(name, row)) for row in rows] for name in (column, "low", "high")}
     pairs = zip(cells[column], cells["low"], cells["high"], strict=True)
     # A percentile interval need not hold the value.
     bars = [(max(0.0, value - low), max(0.0, high - value)) for value, low, high in pairs]
     return cells[column], [list(side) for side in zip(*bars, strict=True)]
-
-
-def _number(cell: Scalar) -> float:
-    assert isinstance(cell, int | float)
-    return cell

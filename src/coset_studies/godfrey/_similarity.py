@@ -142,7 +142,7 @@ def _measured(
 
 def _resamples(x: Tensor, how: Measuring, context: Context) -> tuple[Tensor, Tensor]:
     """How often each batch stands in all images and in each resample, (1 + draws, batches), and how many it holds."""
-    counts = torch.tensor([len(part) for part in x.split(how.batch)], dtype=torch.float64)
+    counts = torch.tensor([len(part) for part in torch.split(x, how.batch)], dtype=torch.float64)
     if len(counts) < 2 or min(counts) < 4:
         raise InputError(
             f"{len(x)} images in batches of {how.batch} leave {len(counts)} batches, the smallest of "

@@ -8,6 +8,7 @@ from torch import Tensor
 from coset.represent import Interval
 from coset.represent.similarity.kernels import spoken
 from coset.study import Results, Scalar, Table
+from coset_studies.godfrey._claims import number_in
 from coset_studies.godfrey._penalties import heights_and_bars, layers_of
 from coset_studies.godfrey._similarity import (
     CKA,
@@ -168,7 +169,7 @@ def _draw_curves(
     for measure, colour, mark in zip(measures, (BLUE, VERMILION), ("o", "s"), strict=True):
         column = pairs.columns.index(measure)
         for start in range(0, len(pairs.rows), len(labels)):
-            thin = [row[column] for row in pairs.rows[start : start + len(labels)]]
+            thin = [number_in(row[column]) for row in pairs.rows[start : start + len(labels)]]
             axes.plot(places, thin, color=colour, lw=0.6, alpha=0.5)
         rows = [{"layer": layer, "measure": measure} for layer in layers_of(table)]
         heights, bars = heights_and_bars(table, rows, "mean" if "mean" in table.columns else "similarity")
@@ -199,7 +200,7 @@ def _draw_matrix(axes: "Axes", letter: str, measure: str, table: Table, labels: 
     """A heat-map with its numbers, if there is room for them."""
     from coset.figures import label_panel
 
-    matrix = [[float(str(cell)) for cell in row[1:]] for row in table.rows]
+    matrix = [[number_in(cell) for cell in row[1:]] for row in table.rows]
     image = axes.imshow(matrix, vmin=0, vmax=1, cmap="cividis")
     axes.grid(False)
     _name_layers(axes.set_xticks, labels, turned=True)

@@ -13,7 +13,7 @@ from coset.represent import StitchTraining
 from coset.represent.stitching import ALPHAS, cross_validate
 from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, Table, study
 from coset.study.estimates import greatest, least
-from coset_studies.godfrey._claims import STUDENT, by_layer, sizes
+from coset_studies.godfrey._claims import STUDENT, by_layer, number_in, sizes
 from coset_studies.godfrey._penalties import (
     difference_numbers,
     difference_table,
@@ -103,7 +103,7 @@ def varied(results: Results) -> Estimate | None:
 
 
 def _best(accuracies: Sequence[Scalar]) -> frozenset[int]:
-    numbers = [float(str(value)) for value in accuracies]
+    numbers = [number_in(value) for value in accuracies]
     return frozenset(place for place, value in enumerate(numbers) if value == max(numbers))
 
 

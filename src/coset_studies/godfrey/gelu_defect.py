@@ -12,6 +12,7 @@ from scipy.optimize import brentq
 from coset.study import Claim, Context, Estimate, Findings, Results, Table, study
 from coset.study.estimates import cell
 from coset.symmetry import activation_function, homogeneity_defect, homogeneity_slope
+from coset_studies.godfrey._claims import number_in
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -263,7 +264,7 @@ def _draw_functions(axes: "Axes") -> None:
 def _draw_defect(axes: "Axes", below: "Axes", results: Results) -> None:
     from coset.figures import BLUE, GREY, VERMILION, label_panel
 
-    largest, slope = (float(str(results.numbers[name])) for name in ("largest_scale", "slope"))
+    largest, slope = (number_in(results.numbers[name]) for name in ("largest_scale", "slope"))
     fine = np.linspace(0.01, largest, 500)
     axes.plot(fine, slope * fine, color=GREY, ls=(0, (4, 2)), lw=1.2, label=f"asymptote, slope {slope:.5f}")
     axes.plot(fine, [gelu_defect(scale) for scale in fine], color=BLUE, label="exact")
@@ -294,7 +295,7 @@ def _draw_beyond(axes: "Axes", table: Table) -> None:
     slopes = {name: table.cell("slope for λ → ∞", {"activation": name}) for name in ACTIVATIONS}
     scales = np.geomspace(0.1, 1000, 81)
     for (name, limit), colour in zip(slopes.items(), PALETTE, strict=False):
-        slope = float(str(limit))
+        slope = number_in(limit)
         axes.plot(
             scales, [homogeneity_defect(ACTIVATIONS[name], float(scale)) / scale for scale in scales], color=colour
         )

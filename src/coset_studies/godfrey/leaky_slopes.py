@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from coset.represent import Interval
 from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, Table, study
 from coset.study.estimates import difference, spread
-from coset_studies.godfrey._claims import SIGN, SIZED, interval, of_number
+from coset_studies.godfrey._claims import SIGN, SIZED, interval, number_in, of_number
 from coset_studies.godfrey._penalties import average, contrast, heights_and_bars, key_of, minus, points
 from coset_studies.godfrey._residual import (
     FEWER_IMAGES,
@@ -94,7 +94,7 @@ PRESETS = {
 
 
 def _slopes(results: Results) -> list[float]:
-    return [float(str(row[0])) for row in results.tables["accuracies"].rows]
+    return [number_in(row[0]) for row in results.tables["accuracies"].rows]
 
 
 def _loss_of_accuracy(results: Results) -> Estimate | None:
@@ -336,7 +336,7 @@ def _draw_penalties(axes: "Axes", table: Table, inside: bool) -> None:
     """Small slopes as one curve with a band, the others one by one."""
     from coset.figures import GREEN, GREY, ORANGE, VERMILION
 
-    slopes = list(dict.fromkeys(float(str(row[0])) for row in table.rows))
+    slopes = list(dict.fromkeys(number_in(row[0]) for row in table.rows))
     layers = [name for name in dict.fromkeys(str(row[1]) for row in table.rows) if name.endswith("*") == inside]
     curves = {
         slope: heights_and_bars(table, [{"slope": slope, "layer": name} for name in layers], "penalty, points")
@@ -344,9 +344,8 @@ def _draw_penalties(axes: "Axes", table: Table, inside: bool) -> None:
     }
     small = [curves[slope][0] for slope in slopes if slope <= SMALL]
     together = list(zip(*small, strict=True))
-    axes.fill_between(
-        range(len(layers)), *(list(map(end, together)) for end in (min, max)), color=GREY, alpha=0.3, lw=0
-    )
+    low, high = ([end(values) for values in together] for end in (min, max))
+    axes.fill_between(range(len(layers)), low, high, color=GREY, alpha=0.3, lw=0)
     axes.plot([sum(values) / len(values) for values in together], color=GREY, marker="o", label=f"≤ {SMALL:g}")
     large = [slope for slope in slopes if slope > SMALL]
     for number, (slope, colour, mark) in enumerate(
@@ -364,9 +363,9 @@ def _draw_accuracies(axes: "Axes", table: Table) -> None:
 
     names = ("slope", "worst network", "best network", "published, %")
     rows = [[row[table.columns.index(name)] for name in names] for row in table.rows]
-    for place, (_, worst, best, _) in enumerate(rows):
-        axes.plot([place, place], [worst, best], "o", color=BLUE, label=None if place else "here")
-    known = [(place, row[3]) for place, row in enumerate(rows) if row[3] is not None]
+    for place, (_, *both, _) in enumerate(rows):
+        axes.plot([place, place], [number_in(one) for one in both], "o", color=BLUE, label=None if place else "here")
+    known = [(place, row[3]) for place, row in enumerate(rows) if isinstance(row[3], float)]
     axes.plot([place for place, _ in known], [value for _, value in known], "x", color=GREY, label="published")
     axes.set_xticks(range(len(rows)), [f"{row[0]:g}" for row in rows], rotation=45, ha="right")
     axes.set_ylim(0, 100)

@@ -1,6 +1,8 @@
 """CKA and Procrustes modulo G_ReLU and modulo rotations, layer by layer, between networks of different seeds."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from coset.study import Claim, Context, Estimate, Findings, Results, study
 from coset.study.estimates import least
@@ -34,7 +36,11 @@ def _lowest(results: Results) -> Estimate | None:
     """Of orthogonal CKA over layers, each layer in the range of its pairs."""
     layers = results.tables["layers"]
     count = sum(row[1] == "orthogonal CKA" for row in layers.rows)
-    return least([over_pairs(results, lambda m, at=at: m["orthogonal CKA"][at]) for at in range(count)])  # type: ignore[misc]
+    return least([over_pairs(results, partial(_orthogonal, at=at)) for at in range(count)])
+
+
+def _orthogonal(measured: Mapping[str, Sequence[float]], *, at: int) -> float:
+    return measured["orthogonal CKA"][at]
 
 
 CLAIMS = (

@@ -1,6 +1,7 @@
 """Snelson's curve under mean-field VI and under Hamiltonian Monte Carlo, side by side."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -58,7 +59,7 @@ CLAIMS = [
         reason="Of normal errors 95 % lie within 2σ; with less than nine in ten the figure would not cover the data.",
         interval="The binomial error of as many points as there are (Wilson); of one run by each method.",
         possible=(0.0, 1.0),
-        estimate=lambda results, method=method: _inside(results, method),
+        estimate=partial(_inside, method=method),
     )
     for method, title in (("mean_field", "mean-field VI"), ("hmc", "HMC"))
 ]

@@ -1,6 +1,7 @@
 """Claims, text and figure of the study of group orders."""
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 from coset.study import Claim, Estimate, Results
@@ -55,7 +56,7 @@ CLAIMS = [
             reason="A count.",
             interval=_EXACT,
             possible=(0.0, math.inf),
-            estimate=lambda results, architecture=architecture: _scales(results, architecture),
+            estimate=partial(_scales, architecture=architecture),
         )
         for architecture, published, paper in (
             ("Myrtle CNN", 960, "One positive scale for every ReLU channel."),

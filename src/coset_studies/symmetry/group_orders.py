@@ -126,7 +126,8 @@ def run(config: Config, context: Context) -> Findings:
 
 def _of(sizes: dict[str, Size], label: str, name: str) -> Scalar:
     """A size of one architecture, None where it is left out."""
-    return getattr(sizes[label], name) if label in sizes else None  # type: ignore[no-any-return]
+    found: Scalar = getattr(sizes[label], name) if label in sizes else None
+    return found
 
 
 def _seeded(make: Callable[[], nn.Module], context: Context) -> nn.Module:

@@ -1,5 +1,7 @@
 """What table 1 of Gelberg et al. 2024 says of averaging over permutations, as claims on fits of equal seeds."""
 
+from functools import partial
+
 from coset.study import Claim, Estimate, Results
 from coset_studies._reading import over_seeds, record
 
@@ -43,7 +45,7 @@ CLAIMS = [
             reason="Half of the published difference.",
             interval=_PAIRED,
             possible=(-100.0, 100.0),
-            estimate=lambda results, width=width: _difference(results, width, LARGEST),
+            estimate=partial(_difference, width=width, method=LARGEST),
         )
         for width in (20, 30)
     ),

@@ -1,6 +1,7 @@
 """What Gelberg et al. 2024 say of equivalent modes and of interpolating them, as claims on networks and posteriors."""
 
 import math
+from functools import partial
 
 from coset.study import Claim, Estimate, Results
 from coset_studies._reading import near, record, records
@@ -54,7 +55,7 @@ CLAIMS = [
             threshold=0.0,
             reason="VI interpolates where its objective is higher between two modes.",
             interval=_DRAWS,
-            estimate=lambda results, width=width: _posterior(results, width, "ELBO gained halfway, nats"),
+            estimate=partial(_posterior, width=width, column="ELBO gained halfway, nats"),
         )
         for width in WIDTHS
     ),

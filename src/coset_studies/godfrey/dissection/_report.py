@@ -240,9 +240,8 @@ def _draw_percent(axes: "Axes", label: str, table: Table, number: int) -> None:
     powers, values, low, high = _columns(table, label, "power", "interpretable, %", "low", "high")
     colour = PALETTE[number % len(PALETTE)]
     if None not in low:
-        axes.fill_between(
-            powers, *([max(0.0, end) for end in ends] for ends in (low, high)), color=colour, alpha=0.15, lw=0
-        )
+        bottom, top = ([max(0.0, end) for end in side] for side in (low, high))
+        axes.fill_between(powers, bottom, top, color=colour, alpha=0.15, lw=0)
     axes.plot(powers, values, color=colour, marker=_MARKERS[number], label=label)
 
 

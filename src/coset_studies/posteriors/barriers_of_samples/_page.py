@@ -153,9 +153,16 @@ def _draw_paths(axes: "Axes", results: Results, title: str) -> None:
             column = f"{title}, {path}, {part}"
             if column in rows[0]:
                 # What lies upon an aligned path must not hide it.
-                style = {"color": colour, "ls": stroke, "lw": 0.8 if path == EACH else 1.6}
+                width = 0.8 if path == EACH else 1.6
                 label = path if part == "test" else None
-                axes.plot([row["τ"] for row in rows], [row[column] for row in rows], label=label, **style)
+                axes.plot(
+                    [row["τ"] for row in rows],
+                    [row[column] for row in rows],
+                    color=colour,
+                    ls=stroke,
+                    lw=width,
+                    label=label,
+                )
 
 
 def _draw_networks(axes: "Axes", results: Results) -> None:

@@ -1,5 +1,7 @@
 """What is published on mean-field VI on MNIST, as claims on accuracies and errors."""
 
+from functools import partial
+
 from coset.study import Claim, Estimate, Results
 from coset.study.estimates import difference
 from coset_studies._reading import deviation_factor, over_seeds, record, records, share
@@ -54,7 +56,7 @@ CLAIMS = [
             """,
             interval=_SEEDS,
             possible=(-100.0, 100.0),
-            estimate=lambda results, width=width: _off(results, width),
+            estimate=partial(_off, width=width),
         )
         for width, published in PUBLISHED.items()
     ),
