@@ -188,6 +188,8 @@ ways to learn over the whole group (halfway or at random points, other rates, bo
     presets={"quick": QUICK, "small": SMALL, "paper": FULL},
     claims=[claim for name in SETTINGS for claim in claims_on(name)],
     text={"small": TEXT},
+    # The barriers of single pairs are in results.json; their means are the verdicts' values.
+    tables={"merged": "", "texts": ""},
 )
 def run(config: Config, context: Context) -> Findings:
     """Every pair of every setting, by every method, and what networks halfway write."""
