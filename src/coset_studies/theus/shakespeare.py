@@ -10,6 +10,7 @@ from torch import Tensor
 from coset.data import Dataset
 from coset.models import build, generate
 from coset.study import Claim, Context, Estimate, Findings, Results, Table, study
+from coset.study.estimates import spread
 from coset.train import Recipe
 from coset_studies.theus._claims import (
     INTERVAL,
@@ -17,7 +18,6 @@ from coset_studies.theus._claims import (
     learned_leaves,
     permutations_leave,
     rows_of,
-    spread,
     weights_leave,
 )
 from coset_studies.theus._pairs import LEARNED, NAIVE, Case, Learning, Line, Task, all_lines
