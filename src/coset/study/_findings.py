@@ -69,6 +69,7 @@ class Findings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "numbers", {name: scalar(value, name) for name, value in self.numbers.items()})
         object.__setattr__(self, "outcome", prose(self.outcome))
+        object.__setattr__(self, "caption", prose(self.caption))
         for name in self.tables:
             if not is_name(name):
                 raise InputError(f"the table name {name!r} must be lower-case words joined by hyphens")

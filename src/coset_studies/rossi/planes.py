@@ -88,7 +88,6 @@ class Config:
     ],
     text={"small": TEXT},
     tables={"lines": "Log-posterior per data point between a sample of q₀ and one of q₁."},
-    caption=CAPTION,
     presets={
         "quick": Config(IMAGES["quick"], NETWORK["quick"], INFERENCE["quick"], points=100, grid=9),
         # The MLPs of fig. 2: a residual network takes ten times as long.
