@@ -149,7 +149,7 @@ def _halfway(results: Results, setting: str) -> Estimate | None:
     return spread([loss - known for _, method, loss in rows if method == LEARNED])
 
 
-TEXT = """
+PAGE = """
 Permutations do not connect these transformers, as in the paper. The average of two networks as they are loses
 {merged[LayerNorm, d = 64, naive][above its parents, nats]:.2f} nats a character (LayerNorm, d = 64); with learned
 permutations, the best of them, {merged[LayerNorm, d = 64, permutations, learned][above its parents, nats]:.2f} are
@@ -187,7 +187,7 @@ ways to learn over the whole group (halfway or at random points, other rates, bo
     """,
     presets={"quick": QUICK, "small": SMALL, "paper": FULL},
     claims=[claim for name in SETTINGS for claim in claims_on(name)],
-    text={"small": TEXT},
+    text={"small": PAGE},
     # The barriers of single pairs are in results.json; their means are the verdicts' values.
     tables={"merged": "", "texts": ""},
 )
