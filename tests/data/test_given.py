@@ -5,12 +5,16 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from coset.alignment import align, align_many, merge
+from coset.canonical import canonicalize
 from coset.data import Split, given, given_pair
+from coset.distribution import kl, load_distribution, save_distribution, wasserstein2
 from coset.errors import InputError
 from coset.landscape import loss
 from coset.models import MLP
-from coset.posterior import fit_ensemble
+from coset.posterior import fit_ensemble, fit_mean_field, predictive
 from coset.represent import features
+from coset.symmetry import discover
 
 
 class Table:
@@ -98,6 +102,35 @@ def test_a_posterior_is_fitted_to_arrays_and_to_tensors_alike(tmp_path):
     for fit in fits[1:]:
         for name, tensor in fits[0].posterior.params.items():
             assert torch.equal(tensor, fit.posterior.params[name])
+
+
+def test_what_an_inference_gives_stands_for_its_posterior(tmp_path):
+    """Wherever a distribution is taken, a ``Fit`` gives the same as its posterior."""
+    x, y = numbers()
+    model = MLP(4, [5], 3)
+    fits = [
+        fit_mean_field(model, (x, y), epochs=1, batch_size=6, learning_rate=0.1, seed=seed, show=False)
+        for seed in (0, 1)
+    ]
+    qs = [fit.posterior for fit in fits]
+    sym = discover(model, torch.from_numpy(x).float())
+    g = sym.random(torch.Generator().manual_seed(0))
+    for function in (
+        lambda one, two: align(sym, one, two).aligned.mean,
+        lambda one, two: merge(sym, [one, two]).network.mean,
+        lambda one, two: align_many(sym, [one, two]).aligned[1].mean,
+        lambda one, two: {"kl": kl(one, two), "w": wasserstein2(one, two)},
+        lambda one, two: sym.act(g, one).mean,
+        lambda one, two: canonicalize(sym, one).params.mean,
+        lambda one, two: {"p": predictive(model, one, torch.from_numpy(x).float(), samples=3).probabilities},
+    ):
+        ours, theirs = function(*fits), function(*qs)
+        for name, tensor in theirs.items():
+            assert torch.equal(ours[name], tensor)
+    save_distribution(fits[0], tmp_path / "q.safetensors")
+    assert torch.equal(
+        load_distribution(tmp_path / "q.safetensors").mean["layers.0.weight"], qs[0].mean["layers.0.weight"]
+    )
 
 
 def test_what_is_no_data_is_refused_in_a_line(tmp_path):

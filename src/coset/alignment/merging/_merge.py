@@ -19,6 +19,7 @@ from coset.alignment.merging.measured import BEFORE_NORM, NOT_HIDDEN
 from coset.alignment.merging.renormalized import Renormalized
 from coset.alignment.task_vectors import KINDS, TaskVectors
 from coset.data import given
+from coset.distribution.contract import unwrapped
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.preserving import check_model_of
@@ -95,6 +96,7 @@ def merge(
     if isinstance(networks, Mapping) or len(networks) < 2:
         found = "one network" if isinstance(networks, Mapping) else f"{len(networks)} networks"
         raise InputError(f"networks holds {found}; expected two or more to merge")
+    networks = [unwrapped(network) for network in networks]
     shares = averages.normalized_weights(weights, len(networks))
     check_choice("average", average, [*averages.AVERAGES, *KINDS])
     task = TaskVectors(**{"seed": seed, **(average_options or {})}) if average in KINDS or average_options else None
