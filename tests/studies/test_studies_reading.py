@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from coset.study import StudyRun, Table, Verdict, show_study, studies
-from coset_studies._reading import deviation_factor, exponential, of_values, over_seeds, records, share, slope
+from coset_studies._shared.reading import deviation_factor, exponential, of_values, over_seeds, records, share, slope
 from published_studies import DOCS
 
 values = st.lists(st.floats(-100, 100), min_size=3, max_size=12).filter(lambda each: max(each) - min(each) > 1e-3)

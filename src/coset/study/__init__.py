@@ -1,8 +1,7 @@
 """What a study is: presets, claims, findings; how it is found, run and shown.
 
 Figures are drawn with ``coset.figures``. What studies share lies in ``coset.study.networks`` (trained networks),
-``coset.study.posteriors``, ``coset.study.images``, ``coset.study.regression`` (a noisy wave) and
-``coset.study.published`` (weights that others trained).
+``coset.study.posteriors`` and ``coset.study.images``.
 """
 
 from coset.study._claims import Claim, Estimate, Judgement, Results, Verdict

@@ -11,7 +11,7 @@ from coset.data import Dataset
 from coset.posterior import FanIn, GaussianNoise, RealPredictive, predictive, score
 from coset.study import Claim, Context, Estimate, Findings, Results, Table, study
 from coset.study.posteriors import inferred, network_of
-from coset_studies._reading import share
+from coset_studies._shared.reading import share
 from coset_studies._shared.wave import wave
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from coset.study import Claim, Estimate, Results
 from coset.study.estimates import spread
-from coset_studies._reading import Record, records, slope
+from coset_studies._shared.reading import Record, records, slope
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from coset.study import Claim, Estimate, Results
-from coset_studies._reading import Record, near, record, records
+from coset_studies._shared.reading import Record, near, record, records
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

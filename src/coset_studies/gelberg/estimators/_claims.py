@@ -4,7 +4,7 @@ import math
 
 from coset.study import Claim, Estimate, Results
 from coset.study.estimates import spread
-from coset_studies._reading import exponential, of_values, records
+from coset_studies._shared.reading import exponential, of_values, records
 
 LARGE = 10
 """Fewer units have so few permutations that K uniform ones try them all."""

@@ -1,7 +1,7 @@
 """What Gelberg et al. 2024 say of the distance at which a Gaussian stops interpolating, as claims on the thresholds."""
 
 from coset.study import Claim, Estimate, Results
-from coset_studies._reading import near
+from coset_studies._shared.reading import near
 
 PUBLISHED = {0.25: 1.25, 0.5: 2.5, 1.0: 5.0, 2.0: 10.0}
 """α* by σ, read off fig. 5."""

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from coset.study import Results
-from coset_studies._reading import records
+from coset_studies._shared.reading import records
 from coset_studies.gelberg.interpolation._claims import PUBLISHED_SLOPE
 
 if TYPE_CHECKING:

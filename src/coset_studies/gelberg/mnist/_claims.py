@@ -3,7 +3,7 @@
 from functools import partial
 
 from coset.study import Claim, Estimate, Results
-from coset_studies._reading import over_seeds, record
+from coset_studies._shared.reading import over_seeds, record
 
 LARGEST = "K = 20"
 PUBLISHED = {

@@ -4,7 +4,7 @@ import math
 from functools import partial
 
 from coset.study import Claim, Estimate, Results
-from coset_studies._reading import near, record, records
+from coset_studies._shared.reading import near, record, records
 
 ERRORS = 2.0
 """Half the length of an interval in standard errors."""

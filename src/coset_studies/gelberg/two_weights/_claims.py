@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from coset.study import Claim, Estimate, Results
 from coset.study.estimates import difference, least
-from coset_studies._reading import Record, near, over_seeds, record, student
+from coset_studies._shared.reading import Record, near, over_seeds, record, student
 
 ALPHAS = (0.05, 0.1, 0.15, 0.2)
 MFVI, SGM = "MFVI", "SGM (K = 2)"

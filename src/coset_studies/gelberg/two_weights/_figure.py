@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from coset.study import Results
-from coset_studies._reading import Record, records
+from coset_studies._shared.reading import Record, records
 from coset_studies.gelberg.two_weights._claims import KEYS
 
 if TYPE_CHECKING:

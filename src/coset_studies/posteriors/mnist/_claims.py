@@ -4,7 +4,7 @@ from functools import partial
 
 from coset.study import Claim, Estimate, Results
 from coset.study.estimates import difference
-from coset_studies._reading import deviation_factor, over_seeds, record, records, share
+from coset_studies._shared.reading import deviation_factor, over_seeds, record, records, share
 
 PUBLISHED = {5: 88.38, 10: 93.22, 20: 94.84, 30: 95.43}
 """Test accuracy of mean-field VI with one hidden layer (Gelberg et al. 2024, table 1), %."""

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from coset.study import Results
-from coset_studies._reading import records
+from coset_studies._shared.reading import records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

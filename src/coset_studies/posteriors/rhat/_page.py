@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from coset.study import Claim, Estimate, Results
 from coset.study.estimates import spread
-from coset_studies._reading import records
+from coset_studies._shared.reading import records
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
