@@ -1,6 +1,8 @@
 """The published pages: numbers are those of the runs, pages are what their results give, and all of it is small."""
 
 import re
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,3 +56,14 @@ def test_published_studies_are_small() -> None:
     assert sum(path.stat().st_size for path in committed) < 5e6
     texts = [path for path in committed if path.suffix != ".png"]
     assert sum(path.read_text(encoding="utf-8").count("\n") for path in texts) < 15_000
+
+
+def test_neither_vector_graphics_nor_csv_are_tracked() -> None:
+    git = shutil.which("git")
+    if git is None or not (DOCS.parents[1] / ".git").exists():
+        pytest.skip("not a checkout")
+    listed = subprocess.run(
+        [git, "ls-files", "--", "docs/studies"], cwd=DOCS.parents[1], capture_output=True, text=True
+    )
+    assert listed.returncode == 0, listed.stderr
+    assert [name for name in listed.stdout.splitlines() if name.endswith((".svg", ".csv"))] == []
