@@ -33,7 +33,6 @@ ROOMS = (
     "metanet",
     "flow",
     "study",
-    "studies",
     "demo",
     "cli",
 )

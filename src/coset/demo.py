@@ -18,7 +18,7 @@ from coset.alignment import align
 from coset.data import Dataset, load
 from coset.distribution import MeanField
 from coset.errors import InputError
-from coset.landscape import Profiles, barrier, geodesic, predictive_on
+from coset.landscape import Profiles, naive_and_aligned, predictive_on
 from coset.models import MLP, build
 from coset.posterior import fit_mean_field, predictive, score
 from coset.running import outputs_with
@@ -67,8 +67,8 @@ def _profiles_between(
 ) -> dict[str, Profiles]:
     """What happens on the geodesic from ``a`` to ``b``, networks or posteriors: naive, and after alignment."""
     measures = predictive_on(model, samples=SAMPLES, seed=seed, train=digits.train, test=digits.test)
-    ends = {"naive": b, "aligned": align(sym, a, b, seed=seed, show=False).aligned}
-    return {way: barrier(geodesic(a, end), measures, points=points, show=show) for way, end in ends.items()}
+    options = {"seed": seed, "show": False}
+    return dict(naive_and_aligned(sym, a, b, measures, options=options, points=points, show=show).profiles)
 
 
 def _barriers_of(between: str, found: Mapping[str, Profiles]) -> list[Barrier]:

@@ -16,7 +16,7 @@ from torch import nn
 
 from coset import figures
 from coset.store import Store
-from coset.study import StudyRun, run_study
+from coset.study import StudyRun, _run, run_study
 from coset.symmetry import Symmetry, discover
 from discoveries import shared
 
@@ -72,7 +72,10 @@ def quick_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Quick
                 patch.setitem(figures.STYLE, "savefig.dpi", 72.0)
                 if not png:
                     patch.setattr(Figure, "savefig", lines_only)
-                for module in [module for name, module in sys.modules.items() if name.startswith("coset.stud")]:
+                    patch.setattr(_run, "small_png", lambda png: png)
+                for module in [
+                    module for name, module in sys.modules.items() if name.startswith(("coset.stud", "coset_studies"))
+                ]:
                     if getattr(module, "discover", None) is discover:
                         patch.setattr(module, "discover", once)
                 return run_study(name, "quick", out, store=store, show=False)

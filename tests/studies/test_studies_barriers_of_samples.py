@@ -12,9 +12,9 @@ from coset.distribution import Samples
 from coset.distribution.divergences import wasserstein2
 from coset.models import MLP
 from coset.store import Store
-from coset.studies._barriers_report import ALIGNED, EACH, METHODS, NAIVE, WITHIN, sweep, verdict
-from coset.studies.barriers_of_samples import Config, in_one_gauge, run
 from coset.study import Context
+from coset_studies.posteriors.barriers_of_samples._page import ALIGNED, EACH, METHODS, NAIVE, WITHIN
+from coset_studies.posteriors.barriers_of_samples.study import Config, in_one_gauge, run
 
 TINY = Config(
     data="digits",
@@ -87,42 +87,3 @@ def test_every_method_has_its_paths_and_its_numbers(tmp_path: Path) -> None:
     # Of draws that depend on each other it is not known.
     assert found["4", "SGHMC", NAIVE]["± test"] is None
     assert found["4", "mean-field VI", NAIVE]["± test"] > 0.0
-
-
-def _numbers(**aligned: float) -> dict[str, float]:
-    numbers = {f"{method.replace('-', '_')}_naive": 1.0 for method in METHODS}
-    numbers |= {f"{method.replace('-', '_')}_aligned": aligned[method.replace("-", "_")] for method in METHODS}
-    return numbers | {f"{word}_share": aligned[word] for word in aligned}
-
-
-@pytest.mark.parametrize(
-    ("aligned", "said"),
-    [
-        ({"laplace": 0.05, "sgmcmc": 0.02}, ["is yes", "Even so narrow a network aligns"]),
-        ({"laplace": 0.3, "sgmcmc": 0.02}, ["is yes", "more than a tenth is left for dense Laplace."]),
-        ({"laplace": 1.3, "sgmcmc": 0.5}, ["is mixed: alignment lowers only that of SGHMC"]),
-        ({"laplace": 1.0, "sgmcmc": 1.1}, ["is no: alignment lowers neither"]),
-    ],
-)
-def test_the_text_says_what_the_numbers_do(aligned: dict[str, float], said: list[str]) -> None:
-    numbers = _numbers(map=0.05, mean_field=0.05, **aligned)
-    text = verdict(numbers).format(**numbers)
-    assert all(part in text for part in said)
-
-
-@pytest.mark.parametrize(
-    ("wide", "within", "said", "not_said"),
-    [
-        (0.6, 4.0, ["no smaller a share is left for SGHMC (60.0%)", "farther apart than aligned"], "closer than"),
-        (0.01, 2.0, ["a smaller share of the barrier is left for MAP", "closer than aligned"], "no smaller a share"),
-    ],
-)
-def test_the_text_says_what_width_does(wide: float, within: float, said: list[str], not_said: str) -> None:
-    numbers: dict[str, Any] = _numbers(map=0.2, mean_field=0.2, laplace=0.2, sgmcmc=0.2) | {"widest": "many"}
-    for word, left in (("map", 0.01), ("mean_field", 0.01), ("sgmcmc", wide)):
-        numbers |= {f"widest_{word}_naive": 1.0, f"widest_{word}_aligned": left, f"widest_{word}_share": left}
-    numbers |= {"widest_sgmcmc_each": wide, "widest_sgmcmc_within": 0.5}
-    numbers |= {"widest_w2_within": within, "widest_w2_aligned": 3.0, "widest_w2_naive": 5.0}
-    text = sweep(numbers).format(**numbers)
-    assert all(part in text for part in said)
-    assert not_said not in text

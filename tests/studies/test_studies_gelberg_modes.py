@@ -12,13 +12,12 @@ from coset.distribution import MeanField
 from coset.models import MLP, build
 from coset.posterior.symmetrized import nearest_mode
 from coset.store import Store
-from coset.studies._gelberg_modes_found import Case, Measured, Run, answer, exponents, shortfall, spread, thresholds
-from coset.studies._gelberg_modes_posteriors import Sampling, interpolated, late_rise, likeliest_exchange, separations
-from coset.studies._gelberg_modes_text import judge, theorem
-from coset.studies.gelberg_modes import Config, run
 from coset.study import Context, Findings
 from coset.symmetry import Symmetry, discover
 from coset.train import Recipe
+from coset_studies.gelberg.modes._found import Case, Run, exponents, shortfall, spread, thresholds
+from coset_studies.gelberg.modes._posteriors import Sampling, interpolated, late_rise, likeliest_exchange, separations
+from coset_studies.gelberg.modes.study import Config, run
 
 UNITS = 5
 
@@ -85,96 +84,8 @@ def test_exponents_of_planted_powers() -> None:
     assert exponents(family, "trained") == pytest.approx([-0.5, -1.0], rel=1e-12)
 
 
-def _networks(power: float, volume: float, pair: float = 9.0) -> dict[tuple[int, int], list[dict[str, float]]]:
-    one = {"start": 1.0, "volume": volume, "pair": pair}
-    return {(depth, width): [{**one, "trained": width**power}] * 2 for depth in (1, 2) for width in (2, 4)}
-
-
-@pytest.mark.parametrize(
-    ("power", "volume", "pair", "said"),
-    [
-        (-0.5, 40.0, 9.0, ("As the theorem says", "is close", "All distances lie below", "the theorem does not tell")),
-        (-0.5, 1.5, 9.0, ("As the theorem says", "is close", "All distances lie below", "The theorem's bound")),
-        (0.5, 40.0, 9.0, ("Unlike what the theorem says", "not closer", "All distances lie below")),
-        (-0.5, 40.0, 0.9, ("Unlike what the theorem says", "is close", "Some distance exceeds a bound")),
-    ],
-)
-def test_the_text_says_what_distances_do(power: float, volume: float, pair: float, said: tuple[str, ...]) -> None:
-    text = " ".join(theorem(_networks(power, volume, pair)).split())
-    assert all(part in text for part in said)
-
-
 CONSTANT = Run("constant", None, (5, 20), 10, 100, 1e-3, "constant", 1)
 ANNEALED = Run("annealed", None, (5, 20), 10, 200, 1e-2, "cosine", 1)
-
-
-def _measured(sigmas: float, gain: float, rise: float = 0.0, elbo: float = -1.0, late: float = 0.0) -> list[Measured]:
-    one = {"sigmas": sigmas, "gain": gain, "rise": rise, "elbo": elbo, "late": late}
-    return [{**one, "variance": 1.0}]
-
-
-@pytest.mark.parametrize(
-    ("sigmas", "gain", "rise", "said"),
-    [
-        (30.0, 5.0, 0.5, ("never within reach", "nothing to interpolate")),
-        (3.0, 5.0, 0.5, ("within reach at 20", "interpolating everywhere there", "the fit suffers")),
-        (3.0, 5.0, 0.001, ("within reach at 20", "interpolating everywhere there", "the fit hardly suffers")),
-        (3.0, -5.0, 0.5, ("within reach at 20", "interpolating nowhere", "the fit suffers")),
-        (3.0, 1.0, 0.001, ("within reach at 20", "interpolating nowhere", "the fit hardly suffers")),
-    ],
-)
-def test_the_text_says_what_posteriors_do(sigmas: float, gain: float, rise: float, said: tuple[str, ...]) -> None:
-    found = {
-        Case(100, CONSTANT, 5): _measured(99.0, -900.0, 9.0),
-        Case(100, CONSTANT, 20): _measured(sigmas, gain, rise),
-    }
-    text = " ".join(judge(found).split())
-    assert all(part in text for part in said)
-    assert "as the paper has" in text
-    assert "the answer" not in text  # depends on settings of which there are no others
-
-
-@pytest.mark.parametrize(
-    ("constant", "annealed", "said"),
-    [
-        (
-            _measured(35.0, -300.0, elbo=-0.9, late=0.2),
-            _measured(4.0, 26.0, elbo=-0.4, late=0.001),
-            (
-                "the answer depends on the settings at 20 units", "With all settings it is lower at 5 units",
-                "Short of the highest is “constant” by up to {short_100_constant_20:.2f} nats (20 units)",
-                "rose by only {late_100_annealed_20:.2g} nats", "the higher the ELBO, holds only at 20 units",
-            ),
-        ),
-        (
-            _measured(35.0, -300.0, elbo=-0.4, late=0.2),
-            _measured(4.0, -26.0, elbo=-0.9),
-            (
-                "the answer never turns with the settings", "it is lower at 5 and lower at 20 units",
-                "Short of the highest is “annealed”", "rose by {late_100_constant_20:.2g} nats",
-                "not even it has converged", "the higher the ELBO, holds at no width",
-            ),
-        ),
-        (
-            _measured(35.0, 1.0, elbo=-0.4),
-            _measured(4.0, -1.0, elbo=-0.4),
-            ("the answer never turns", "lower at 5 and the same within its error at 20 units", "All settings agree"),
-        ),
-        (
-            _measured(35.0, 9.0),
-            _measured(4.0, -1.0),
-            ("the answer never turns", "it is lower at 5 units", "At 20 units some draws leave it open"),
-        ),
-    ],
-)  # fmt: skip
-def test_the_text_tells_settings_apart(
-    constant: list[Measured], annealed: list[Measured], said: tuple[str, ...]
-) -> None:
-    found = {Case(100, own, 5): _measured(99.0, -900.0, late=-1.0) for own in (CONSTANT, ANNEALED)}
-    found |= {Case(100, CONSTANT, 20): constant, Case(100, ANNEALED, 20): annealed}
-    text = " ".join(judge(found).split())
-    assert all(part in text for part in said)
-    assert text.count("as the paper has") == 1
 
 
 def test_settings_reach_the_inference() -> None:
@@ -182,9 +93,7 @@ def test_settings_reach_the_inference() -> None:
         ANNEALED.settings.items()
         >= {"epochs": 10, "batch_size": 200, "learning_rate": 1e-2, "schedule": "cosine"}.items()
     )
-    assert CONSTANT.of_paper
     for change in ({"epochs": 40}, {"batch_size": 200}, {"learning_rate": 1e-2}, {"schedule": "cosine"}):
-        assert not replace(CONSTANT, **change).of_paper
         assert replace(CONSTANT, **change).told != CONSTANT.told
 
 
@@ -197,14 +106,8 @@ def test_statistics_over_seeds() -> None:
     seeds = [{"sigmas": 1.0}, {"sigmas": 3.0}]
     assert spread(seeds, "sigmas") == pytest.approx(math.sqrt(2))
     assert spread(seeds[:1], "sigmas") is None
-    assert [answer(_measured(1.0, gain)) for gain in (2.1, 1.9, -1.9, -2.1)] == [
-        "higher",
-        "neither",
-        "neither",
-        "lower",
-    ]
     cases = {Case(100, CONSTANT, 5): -0.9, Case(100, ANNEALED, 5): -0.4, Case(50, ANNEALED, 5): -0.1}
-    found = {case: _measured(1.0, 0.0, elbo=elbo) for case, elbo in cases.items()}
+    found = {case: [{"elbo": elbo}] for case, elbo in cases.items()}
     assert [shortfall(found, case) for case in found] == pytest.approx([0.5, 0.0, 0.0])
     # Of ten epochs the last three, of four the last.
     assert late_rise([float(epoch**2) for epoch in range(10)]) == 81 - 36
@@ -245,7 +148,6 @@ def test_numbers_of_a_run(tmp_path: Path) -> None:
     slopes = [math.log(six / three) / math.log(2) for three, six in zip(by_hand[3], by_hand[6], strict=True)]
     assert findings.numbers["slope_start_1"] == pytest.approx(sum(slopes) / 2, rel=1e-6)
     _check_posteriors(findings)
-    assert "{" not in findings.outcome.format(**findings.numbers)
 
 
 def _check_posteriors(findings: Findings) -> None:

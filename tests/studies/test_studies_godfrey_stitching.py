@@ -1,7 +1,11 @@
 """Stitching penalties of pairs: planted symmetries, what is resampled, what is stored, and which family beats which."""
 
+from itertools import product
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import coset
 from coset.data import Split
@@ -10,14 +14,13 @@ from coset.models import MLP
 from coset.represent import stitching_penalty
 from coset.represent.stitching._stitch import stitch
 from coset.store import Store
-from coset.studies import _godfrey_stitching as module
-from coset.studies._godfrey_stitching import Penalties, Training, pair_weights, penalties, resampled, student_weights
-from coset.studies._godfrey_stitching_report import beats, beats_sentence, penalty_table
-from coset.studies._godfrey_zoo import Networks, Zoo, chosen_pairs, drawn, load_networks
-from coset.studies.godfrey_lasso import judge as judge_sparse
-from coset.studies.godfrey_stitching import judge
-from coset.study import Context
+from coset.study import Context, Findings, Table, Verdict
 from coset.study.images import Images
+from coset_studies.godfrey import _stitching as module
+from coset_studies.godfrey import alpha, lasso, rotations, stitching
+from coset_studies.godfrey._penalties import difference_table, pair_table, penalty_table
+from coset_studies.godfrey._stitching import Penalties, Training, pair_weights, penalties, resampled, student_weights
+from coset_studies.godfrey._zoo import Networks, Zoo, chosen_pairs, drawn, load_networks
 
 LAYER = "activations.0"
 N = 60
@@ -135,43 +138,6 @@ def _made(families: dict[str, list[float]], noise: float = 0.0, sparsity: dict[s
     return Penalties(layers, names, ((0, 1),), values[..., None, None], values[..., None] + shifts * signs, zeros, 0.9)
 
 
-def test_who_beats_whom():
-    found = _made({"G_ReLU": [0.1, 0.3], "rank 1": [0.5, 0.2]})
-    assert beats(found, "G_ReLU", "rank 1") == {-1: ["layer0"], 0: [], 1: ["layer1"]}
-    text = beats_sentence(found, "G_ReLU", "rank 1")
-    assert text == "G_ReLU costs less than rank 1 at layer0; it costs more than rank 1 at layer1."
-    noisy = _made({"G_ReLU": [0.1, 0.3], "rank 1": [0.5, 0.2]}, noise=1.0)
-    assert beats(noisy, "G_ReLU", "rank 1")[0] == ["layer0", "layer1"]
-
-
-@pytest.mark.parametrize(
-    ("second", "noise", "said"),
-    [
-        (0.4, 0.0, "beats rank 1 and rank 2 everywhere, as in the paper"),
-        (0.05, 0.0, "beats rank 1 everywhere, as in the paper; rank 2, which it beats there, not everywhere"),
-        (0.4, 1.0, "beats neither rank 1 nor rank 2 everywhere"),
-    ],
-)
-def test_the_verdict_on_ranks(second, noise, said):
-    found = _made({"G_ReLU": [0.1], "rank 1": [0.5], "rank 2": [second], "rank 4": [0.05]}, noise)
-    assert said in judge(found)
-
-
-def test_the_verdict_on_sparse_maps():
-    penalty = {"G_ReLU": [0.2], "λ = 0.001": [0.01], "λ = 0.01": [0.1], "λ = 0.1": [0.4]}
-    dense = {"G_ReLU": 0.9, "λ = 0.001": 0.1, "λ = 0.01": 0.5, "λ = 0.1": 0.8}
-    text = judge_sparse(_made(penalty, sparsity=dense))
-    assert "No λ makes maps as sparse as G_ReLU's" in text
-    assert "The sparsest beside it, λ = 0.1 at layer0, costs more than G_ReLU" in text
-    assert "Less sparse and yet dearer than G_ReLU by more than the uncertainty: λ = 0.1 at layer0" in text
-    assert "cheaper by more than the uncertainty: λ = 0.01 at layer0" in judge_sparse(
-        _made(penalty, sparsity={**dense, "λ = 0.01": 0.95})
-    )
-    assert "low penalties for its sparsity, as in the paper" in judge_sparse(
-        _made(penalty, sparsity={**dense, "λ = 0.1": 0.95})
-    )
-
-
 def test_the_table_has_sparsities_of_trained_maps_only():
     found = _made({"full": [0.1]})
     assert penalty_table(found).columns[-1] == "sparsity"
@@ -211,3 +177,84 @@ def test_a_part_keeps_the_share_of_classes():
     assert torch.bincount(drawn(part, 12).y).tolist() == [3, 3, 3, 3]
     assert drawn(part, None) is part
     assert drawn(part, 40) is part
+
+
+HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.CANNOT_TELL
+
+
+def verdicts(claims, results):
+    return [claim.judge(results).verdict for claim in claims]
+
+
+def _results(found: Penalties, family: str, others) -> Findings:
+    tables = {
+        "penalties": penalty_table(found),
+        "differences": difference_table(found, family, others),
+        "pairs": pair_table(found),
+    }
+    return Findings({}, tables)
+
+
+@pytest.mark.parametrize(
+    ("second", "noise", "expected"),
+    [
+        (0.4, 0.0, [HOLDS, HOLDS, FAILS, HOLDS]),
+        (0.05, 0.0, [HOLDS, FAILS, FAILS, HOLDS]),
+        (0.4, 1.0, [OPEN, OPEN, OPEN, HOLDS]),
+    ],
+)
+def test_claims_on_ranks(second, noise, expected):
+    """The second of two layers decides."""
+    families = {"G_ReLU": [0.1, 0.1], "rank 1": [0.9, 0.5], "rank 2": [0.9, second], "rank 4": [0.9, 0.05]}
+    found = _made(families | {"full": [0.0, 0.02]}, noise)
+    further = difference_table(_made({"G_ReLU": [0.1, 0.1], "SoftSort": [0.11, 0.07]}), "G_ReLU", ("SoftSort",))
+    results = _results(found, "G_ReLU", stitching.RANKS)
+    results = Findings({}, {**results.tables, "further-differences": further})
+    # The last is SoftSort's: three points apart, where less is comparable.
+    assert verdicts(stitching.CLAIMS[:-1], results) == expected
+    assert stitching.CLAIMS[-1].judge(results).estimate.value == pytest.approx(3.0)
+
+
+def test_claims_on_sparse_maps():
+    penalty = {"G_ReLU": [0.2], "λ = 0.001": [0.01], "λ = 0.01": [0.1], "λ = 0.1": [0.4]}
+    dense = {"G_ReLU": 0.9, "λ = 0.001": 0.1, "λ = 0.01": 0.5, "λ = 0.1": 0.8}
+
+    def judged(**sparsity):
+        found = _made(penalty, sparsity={**dense, **{f"λ = {name}": value for name, value in sparsity.items()}})
+        return verdicts(lasso.CLAIMS, _results(found, "G_ReLU", lasso.SPARSE))
+
+    assert judged() == [HOLDS, OPEN, FAILS]
+    assert judged(**{"0.01": 0.95}) == [HOLDS, FAILS, FAILS]
+    assert judged(**{"0.1": 0.95}) == [HOLDS, HOLDS, FAILS]
+
+
+@pytest.mark.parametrize(
+    ("penalties_of_maps", "noise", "expected"),
+    [
+        ([0.01, 0.015, 0.05], 0.0, [HOLDS, HOLDS, HOLDS]),
+        ([0.01, 0.09, 0.05], 0.0, [FAILS, HOLDS, FAILS]),
+        ([0.01, 0.015, 0.05], 0.2, [OPEN, OPEN, HOLDS]),
+    ],
+)
+def test_claims_on_rotations(penalties_of_maps, noise, expected):
+    ours = dict(zip(("orthogonal", "G_ReLU", "permutation"), reversed(penalties_of_maps), strict=True))
+    found = _made({name: [value] for name, value in ours.items()}, noise)
+    assert verdicts(rotations.CLAIMS, _results(found, "orthogonal", rotations.GROUP_ELEMENTS)) == expected
+
+
+def test_which_alphas_can_have_been_chosen():
+    first, second, tied = frozenset({0}), frozenset({1}), frozenset({0, 1, 2})
+    assert (alpha.fewest([first, first]), alpha.most([first, first])) == (1, 1)
+    assert (alpha.fewest([first, second, tied]), alpha.most([first, second, tied])) == (2, 3)
+    assert (alpha.fewest([tied, tied]), alpha.most([tied, tied])) == (1, 2)
+    columns = ("pair", "layer", "α chosen", "as good", *(f"α = {value:g}" for value in alpha.ALPHAS))
+    rows = [["a", "x", 0.001, 2, 5.0, 5.0, 1.0, 1.0, 1.0], ["b", "x", 0.01, 1, 1.0, 5.0, 1.0, 1.0, 1.0]]
+    found = alpha.varied(Findings({}, {"choices": Table(columns, rows)}))
+    assert (found.value, found.low, found.high) == (2, 1, 2)
+    assert verdicts(alpha.CLAIMS[-1:], Findings({}, {"choices": Table(columns, rows)})) == [OPEN]
+
+
+@given(st.lists(st.frozensets(st.integers(0, 4), min_size=1), min_size=1, max_size=5))
+def test_numbers_of_choices_are_those_of_all_choices(best):
+    counts = [len(set(choice)) for choice in product(*best)]
+    assert (alpha.fewest(best), alpha.most(best)) == (min(counts), max(counts))

@@ -1,14 +1,11 @@
 """The claims of the study of MLPs' barriers: judged by its table, able to fail, and as its page tells them."""
 
-import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from coset.study import Scalar, Table, Verdict, show_study, studies
-from coset.study._report import page
 
 DOCS = Path(__file__).parents[2] / "docs" / "studies"
 COLUMNS = ("data", "path", "train barrier, nats", "± train", "test barrier, nats", "± test")
@@ -53,14 +50,6 @@ def test_what_was_not_measured_cannot_be_told() -> None:
     assert set(judged(("digits", "naive", 1.0, 0.1, 1.0, 0.1)).values()) == {Verdict.CANNOT_TELL}
 
 
-def test_the_page_is_what_its_results_give() -> None:
-    run = show_study("rossi-barriers", DOCS)
-    claims = studies()["rossi-barriers"].claims
-    assert len(claims) == len(run.verdicts) == 12
-    assert tuple(claim.judge(run) for claim in claims) == run.verdicts
-    relative = replace(run, folder=Path("docs/studies/rossi-barriers"))
-    assert run.page.read_text(encoding="utf-8") == page(relative)
-    failed = [item.claim.statistic for item in run.verdicts if item.verdict != "holds"]
+def test_one_claim_of_the_published_page_fails() -> None:
+    failed = [item.claim.statistic for item in show_study("rossi-barriers", DOCS).verdicts if item.verdict != "holds"]
     assert failed == ["CIFAR-10: aligned barrier as a share of the naive one, train"]
-    stored = json.loads((DOCS / "rossi-barriers" / "results.json").read_text(encoding="utf-8"))
-    assert [item["verdict"] for item in stored["verdicts"]] == [str(item.verdict) for item in run.verdicts]

@@ -3,14 +3,15 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from coset.store import Store
-from coset.studies._regression import wave
-from coset.studies.rossi_functions import Config, held_out, run, verdict
 from coset.study import Context
+from coset_studies._shared.wave import wave
+from coset_studies.rossi.functions import CLAIMS, Config, held_out, run
 
 TINY = Config(
     data="wave",
@@ -80,19 +81,24 @@ def test_relu_units_have_no_signs_to_align(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("naive", "aligned", "halfway", "said"),
+    ("naive", "aligned", "halfway", "verdicts"),
     [
-        (2.0, 0.1, -2.5, "This agrees with the paper: halfway the naive path is worse than not looking at x"),
-        (2.0, 0.3, -2.5, "This agrees in part with the paper: halfway the naive path is worse"),
-        (0.5, 0.01, -1.0, "This agrees in part with the paper: halfway the naive path still fits somewhat"),
-        (0.0, 0.0, -0.5, "This does not agree with the paper"),
+        (2.0, 0.1, -2.5, ["holds", "holds", "cannot tell"]),
+        (2.0, 0.3, -2.5, ["holds", "fails", "cannot tell"]),
+        (0.5, 0.01, -1.0, ["fails", "holds", "cannot tell"]),
+        (0.0, 0.0, -1.4, ["cannot tell", "cannot tell", "cannot tell"]),
     ],
 )
-def test_the_text_says_what_the_numbers_do(naive: float, aligned: float, halfway: float, said: str) -> None:
+def test_the_verdicts_are_what_the_numbers_say(
+    naive: float, aligned: float, halfway: float, verdicts: list[str]
+) -> None:
     numbers = {
         "barrier_naive_train": naive,
+        "barrier_error_naive_train": 0.01,
         "barrier_aligned_train": aligned,
+        "barrier_error_aligned_train": 0.001,
         "naive_train": halfway,
         "constant": -1.4,
     }
-    assert verdict(numbers).strip().startswith(said)
+    results = SimpleNamespace(numbers=numbers, tables={})
+    assert [str(claim.judge(results).verdict) for claim in CLAIMS] == verdicts

@@ -1,22 +1,19 @@
-"""Parts of the studies of MLPs' posteriors: vectors of pixels, what is stored, and words that follow the numbers."""
+"""Parts of the studies of MLPs' posteriors: vectors of pixels, what is stored, and verdicts that follow the numbers."""
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from coset.landscape import Profile, Profiles
 from coset.store import Store
-from coset.studies.rossi import pairs
-from coset.studies.rossi.mlps import INFERENCE, LAYERS, Layers, setting
-from coset.studies.rossi.pairs import Inference, Measure, pair_of, profiles_to
-from coset.studies.rossi.report import Compared
-from coset.studies.rossi_prior import judge as judge_prior
-from coset.studies.rossi_temperature import judge as judge_temperature
-from coset.studies.rossi_width import judge as judge_width
-from coset.study import Context, studies
+from coset.study import Context, Table, show_study, studies
 from coset.study.images import Images, load_images
+from coset_studies.rossi import _pairs as pairs
+from coset_studies.rossi._mlps import Layers
+from coset_studies.rossi._pairs import Inference, Measure, pair_of, profiles_to
 
 HOW = Inference(epochs=2, rate=1e-2, point_epochs=1, point_rate=1e-2, batch_size=100)
 
@@ -24,17 +21,6 @@ HOW = Inference(epochs=2, rate=1e-2, point_epochs=1, point_rate=1e-2, batch_size
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
     return Context(0, torch.device("cpu"), Store(tmp_path / "store"), show=False)
-
-
-def measured(naive: float, aligned: float, pair: object = None) -> Compared:
-    """A pair with these barriers on both parts of the data."""
-
-    def profiles(barrier: float) -> Profiles:
-        names = [f"{split} log-likelihood" for split in ("train", "test")]
-        taus = (0.0, 0.5, 1.0)
-        return Profiles({name: Profile(name, taus, (-0.1, -0.1 - barrier, -0.1), "higher") for name in names})
-
-    return Compared(pair, {"naive": profiles(naive), "aligned": profiles(aligned)})
 
 
 def test_pixels_as_vectors_and_as_they_are(context: Context) -> None:
@@ -62,36 +48,71 @@ def test_a_path_that_is_stored_is_not_measured_again(context: Context, monkeypat
     assert again == first
 
 
+COLUMNS = ("width", "path", "train barrier, nats", "± train", "test barrier, nats", "± test")
+
+
+def verdicts(name: str, rows: Mapping[str, tuple[float, ...]], error: float = 0.001) -> list[str]:
+    """Of a study's claims, on a table of (naive, aligned) or (naive train, naive test, aligned train, aligned test)."""
+    table = []
+    for label, values in rows.items():
+        four = values if len(values) == 4 else [value for value in values for _ in range(2)]
+        table += [
+            (label, path, a, error, b, error) for path, (a, b) in zip(("naive", "aligned"), batched(four), strict=True)
+        ]
+    results = SimpleNamespace(numbers={}, tables={"barriers": Table(COLUMNS, table)})
+    return [str(claim.judge(results).verdict) for claim in studies()[name].claims]
+
+
+def batched(values: Sequence[float]) -> list[tuple[float, float]]:
+    return list(zip(values[::2], values[1::2], strict=True))
+
+
 def test_the_width_is_judged_by_its_barriers() -> None:
-    falling = {64.0: measured(2.0, 0.2), 128.0: measured(1.5, 0.1), 256.0: measured(1.0, 0.02)}
-    assert "at every step" in judge_width(falling)
-    assert "too, as there" in judge_width(falling)
-    bumpy = {64.0: measured(2.0, 0.2), 128.0: measured(2.5, 0.3), 256.0: measured(2.0, 0.02)}
-    assert "not every step goes down" in judge_width(bumpy)
-    assert "does not fall with the width; there it does" in judge_width(bumpy)
-    assert judge_width({64.0: measured(2.0, 0.1), 128.0: measured(2.0, 0.1)}).startswith("Unlike in the paper")
+    assert verdicts("rossi-width", {"64": (2.0, 0.2), "128": (1.5, 0.1), "256": (1.0, 0.02)}) == ["holds", "holds"]
+    assert verdicts("rossi-width", {"64": (2.0, 0.2), "128": (2.5, 0.02), "256": (2.0, 0.3)}) == ["fails", "fails"]
+    # One part of the data that does not fall is enough.
+    assert verdicts("rossi-width", {"64": (2.0, 2.0, 0.2, 0.2), "256": (1.0, 1.9, 0.1, 0.19)}) == ["fails", "fails"]
+    # At the threshold, and with no barrier to begin with.
+    assert verdicts("rossi-width", {"64": (2.0, 0.0), "256": (1.8, 0.1)}) == ["cannot tell", "cannot tell"]
 
 
 def test_the_prior_is_judged_by_its_barriers() -> None:
-    near = {0.01: measured(2.0, 0.02), 0.1: measured(1.0, 0.05)}
-    assert "nearly no barrier whatever the prior" in judge_prior(near)
-    assert "wider, as there" in judge_prior(near)
-    far = {0.01: measured(1.0, 0.02), 0.1: measured(1.0, 0.5)}
-    assert judge_prior(far).startswith("Unlike in the paper")
-    assert "does not fall" in judge_prior(far)
+    near = {"0.01": (2.0, 2.0, 0.05, 0.05), "0.04": (1.5, 1.4, 0.06, 0.06), "0.1": (1.0, 0.8, 0.05, 0.05)}
+    assert verdicts("rossi-prior", near) == ["holds"] * 4
+    far = {"0.01": (1.0, 0.9, 0.02, 0.02), "0.1": (1.0, 1.0, 0.5, 0.5)}
+    assert verdicts("rossi-prior", far) == ["fails"] * 4
 
 
 def test_the_temperature_is_judged_by_its_barriers() -> None:
-    assert judge_temperature({0.1: measured(1, 0.01), 1.0: measured(1, 0.04)}).startswith("As in the paper")
-    assert judge_temperature({0.1: measured(1, 0.05), 1.0: measured(1, 0.04)}).startswith("Unlike in the paper")
+    assert verdicts("rossi-temperature", {"0.1": (1, 0.01), "1": (1, 0.04)}) == ["holds"]
+    assert verdicts("rossi-temperature", {"0.1": (1, 0.05), "1": (1, 0.04)}) == ["fails"]
 
 
-def test_what_differs_from_the_paper_is_told() -> None:
-    assert setting(Images(), INFERENCE["paper"], LAYERS["paper"]) == ""
-    told = setting(Images(pool=2), INFERENCE["small"], LAYERS["small"])
-    for part in ("256 units (there 512)", "squares of 2×2", "variance is 0.04 (there 0.0025)", "temperature is 0.1"):
-        assert part in told
-    assert "temperature" not in setting(Images(), INFERENCE["small"], LAYERS["small"], swept="temperature")
+def test_points_and_posteriors_are_judged_by_their_barriers() -> None:
+    alike = {"VI 2": (1, 0.5), "SGD 2": (1, 0.5), "VI 4": (1, 0.4), "SGD 4": (1, 0.3)}
+    assert verdicts("rossi-sgd", alike) == ["holds"] * 4
+    unlike = {"VI 2": (1, 0.5), "SGD 2": (1, 0.9), "VI 4": (1, 0.5), "SGD 4": (1, 0.9)}
+    assert verdicts("rossi-sgd", unlike) == ["fails"] * 4
+
+
+def test_normalisations_and_augmentation_are_judged_by_their_barriers() -> None:
+    assert verdicts("rossi-norms", {"FRN": (1, 0.05), "LayerNorm": (1, 0.02)}) == ["holds"] * 5
+    assert verdicts("rossi-norms", {"FRN": (1, 0.2), "LayerNorm": (1, 0.3)}) == ["fails"] * 5
+    assert verdicts("rossi-augmentation", {"without": (1, 0.05), "with": (1, 0.06)}) == ["holds"] * 5
+    assert verdicts("rossi-augmentation", {"without": (1, 0.2), "with": (1, 0.6)}) == ["fails"] * 5
+
+
+@pytest.mark.parametrize("name", ["rossi-barriers", "rossi-resnet", "rossi-norms", "rossi-augmentation"])
+def test_published_curves_have_the_barriers_of_the_table(name: str) -> None:
+    results = show_study(name, Path(__file__).parents[2] / "docs" / "studies")
+    curves, table = results.tables["curves"], results.tables["barriers"]
+    for label, path, train, _, test, *_ in table.rows:
+        rows = [row[2:] for row in curves.rows if row[:2] == (label, path)]
+        for column, barrier in ((1, train), (2, test)):
+            first, last = rows[0][column], rows[-1][column]
+            drops = [(1 - row[0]) * first + row[0] * last - row[column] for row in rows]
+            # Curves have six decimals.
+            assert max(drops) == pytest.approx(barrier, abs=4e-6)
 
 
 def test_every_figure_of_the_paper_has_a_study() -> None:

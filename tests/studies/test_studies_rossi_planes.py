@@ -10,11 +10,11 @@ from torch.func import functional_call
 from coset.distribution import MeanField
 from coset.posterior import Isotropic
 from coset.store import Store
-from coset.studies.rossi.mlps import Layers
-from coset.studies.rossi.pairs import Inference, pair_of
-from coset.studies.rossi_planes import Config, draw_sample, log_posterior_line, run
 from coset.study import Context
 from coset.study.images import Images, load_images
+from coset_studies.rossi._mlps import Layers
+from coset_studies.rossi._pairs import Inference, pair_of
+from coset_studies.rossi.planes import Config, _levels, draw_sample, log_posterior_line, run
 
 HOW = Inference(epochs=2, rate=1e-2, point_epochs=1, point_rate=1e-2, batch_size=50, prior_variance=0.1)
 
@@ -62,3 +62,13 @@ def _spread(context: Context, config: Config) -> float:
     pair = pair_of(context, data, config.network, config.inference)
     squares = [sum(float(t.double().square().sum()) for t in q.mean.values()) for q in (pair.first, pair.second)]
     return abs(squares[0] - squares[1]) / (2 * config.inference.prior_variance) / len(data.train)
+
+
+def test_panels_can_have_colours_of_one_span() -> None:
+    wide, narrow = torch.linspace(-5.0, 0.4, 20), torch.linspace(4.0, 4.5, 20)
+    for values in (wide, narrow):
+        levels = _levels(values, span=5.4)
+        assert levels == sorted(levels)
+        assert (levels[0], levels[-1]) == pytest.approx((float(values.max()) - 5.4, float(values.max())))
+    # Without a span, from the least of all values to the greatest.
+    assert _levels(wide, narrow)[:: len(_levels(wide)) - 1] == pytest.approx([-5.0, 4.5])

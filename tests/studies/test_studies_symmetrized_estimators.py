@@ -8,9 +8,9 @@ import torch
 from coset.distribution import MeanField
 from coset.models import MLP
 from coset.posterior.symmetrized import mutual_information
-from coset.studies._symmetrized_estimates import Errors, best, errors, estimate, problem_of
-from coset.studies.symmetrized_estimators import ratios
 from coset.symmetry import discover
+from coset_studies.gelberg.estimators._estimates import Errors, best, errors, estimate, problem_of
+from coset_studies.gelberg.estimators.study import ratios
 
 SEED = 3
 

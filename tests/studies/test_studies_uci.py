@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from coset.store import Store
-from coset.studies._uci_methods import Settings, Weights, case, generated, median_rhat, run_methods
 from coset.study import Context
+from coset_studies.posteriors.uci._methods import Settings, Weights, case, generated, median_rhat, run_methods
 
 
 def test_weights_are_told_apart_by_their_content() -> None:

@@ -198,7 +198,7 @@ def test_help_does_not_look_for_studies(coset: Coset, tmp_path: Path) -> None:
 def test_own_studies_are_all_there() -> None:
     assert broken_studies() == ()
     homes = {study.run.__module__.partition(".")[0] for study in studies().values()}
-    assert homes >= {"coset", "coset_studies"}
+    assert homes >= {"coset_studies"}
     with pytest.raises(InputError, match="there is no study 'nothing'; there are: barriers-of-samples, "):
         find_study("nothing")
 
@@ -209,11 +209,8 @@ def test_the_project_names_the_same_entry_points() -> None:
     assert dict(line.replace('"', "").split(" = ") for line in section) == OWN
 
 
-def test_names_that_moved_are_still_found_with_a_warning() -> None:
-    import coset.studies
-    import coset.study
-
-    with pytest.warns(DeprecationWarning, match=r"coset\.studies\.Context is coset\.study\.Context now"):
-        assert coset.studies.Context is coset.study.Context
-    with pytest.raises(AttributeError):
-        coset.studies.Nothing  # noqa: B018
+def test_own_entry_points_of_yesterday_are_not_asked(tmp_path: Path, coset: Coset) -> None:
+    """An installation from a source tree keeps the metadata of the day when it was made."""
+    _install(tmp_path, "coset", "coset = coset.gone", {})
+    listed = coset("study", "list")
+    assert (listed.returncode, listed.stderr) == (0, "")

@@ -143,31 +143,37 @@ def _check_outputs(ends: Ends, complaint: str) -> None:
 
 def measure(ends: Ends, asked: Asked, choice: Choice, known: set[str]) -> Found:
     """Align where that is asked for, and follow the path each way; ``known``: the options that the alignment has."""
-    from coset.alignment import align
-    from coset.landscape import PATHS, predictive_on
-    from coset.landscape import barrier as follow
+    from coset.landscape import naive_and_aligned, predictive_on
 
     model, (a, b) = ends.read.model, ends.read.values
-    pairs = {} if asked.align is True else {"naive": (a, b)}
-    alignment: dict[str, Any] | None = None
-    notes: list[str] = []
+    options: dict[str, Any] = {}
     if asked.aligned:
         needed = {"model": model, "seed": asked.seed, "data": ends.splits["train"], "criterion": choice.criterion}
         options = {name: value for name, value in needed.items() if name in known} | dict(asked.settings)
-        result = align(ends.read.symmetry, a, b, asked.method, **options)
-        pairs["aligned"] = result.ends(a)
-        moved = sum(moved_units(result.element).values())
-        alignment = {"before": result.history[0], "after": result.objective, "moved": moved}
-        notes += result.notes
     draws: dict[str, Any] = {"samples": asked.samples, "seed": asked.seed, **ends.splits}
     measures = predictive_on(model, likelihood=ends.likelihood, **draws)
     functionals = {name: item for name, item in measures.items() if not name.endswith("expected loss")}
-    profiles = {}
-    for way, pair in pairs.items():
-        at = None if asked.renormalize == "none" else _renormalized(ends, pair, asked, notes)
-        route = PATHS[asked.path](*pair)
-        profiles[way] = follow(route, functionals, points=asked.points, tolerance=asked.tolerance, at=at)
-    return Found(profiles, alignment, tuple(dict.fromkeys(notes)))
+    later: list[str] = []
+    found = naive_and_aligned(
+        ends.read.symmetry if asked.aligned else None,
+        a,
+        b,
+        functionals,
+        ways=[*([] if asked.align is True else ["naive"]), *(["aligned"] if asked.aligned else [])],
+        path=asked.path,
+        method=asked.method,
+        options=options,
+        points=asked.points,
+        tolerance=asked.tolerance,
+        at=None if asked.renormalize == "none" else lambda pair: _renormalized(ends, pair, asked, later),
+    )
+    alignment: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+    if found.alignment is not None:
+        result, notes = found.alignment, found.alignment.notes
+        moved = sum(moved_units(result.element).values())
+        alignment = {"before": result.history[0], "after": result.objective, "moved": moved}
+    return Found(found.profiles, alignment, tuple(dict.fromkeys([*notes, *later])))
 
 
 def _renormalized(ends: Ends, pair: tuple[Any, Any], asked: Asked, notes: list[str]) -> Callable[[Any, float], Any]:

@@ -23,6 +23,7 @@ from coset.landscape._posteriors import (
 )
 from coset.landscape._profile import Midpoint, Profile, Profiles
 from coset.landscape._stack import ProfileStack, barriers
+from coset.landscape._ways import Ways, naive_and_aligned
 
 __all__ = [
     "DENSE",
@@ -47,6 +48,7 @@ __all__ = [
     "ProfileStack",
     "Profiles",
     "VarianceProfile",
+    "Ways",
     "accuracy",
     "activation_variances",
     "along",
@@ -62,6 +64,7 @@ __all__ = [
     "linear",
     "loss",
     "mixture",
+    "naive_and_aligned",
     "on",
     "plane",
     "plot_barriers",

@@ -14,8 +14,8 @@ GROUP = "coset.studies"
 """The group of entry points. Each names a module, or a package, of which all modules are imported whose path below it
 has no underscore in front; what they declare with ``@study`` is there."""
 
-OWN = {"coset": "coset.studies", "coset-studies": "coset_studies"}
-"""coset's own entry points, which a source tree has before anything is installed."""
+OWN = {"coset-studies": "coset_studies"}
+"""coset's own entry point, which a source tree has before anything is installed."""
 
 
 def studies() -> Mapping[str, Study]:
@@ -40,10 +40,12 @@ def find_study(name: str) -> Study:
 
 
 def _failures() -> Iterator[InputError]:
-    # Own ones first, so that no other distribution can take their names; an installed coset names them again.
+    # Own ones first, so that no other distribution can take their names; an installed coset names them again, and one
+    # that is installed from a source tree may name those of yesterday.
     points = {value: name for name, value in OWN.items()}
     for point in sorted(entry_points(group=GROUP)):
-        points.setdefault(point.value, point.name)
+        if point.dist is None or point.dist.name != "coset":
+            points.setdefault(point.value, point.name)
     for value, name in points.items():
         yield from _load(name, value)
 

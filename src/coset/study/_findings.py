@@ -53,22 +53,23 @@ class Table:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a study found.
+    """What a study found: numbers by name and tables by name.
 
-    ``outcome`` is a ``str.format`` template filled from ``numbers``, so that text and numbers cannot disagree. Blank
-    lines part its paragraphs; other line ends are those of the code.
-    ``figure`` draws the figure; it is called once, with the shared style in force.
+    The text of the page and, where it can, the figure are declared with the study and filled from these. Otherwise
+    ``outcome`` is the text, a template as ``text`` of ``coset.study.study``, and ``figure`` draws the figure from what
+    the run has in its hands; it is called once, with the shared style in force, and ``caption`` belongs to it.
     """
 
     numbers: Mapping[str, Scalar]
     tables: Mapping[str, Table]
-    outcome: str
-    figure: Callable[[], "Figure"]
-    caption: str
+    outcome: str = ""
+    figure: Callable[[], "Figure"] | None = None
+    caption: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "numbers", {name: scalar(value, name) for name, value in self.numbers.items()})
         object.__setattr__(self, "outcome", prose(self.outcome))
+        object.__setattr__(self, "caption", prose(self.caption))
         for name in self.tables:
             if not is_name(name):
                 raise InputError(f"the table name {name!r} must be lower-case words joined by hyphens")

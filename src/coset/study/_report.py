@@ -1,4 +1,4 @@
-"""The results of a study as JSON, CSV, Markdown and text."""
+"""The results of a study as JSON, Markdown and text."""
 
 import reprlib
 import shlex
@@ -37,6 +37,13 @@ class StudyRun:
     times: dict[str, Any]
     folder: Path
     verdicts: tuple[Judgement, ...] = ()
+    shown: tuple[str, ...] | None = None
+    """The tables of the page; None is all of them."""
+
+    @property
+    def shown_tables(self) -> dict[str, Table]:
+        """What page and terminal show."""
+        return self.tables if self.shown is None else {name: self.tables[name] for name in self.shown}
 
     @property
     def page(self) -> Path:
@@ -143,16 +150,15 @@ def page(run: StudyRun) -> str:
     """The Markdown page, to lie beside the run's folder."""
     link = f"{run.study}/"
     parts = [f"# {run.title}", run.reference, *_verdicts(run), "## What the paper found", run.paper]
-    parts += ["## What came out here", run.outcome]
-    parts += [f"![{run.caption}]({link}figure.png)", f"*{run.caption}* ([SVG]({link}figure.svg))"]
-    for name, table in run.tables.items():
-        parts += [f"## Table: {name}", f"{table.caption} ([CSV]({link}{name}.csv))".strip(), _markdown_table(table)]
-    settings = ", ".join(f"{name} = {value}" for name, value in run.config.items())
+    parts += ["## What came out here", *([run.outcome] if run.outcome else [])]
+    parts += [f"![{run.caption}]({link}figure.png)", f"*{run.caption}*"]
+    for name, table in run.shown_tables.items():
+        parts += [f"## Table: {name}", *([table.caption] if table.caption else []), _markdown_table(table)]
     versions = ", ".join(f"{name} {value}" for name, value in run.versions.items())
     parts += ["## How to run it", f"```sh\n{run.command}\n```"]
     parts += [
-        f"Preset {run.preset} ({settings}), seed {run.seed}, on {run.device}, {_times(run)}, "
-        f"with {versions}. All numbers are in [results.json]({link}results.json)."
+        f"Preset {run.preset}, seed {run.seed}, on {run.device}, {_times(run)}, with {versions}. All settings, numbers "
+        f"and tables are in [results.json]({link}results.json); a run writes the figure as SVG and tables as CSV, too."
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -163,8 +169,9 @@ def text(run: StudyRun) -> str:
     if run.verdicts:
         parts.append(_text_table(_verdict_table(run, brief=True)))
     parts.append(f"What the paper found\n{_wrap(run.paper)}")
-    parts.append(f"What came out here\n{_wrap(run.outcome)}")
-    for name, table in run.tables.items():
+    if run.outcome:
+        parts.append(f"What came out here\n{_wrap(run.outcome)}")
+    for name, table in run.shown_tables.items():
         parts.append(f"{table.caption or name}\n{_text_table(table)}")
     parts.append(f"{run.command}\n{_times(run)}, on {run.device}; files in {run.folder}")
     return "\n\n".join(parts)
@@ -195,7 +202,10 @@ def _verdict_table(run: StudyRun, *, brief: bool = False) -> Table:
 
 
 def _wrap(prose: str) -> str:
-    return "\n\n".join(textwrap.fill(paragraph, 100) for paragraph in prose.split("\n\n"))
+    def line(text: str) -> str:
+        return textwrap.fill(text, 100, subsequent_indent="  " if text.startswith("- ") else "")
+
+    return "\n\n".join("\n".join(map(line, paragraph.split("\n"))) for paragraph in prose.split("\n\n"))
 
 
 def _cell(value: Scalar) -> str:

@@ -4,12 +4,14 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,8 +22,14 @@ from coset.errors import InputError
 from coset.store import Store
 from coset.study._discovery import find_study
 from coset.study._findings import Findings, is_name
+from coset.study._picture import small_png
 from coset.study._report import StudyRun, command, page, read_results
+from coset.study._results import results_text
 from coset.study._study import Context, Study
+from coset.study._text import filled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _FILES = ("results.json", "figure.png", "figure.svg")
 
@@ -59,36 +67,62 @@ def run_study(
             "processor": None if (spent := cost()) is None else round(spent, 3),
         }
         run = _study_run(chosen, preset, context, findings, times, folder)
-        _write(run, findings)
+        _write(run, findings.figure if chosen.figure is None else partial(chosen.figure, run))
     return run
 
 
 def show_study(name: str, out: str | os.PathLike[str]) -> StudyRun:
     """The earlier run of the study ``name`` in ``out``; ``str`` of it gives text and tables."""
+    return _with_shown(find_study(name), _earlier(name, out))
+
+
+def render_study(name: str, out: str | os.PathLike[str]) -> StudyRun:
+    """Write page, verdicts, tables and figure of an earlier run again, without computing anything.
+
+    What the study declares is taken as it is now: title, reference, what the paper found, claims, text, captions and
+    the figure, if it is drawn from results. Numbers and tables stay as the run left them.
+    """
+    chosen, earlier = find_study(name), _earlier(name, out)
+    run = rendered(chosen, earlier)
+    with output_folder(out) as parent, output_folder(parent / name):
+        _write(run, None if chosen.figure is None else partial(chosen.figure, run))
+    return run
+
+
+def rendered(study: Study, run: StudyRun) -> StudyRun:
+    """The run with all that the study declares now, and with its claims judged by the run's numbers and tables."""
+    template = study.template(run.preset, run.seed)
+    told = run.outcome if template is None else filled(template, run, f"the text of the study {study.name}")
+    captions = study.tables or {}
+    if unknown := captions.keys() - run.tables.keys():
+        raise InputError(f"the study {study.name} shows the table {min(unknown)!r}, which its findings do not have")
+    return _with_shown(
+        study,
+        replace(
+            run,
+            title=study.title,
+            reference=study.reference,
+            paper=study.paper,
+            outcome=told,
+            caption=study.caption or run.caption,
+            tables={
+                name: replace(table, caption=captions.get(name) or table.caption) for name, table in run.tables.items()
+            },
+            verdicts=tuple(claim.judge(run) for claim in study.claims),
+        ),
+    )
+
+
+def _with_shown(study: Study, run: StudyRun) -> StudyRun:
+    return replace(run, shown=None if study.tables is None else tuple(study.tables))
+
+
+def _earlier(name: str, out: str | os.PathLike[str]) -> StudyRun:
     find_study(name)
     folder = Path(out) / name
     if not (folder / "results.json").exists():
         raise InputError(f"the study {name} has no results in {Path(out)}; run: {command(name, 'quick', 0, Path(out))}")
     return read_results(folder)
-
-
-def render_study(name: str, out: str | os.PathLike[str]) -> StudyRun:
-    """Write the page and the verdicts of an earlier run again, without computing anything.
-
-    Title, reference, what the paper found and the claims are those that the study declares now; numbers, tables, text
-    and figure stay as the run left them, and claims are judged by them.
-    """
-    chosen, earlier = find_study(name), show_study(name, out)
-    run = replace(
-        earlier,
-        title=chosen.title,
-        reference=chosen.reference,
-        paper=chosen.paper,
-        verdicts=tuple(claim.judge(earlier) for claim in chosen.claims),
-    )
-    with output_folder(out) as parent, output_folder(parent / name):
-        _write_files(run, {run.page: page(run).encode()}, [])
-    return run
 
 
 def _device(device: str | None, preset: str) -> torch.device:
@@ -106,12 +140,14 @@ def _device(device: str | None, preset: str) -> torch.device:
 def _study_run(
     study: Study, preset: str, context: Context, findings: Findings, times: dict[str, object], folder: Path
 ) -> StudyRun:
-    return StudyRun(
+    if findings.figure is None and study.figure is None:
+        raise InputError(f"the study {study.name} has no figure, neither declared nor in its findings")
+    plain = StudyRun(
         study=study.name,
         title=study.title,
         reference=study.reference,
         paper=study.paper,
-        outcome=findings.outcome.format(**findings.numbers),
+        outcome=filled(findings.outcome, findings, f"the outcome of the study {study.name}"),
         caption=findings.caption,
         preset=preset,
         seed=context.seed,
@@ -119,7 +155,6 @@ def _study_run(
         config=json.loads(json.dumps(asdict(study.presets[preset]), allow_nan=False)),
         numbers=dict(findings.numbers),
         tables=dict(findings.tables),
-        verdicts=tuple(claim.judge(findings) for claim in study.claims),
         versions={
             "coset": version("coset"),
             "python": platform.python_version(),
@@ -130,19 +165,31 @@ def _study_run(
         times=times,
         folder=folder,
     )
+    return rendered(study, plain)
 
 
-def _write(run: StudyRun, findings: Findings) -> None:
-    """Write all files of a run, and remove the tables of an earlier one that it no longer has."""
-    # matplotlib takes long to import, and only this needs it.
-    from coset.figures import render
+def _write(run: StudyRun, figure: "Callable[[], Figure] | None") -> None:
+    """Write all files of a run, and remove the tables of an earlier one that it no longer has.
 
-    png, svg = render(findings.figure)
+    Without ``figure`` the picture is the earlier one, in fewer bytes where it was large.
+    """
+    pictures = {}
+    if figure is None:
+        picture = run.folder / "figure.png"
+        _refuse_folders([picture])
+        if picture.exists():
+            pictures = {picture: small_png(picture.read_bytes())}
+    else:
+        # matplotlib takes long to import, and only this needs it.
+        from coset.figures import render
+
+        png, svg = render(figure)
+        pictures = {run.folder / "figure.png": small_png(png), run.folder / "figure.svg": svg}
     contents = {
         run.folder / f"{name}.csv": csv_table(table.columns, table.rows).encode() for name, table in run.tables.items()
     }
     stale = [path for path in _tables(run.folder) if path not in contents]
-    contents |= {run.folder / "figure.png": png, run.folder / "figure.svg": svg, run.page: page(run).encode()}
+    contents |= {**pictures, run.page: page(run).encode()}
     _write_files(run, contents, stale)
 
 
@@ -155,8 +202,7 @@ def _write_files(run: StudyRun, contents: Mapping[Path, bytes], stale: Iterable[
     results = run.folder / "results.json"
     _refuse_folders([*contents, *stale])
     with atomic_path(results) as part:
-        text = json.dumps(run.results(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        part.write_bytes(text.encode())
+        part.write_bytes(results_text(run).encode())
         with ExitStack() as others:
             for path, content in contents.items():
                 others.enter_context(atomic_path(path)).write_bytes(content)

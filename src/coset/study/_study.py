@@ -11,10 +11,13 @@ import torch
 from coset._show.progress import Ticker, progress
 from coset.errors import InputError
 from coset.store import Entry, Store
-from coset.study._claims import Claim
+from coset.study._claims import Claim, Results
 from coset.study._findings import Findings, is_name, prose
+from coset.study._text import paragraphs
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from coset.data import Dataset
     from coset.train import Recipe
 
@@ -101,16 +104,43 @@ class Study:
     presets: Mapping[str, Any]
     run: Callable[[Any, Context], Findings] = field(repr=False)
     claims: tuple[Claim, ...] = ()
+    text: str | Mapping[str, str] | None = None
+    tables: Mapping[str, str] | None = None
+    figure: "Callable[[Results], Figure] | None" = field(default=None, repr=False)
+    caption: str = ""
+
+    def template(self, preset: str, seed: int) -> str | None:
+        """The text of a run, None where it is not declared: a text of one preset is of its run with seed 0."""
+        if self.text is None or isinstance(self.text, str):
+            return self.text
+        return self.text.get(preset, "") if seed == 0 else ""
 
 
 def study(
-    *, name: str, title: str, reference: str, paper: str, presets: Mapping[str, C], claims: Sequence[Claim] = ()
+    *,
+    name: str,
+    title: str,
+    reference: str,
+    paper: str,
+    presets: Mapping[str, C],
+    claims: Sequence[Claim] = (),
+    text: str | Mapping[str, str] | None = None,
+    tables: Mapping[str, str] | None = None,
+    figure: "Callable[[Results], Figure] | None" = None,
+    caption: str = "",
 ) -> Callable[[Callable[[C, Context], Findings]], Callable[[C, Context], Findings]]:
     """Register the decorated function as a study.
 
     ``reference`` names paper, figure and equation; ``paper`` says what was found there; ``presets`` holds one
     configuration, a dataclass, for each of quick, small and paper; ``claims`` are statements of the paper that the
     findings can refute, and open the page with their verdicts.
+
+    ``text`` is what stands below them, in Markdown, written by hand: ``{name:.3f}`` is filled with a number of the
+    findings, ``{table[row][column]:.3f}`` with the cell of a table, where ``row`` tells the row by its first cells,
+    joined by ", ". A mapping gives a text for some presets, which stands on the page of their run with seed 0 only: use
+    it for what was written with those results in view. ``tables`` are those that the page shows, with their captions;
+    the others are in results.json only. ``figure`` draws the figure from numbers and tables, in the shared style, and
+    ``caption`` stands below it. Of text, figure and captions that are not declared, those of the findings are taken.
     """
     if not is_name(name):
         raise InputError(f"the study name {name!r} must be lower-case words joined by hyphens")
@@ -124,10 +154,31 @@ def study(
         if claim in claims[:index]:
             raise InputError(f"the study {name} makes one claim twice: {claim.statistic!r}, {claim.criterion}")
 
+    texts: str | Mapping[str, str] | None
+    if text is None or isinstance(text, str):
+        texts = text and paragraphs(text)
+    else:
+        if not text.keys() <= presets.keys():
+            raise InputError(f"the study {name} has texts of {sorted(text)}, expected some of {list(PRESETS)}")
+        texts = {preset: paragraphs(words) for preset, words in text.items()}
+
     def register(run: Callable[[C, Context], Findings]) -> Callable[[C, Context], Findings]:
         if name in REGISTRY:
             raise InputError(f"two studies have the name {name!r}")
-        REGISTRY[name] = Study(name, title, reference, prose(paper), dict(presets), run, tuple(claims))
+        shown = None if tables is None else {key: prose(words) for key, words in tables.items()}
+        REGISTRY[name] = Study(
+            name,
+            title,
+            reference,
+            prose(paper),
+            dict(presets),
+            run,
+            tuple(claims),
+            texts,
+            shown,
+            figure,
+            prose(caption),
+        )
         return run
 
     return register

@@ -209,6 +209,24 @@ CLAIMS = [
 ]  # fmt: skip
 
 
+TEXT = """
+Of the squared distance to the next snapshot {left[reader][left over]:.1%} is left by the reader, which sees the
+weights alone. A factor of each layer leaves {left[factor of each layer][left over]:.1%}, extrapolation of each layer,
+which also knows the first weights and the number of the snapshot, {left[extrapolation of each layer][left over]:.1%};
+put on top of that the reader is no better ({left[reader on top of extrapolation][left over]:.1%}). A factor on the
+gradient, which needs the training data, leaves {left[gradient of each layer][left over]:.1%} and is best.
+
+{train} networks {layers} with tanh on the data set {data} are there to learn from, {test} of other seeds are predicted.
+tanh has signs and no scales, and SGD moves as the weights do under these. Snapshots are taken after {epochs} epochs of
+SGD, and each is predicted from the one before. Factors of layers are fitted by least squares on the networks to learn
+from, for every parameter and every snapshot. The reader is told neither the snapshot nor the first weights: it sees the
+weights of one network alone.
+
+Edits of networks moved by random elements of the group (orders and signs of units) differ from the edits moved alike by
+{defect_median:.1e} of their norm, at most {defect_greatest:.1e}, in double precision.
+"""
+
+
 @study(
     name="metanet-editing",
     title="The next snapshot of training, from the weights alone",
@@ -219,6 +237,7 @@ CLAIMS = [
     """,
     presets={"quick": QUICK, "small": SMALL, "paper": PAPER},
     claims=CLAIMS,
+    text={"small": TEXT},
 )
 def run(config: Config, context: Context) -> Findings:
     """Baselines by layer, the reader alone, and the reader on top of the best baseline that sees no data."""
@@ -261,10 +280,6 @@ def run(config: Config, context: Context) -> Findings:
             "left": Table(("edit", "sees", "left over", *_ENDS, "test loss after"), rows, prose(_LEFT)),
             "ratios": Table(("of", "to", "ratio", *_ENDS), ratios, "What one leaves over what another leaves."),
         },
-        outcome="Of the squared distance to the next snapshot is left: "
-        + ", ".join(f"{name} {float(found.mean()):.3f}" for name, found in left.items())
-        + ".\n\n"
-        + _TOLD,
         figure=lambda: _figure(test, moves, losses),
         caption="(a) What is left of the squared distance to the next snapshot, for each snapshot from which it is "
         "predicted; means over held-out networks, colours as in (b). (b) Their mean loss on test data after the edit.",
@@ -283,16 +298,6 @@ _SEES = {
 _LEFT = """
 ‖θ̂ − θ′‖²/‖θ − θ′‖² for the next snapshot θ′ and what is predicted for it from θ, on networks that were not trained on,
 with the least and the greatest of five disjoint parts of them; and the mean cross-entropy on test data of θ̂.
-"""
-_TOLD = """
-{train} networks {layers} with tanh on the data set {data} are there to learn from, {test} of other seeds are predicted.
-tanh has signs and no scales, and SGD moves as the weights do under these. Snapshots are taken after {epochs} epochs of
-SGD, and each is predicted from the one before. Factors of layers are fitted by least squares on the networks to learn
-from, for every parameter and every snapshot. The reader is told neither the snapshot nor the first weights: it sees the
-weights of one network alone.
-
-Edits of networks moved by random elements of the group (orders and signs of units) differ from the edits moved alike by
-{defect_median:.1e} of their norm, at most {defect_greatest:.1e}, in double precision.
 """
 
 

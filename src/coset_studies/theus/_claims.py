@@ -1,10 +1,11 @@
 """What Theus et al. 2025 find between transformers, as claims on the table of barriers."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from coset.study import Claim, Estimate, Results
+from coset.study.estimates import spread
 from coset_studies.theus._pairs import LEARNED, NAIVE, PERMUTED, WEIGHTS
 
 LEFT = 0.65
@@ -121,13 +122,3 @@ def rows_of(results: Results, setting: str, column: str) -> list[tuple[str, str,
     whose, pair, method, at = (table.columns.index(name) for name in ("setting", "pair", "method", column))
     rows = [(str(row[pair]), str(row[method]), row[at]) for row in table.rows if row[whose] == setting]
     return [(one, other, number) for one, other, number in rows if isinstance(number, float)]
-
-
-def spread(values: Sequence[float | None]) -> Estimate | None:
-    """The mean of some values and the range in which they lie; None where one is missing, or all are."""
-    known = [value for value in values if value is not None]
-    if not known or len(known) < len(values):
-        return None
-    # A mean of equal numbers may be next to them.
-    middle = min(max(sum(known) / len(known), min(known)), max(known))
-    return Estimate(middle, min(known), max(known))

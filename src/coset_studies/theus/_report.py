@@ -1,10 +1,10 @@
-"""Tables, text and figure of barriers between transformers by all methods."""
+"""Tables and figure of barriers between transformers by all methods."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from coset.study import Scalar, Table
-from coset_studies.theus._pairs import LEARNED, NAIVE, PERMUTED, WEIGHTS, Found, Line
+from coset_studies.theus._pairs import NAIVE, PERMUTED, Found, Line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,11 +16,6 @@ def mean(values: Iterable[float]) -> float:
     """The mean of some numbers."""
     known = list(values)
     return sum(known) / len(known)
-
-
-def mean_barrier(lines: Lines) -> float:
-    """The mean over the pairs of the barrier."""
-    return mean(line.profile.barrier for line in lines.values())
 
 
 def barrier_table(found: Found) -> Table:
@@ -52,27 +47,6 @@ def merged_table(found: Found) -> Table:
     columns = ("setting", "method", "loss, nats", "above its parents, nats", "below the best permutations, nats")
     caption = "The average of two networks, which `coset merge` writes: its loss on test data, means over the pairs."
     return Table(columns, rows, caption)
-
-
-def paragraphs(found: Found) -> list[str]:
-    """What came out, a paragraph for each setting."""
-    return [_paragraph(setting, methods) for setting, methods in found.items()]
-
-
-def _paragraph(setting: str, methods: Mapping[str, Lines]) -> str:
-    ends = mean(
-        value for line in methods[NAIVE].values() for value in (line.profile.values[0], line.profile.values[-1])
-    )
-    barriers = {method: mean_barrier(lines) for method, lines in methods.items()}
-    told = ", ".join(f"{method} {barrier:.3f}" for method, barrier in barriers.items())
-    shares = " and ".join(
-        f"{100 * barriers[method] / barriers[NAIVE]:.0f} % ({what})"
-        for method, what in ((WEIGHTS, "weights"), (LEARNED, "learned"))
-    )
-    return (
-        f"{setting}: the networks have a loss of {ends:.3f} nats on test data. Barriers in nats, means over the pairs: "
-        f"{told}. The whole group leaves {shares} of the naive barrier."
-    )
 
 
 def curves(found: Found) -> "Figure":

@@ -8,7 +8,7 @@ from coset.study import Claim, Context, Findings, study
 from coset.train import Recipe
 from coset_studies.theus._claims import Published, learned_leaves_share, weights_leave
 from coset_studies.theus._pairs import Learning, Task, all_lines
-from coset_studies.theus._report import barrier_table, curves, merged_table, paragraphs
+from coset_studies.theus._report import barrier_table, curves, merged_table
 
 PUBLISHED = Published("ViT on CIFAR-10", naive=1.69, permutations=0.45, weights=0.36, learned=0.0)
 SETTINGS: Mapping[str, Mapping[str, Any]] = {"ViT, d = 64": {"dim": 64, "patch": 8}}
@@ -102,6 +102,24 @@ def claims_on(setting: str) -> list[Claim]:
     return [weights_leave(setting, PUBLISHED), learned_leaves_share(setting, PUBLISHED, 0.2, near_zero)]
 
 
+TEXT = """
+The average of two networks as they are loses {merged[ViT, d = 64, naive][above its parents, nats]:.2f} nats on test
+images. By permutations alone {merged[ViT, d = 64, permutations on activations][above its parents, nats]:.2f} are left
+when they are matched and {merged[ViT, d = 64, permutations, learned][above its parents, nats]:.2f} when they are
+learned. By the whole group, with rotations of the stream and linear maps of the heads, it is {merged[ViT, d = 64,
+whole group on weights][above its parents, nats]:.3f} on weights already, as in the paper, or better.
+
+Learning over the whole group does not lower that further here
+({merged[ViT, d = 64, whole group, learned][above its parents, nats]:.3f}); there it reaches 0.00. Here it takes
+500 steps, and one match on weights or on activations is as good.
+
+The networks are narrow (64 units, there 384), trained on a part of CIFAR-10, and not good: their own
+loss is about 1.56 nats. Three networks give three pairs, which are not independent; the intervals are their range.
+Networks of a pair differ in their seed: initial weights, order and augmentation of the images. Elements are learned
+from the match on activations, on the training loss halfway; barriers are on the test part.
+"""
+
+
 @study(
     name="theus-cifar",
     title="Vision Transformers modulo permutations and modulo their whole group",
@@ -113,18 +131,14 @@ def claims_on(setting: str) -> list[Claim]:
     """,
     presets={"quick": QUICK, "small": SMALL, "paper": FULL},
     claims=[claim for name in SETTINGS for claim in claims_on(name)],
+    text={"small": TEXT},
 )
 def run(config: Config, context: Context) -> Findings:
     """Every pair of every setting, by every method."""
     _, found = all_lines(context, config.task, config.settings)
-    told = """
-    Networks of a pair differ in their seed: initial weights, order and augmentation of the images. Elements are learned
-    from the match on activations, on the training loss halfway; barriers are on the test part.
-    """
     return Findings(
         numbers={},
         tables={"barriers": barrier_table(found), "merged": merged_table(found)},
-        outcome="\n\n".join([*paragraphs(found), told]),
         figure=lambda: curves(found),
         caption="Loss on the line between two networks, the mean over the pairs.",
     )

@@ -1,1 +1,0 @@
-"""What the studies of Rossi et al. 2023 share: pairs of posteriors, the MLPs, and reports of barriers."""

@@ -1,0 +1,1 @@
+"""Estimators of the entropy that averaging over permutations adds."""

@@ -1,0 +1,1 @@
+"""One Gaussian fitted to a mixture of two by the reverse KL."""

@@ -1,0 +1,1 @@
+"""MNIST by mean fields and by mean fields averaged over permutations."""

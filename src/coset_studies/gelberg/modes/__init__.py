@@ -1,0 +1,1 @@
+"""How far the nearest equivalent mode is: of networks, and of the means of mean-field posteriors."""

@@ -1,0 +1,1 @@
+"""The network of two weights: mean-field VI and symmetrized VI against a posterior that is known."""

@@ -1,0 +1,1 @@
+"""Posteriors of small networks by several methods: beside published results, and modulo their symmetries."""

@@ -1,0 +1,1 @@
+"""Barriers between posteriors that are draws or dense Gaussians."""

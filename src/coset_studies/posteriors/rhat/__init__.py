@@ -1,0 +1,1 @@
+"""R̂ of chains on weights, on functions, and modulo symmetry."""

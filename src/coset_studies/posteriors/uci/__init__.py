@@ -1,0 +1,1 @@
+"""Posteriors of small networks on UCI regression sets."""

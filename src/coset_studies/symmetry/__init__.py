@@ -1,0 +1,1 @@
+"""The symmetry groups of the architectures themselves."""
