@@ -94,6 +94,10 @@ class Flow(Distribution):
             strength=strength,
             noise=noise,
         )
+        return self.placed(rows)
+
+    def placed(self, rows: Tensor) -> dict[str, Tensor]:
+        """The networks of rows (n, D) that the flow has carried: projected to the spheres, and moved."""
         found = self.frame.networks(rows)
         for action, partial in self.moves:
             found = action(found, partial=partial)
