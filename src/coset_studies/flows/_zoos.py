@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from coset.models import build, example_input
-from coset.study import Context, Estimate, Results, Scalar
+from coset.study import Context, Estimate, Results, Scalar, Table
 from coset.study.zoos import TrainedZoo, trained_zoo
 from coset.symmetry import Symmetry, discover
 from coset.zoo import DataSpec, ZooSpec
@@ -86,6 +86,20 @@ def estimate_in(results: Results, table: str, columns: tuple[str, str, str], **w
         return None
     value, low, high = (float(str(cell)) for cell in cells)
     return over_parts(value, [low, high])
+
+
+def difference_of_shares(
+    table: Table, first: Mapping[str, Scalar], second: Mapping[str, Scalar], of: str = "novel and performant"
+) -> Estimate | None:
+    """A share less another, of two rows with their intervals in "from" and "to" (Newcombe 1998)."""
+    cells = [[table.cell(column, where) for column in (of, "from", "to")] for where in (first, second)]
+    if any(cell is None for row in cells for cell in row):
+        return None
+    ours, theirs = ([float(str(cell)) for cell in row] for row in cells)
+    value = ours[0] - theirs[0]
+    low = value - ((ours[0] - ours[1]) ** 2 + (theirs[2] - theirs[0]) ** 2) ** 0.5
+    high = value + ((ours[2] - ours[0]) ** 2 + (theirs[0] - theirs[1]) ** 2) ** 0.5
+    return Estimate(value, low, high)
 
 
 def in_turn(context: Context, what: str, items: list[str], make: Callable[[str], Any]) -> dict[str, Any]:

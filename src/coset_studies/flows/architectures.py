@@ -24,7 +24,7 @@ from coset.flow import (
 from coset.running import outputs_of_stack
 from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, Table, study
 from coset.symmetry import Symmetry
-from coset_studies.flows._zoos import Networks, Stack, chosen, counted, in_turn, joined
+from coset_studies.flows._zoos import Networks, Stack, chosen, counted, difference_of_shares, in_turn, joined
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -287,15 +287,11 @@ def gained(results: Results, architecture: str, other: str) -> Estimate | None:
 
 
 def novel(results: Results, architecture: str, other: str) -> Estimate | None:
-    """Share of novel and performant samples of the flow less that of another generator (Newcombe 1998)."""
-    columns = ("novel and performant", "from", "to")
-    ours, theirs = (_values(results, architecture, name, *columns) for name in (FLOW, other))
-    if ours is None or theirs is None:
-        return None
-    value = ours[0] - theirs[0]
-    low = value - ((ours[0] - ours[1]) ** 2 + (theirs[2] - theirs[0]) ** 2) ** 0.5
-    high = value + ((ours[2] - ours[0]) ** 2 + (theirs[0] - theirs[1]) ** 2) ** 0.5
-    return Estimate(value, low, high)
+    """Share of novel and performant samples of the flow less that of another generator."""
+    rows: list[dict[str, Scalar]] = [
+        {"architecture": architecture, "frame": WHOLE, "generator": name} for name in (FLOW, other)
+    ]
+    return difference_of_shares(results.tables["generators"], *rows)
 
 
 _NORMAL = "95 %, normal approximation over samples of one flow."
