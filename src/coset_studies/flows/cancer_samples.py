@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from coset.data import Dataset, Split
 from coset.flow import (
+    GENERATORS,
     GEOMETRIES,
     Flow,
     FlowRecipe,
@@ -76,6 +77,7 @@ class Config:
     different seeds, and ``samples`` of each. ``steps``: of training; ``bar``: the test accuracy of performant networks.
     ``grids``: numbers of Euler steps; ``guidance``: the strength of the loss on training data; ``strengths``: others.
     ``fields``: options of fields by name. ``longer``: networks that are trained on, with snapshots on the way.
+    ``kinds`` of flows and ``generators`` beside them.
     """
 
     zoo: Networks
@@ -95,6 +97,8 @@ class Config:
             "relational": {"channels": 32, "layers": 2},
         }
     )
+    kinds: tuple[tuple[str, str], ...] = KINDS
+    generators: tuple[str, ...] = tuple(GENERATORS)
     batch_size: int = 64
     solver: Solver = Solver()  # noqa: RUF009
 
@@ -129,6 +133,15 @@ QUICK = Config(
         "units": {"channels": 8, "layers": 1},
         "relational": {"channels": 4, "layers": 1, "heads": 2},
     },
+    kinds=(
+        ("euclidean", "aligned, PCA"),
+        ("normalized", "aligned, OT"),
+        ("geometric", "aligned"),
+        ("euclidean", "orbits"),
+        ("geometric", "orbits, units"),
+        ("euclidean", "orbits, relational"),
+    ),
+    generators=(INTERPOLATION, PRINCIPAL),
     batch_size=4,
     solver=Solver(steps=1),
 )
@@ -196,8 +209,11 @@ def _over_fits(results: Results, column: str, first: tuple[str, str], second: tu
     def values(kind: tuple[str, str]) -> list[float]:
         return [float(str(row[column])) for row in rows if (row["geometry"], row["permutations"]) == kind]
 
-    pairs = [a - b for a, b in zip(values(first), values(second), strict=True)]
-    return Estimate(sum(pairs) / len(pairs), min(pairs), max(pairs)) if pairs else None
+    ours, theirs = values(first), values(second)
+    if not ours or not theirs:
+        return None
+    pairs = [a - b for a, b in zip(ours, theirs, strict=True)]
+    return Estimate(sum(pairs) / len(pairs), min(pairs), max(pairs))
 
 
 def _novel(results: Results, first: str, second: str) -> Estimate | None:
@@ -321,7 +337,7 @@ def run(config: Config, context: Context) -> Findings:
     loss = task_loss(model, (data.train.x, data.train.y))
     rows: list[list[Scalar]] = []
     flows: dict[str, Flow] = {}
-    kinds = [", ".join(kind) for kind in KINDS]
+    kinds = [", ".join(kind) for kind in config.kinds]
 
     def kind(name: str) -> None:
         geometry, way = name.split(", ", 1)
@@ -398,7 +414,8 @@ def _scores(
     }
     aligned = best.canonical(stack)
     options: dict[str, dict[str, Any]] = {"soup": {"count": min(16, counted(stack))}}
-    sets |= cheap_samples(aligned, config.samples, seed=context.seed, options=options)
+    options = {name: one for name, one in options.items() if name in config.generators}
+    sets |= cheap_samples(aligned, config.samples, seed=context.seed, generators=config.generators, options=options)
     sets[OTHERS] = unseen
     sets[f"{OTHERS}, in the span"] = in_the_span(best, stack, unseen)
 
