@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coset.flow import Flow
 from coset.models import build, example_input
 from coset.study import Context, Estimate, Results, Scalar, Table
 from coset.study.zoos import TrainedZoo, trained_zoo
@@ -100,6 +101,20 @@ def difference_of_shares(
     low = value - ((ours[0] - ours[1]) ** 2 + (theirs[2] - theirs[0]) ** 2) ** 0.5
     high = value + ((ours[2] - ours[0]) ** 2 + (theirs[0] - theirs[1]) ** 2) ** 0.5
     return Estimate(value, low, high)
+
+
+def in_the_span(flow: Flow, networks: Stack, others: Stack) -> dict[str, Tensor]:
+    """Other networks at the nearest place to them that is an affine combination of networks; all in the frame
+    of a flow.
+
+    What is linear in networks, and draws by principal components are, comes no nearer to networks that it has not seen.
+    """
+    frame = flow.frame
+    rows, out = (frame.back(part).double() for part in (networks, others))
+    centre = rows.mean(0)
+    _, sizes, directions = torch.linalg.svd(rows - centre, full_matrices=False)
+    basis = directions[sizes > sizes[0] * 1e-6]
+    return frame.networks((centre + (out - centre) @ basis.T @ basis).to(frame.back(networks)))
 
 
 def in_turn(context: Context, what: str, items: list[str], make: Callable[[str], Any]) -> dict[str, Any]:

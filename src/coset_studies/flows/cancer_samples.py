@@ -20,15 +20,18 @@ from coset.flow import (
     Solver,
     cheap_samples,
     fit_flow,
+    fitted_gaussian,
     integrate,
     measure_zoo,
+    noisy_networks,
+    per_weight,
     score_against,
     task_loss,
 )
 from coset.running import outputs_of_stack
 from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, Table, study
 from coset.symmetry import Symmetry
-from coset_studies.flows._zoos import Networks, Stack, chosen, counted, difference_of_shares, in_turn
+from coset_studies.flows._zoos import Networks, Stack, chosen, counted, difference_of_shares, in_the_span, in_turn
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -372,6 +375,7 @@ def run(config: Config, context: Context) -> Findings:
     solved = _solved(config, context, model, data, {n: f for n, f in flows.items() if n.endswith("aligned")})
     own = [measured(model, part, stack) for part in (data.train, data.test)]
     longer = _longer(config, context, model, data)
+    likely = _likelihoods(context, stack, unseen, flows)
     return Findings(
         numbers={
             "networks": count, "samples": config.samples, "fits": config.fits, "bar": config.bar,
@@ -384,6 +388,8 @@ def run(config: Config, context: Context) -> Findings:
         tables={
             "flows": Table(_COLUMNS, rows, _FLOWS),
             "generators": Table(_SCORED, [_row(name, one) for name, one in scores.items()], _GENERATORS),
+            "distributions": Table(_DISTANCES, [_apart(name, one) for name, one in scores.items()], _APART),
+            "likelihoods": Table(("density", "of", *_LIKELY), likely, _LIKELIHOODS),
             "guidance": Table(_GUIDED, guided, _GUIDANCE),
             "training": Table(("epochs", *_PARTS), longer, _TRAINING),
             "solvers": Table(("flow", "Euler steps", *_SOLVED), solved, _SOLVERS),
@@ -417,7 +423,7 @@ def _scores(
     options = {name: one for name, one in options.items() if name in config.generators}
     sets |= cheap_samples(aligned, config.samples, seed=context.seed, generators=config.generators, options=options)
     sets[OTHERS] = unseen
-    sets[f"{OTHERS}, in the span"] = in_the_span(best, stack, unseen)
+    sets[f"{OTHERS}, in the span"] = in_the_span(best, aligned, best.canonical(unseen))
 
     def score(networks: Stack) -> SampleScores:
         return score_against(zoo, networks, bar=config.bar, show=False)
@@ -438,13 +444,19 @@ def _scores(
     return scores, guided
 
 
-def in_the_span(flow: Flow, networks: Stack, others: Stack) -> Stack:
-    """Other networks at the nearest place to them that is an affine combination of networks, in the frame of a flow."""
-    rows, out = (flow.frame.rows(part).double() for part in (networks, others))
-    centre = rows.mean(0)
-    basis = torch.linalg.svd(rows - centre, full_matrices=False)[2][: len(rows) - 1]
-    projected = centre + (out - centre) @ basis.T @ basis
-    return flow.frame.networks(projected.to(flow.source.mean))
+def _likelihoods(context: Context, stack: Stack, unseen: Stack, flows: Mapping[str, Flow]) -> list[list[Scalar]]:
+    """Mean log-likelihoods per weight of held-out networks, with their errors, by each measure of its own."""
+    rows: list[list[Scalar]] = []
+    for geometry, measure in (("euclidean", "by weights"), ("geometric", "by the volume of the spheres")):
+        own = {name: flow for name, flow in flows.items() if name.startswith(f"{geometry}, aligned")}
+        for name, flow in own.items():
+            logs = flow.log_prob(flow.canonical(unseen), trace="hutchinson", probes=2, seed=context.seed)
+            rows.append([measure, name, *per_weight(logs.detach(), flow.frame.space.size)])
+    flow = flows[NEAREST]
+    aligned, there = flow.canonical(stack), flow.canonical(unseen)
+    for name, q in (("gaussian", fitted_gaussian(aligned)), ("noise", noisy_networks(aligned))):
+        rows.append(["by weights", name, *per_weight(q.log_prob(there).double(), flow.frame.space.size)])
+    return rows
 
 
 def descended(flow: Flow, networks: Stack, loss: NetworkLoss, strength: float) -> Stack:
@@ -496,7 +508,10 @@ def _longer(config: Config, context: Context, model: nn.Module, data: Dataset) -
 
 _SCORED = (
     "generator", "accuracy", "loss", "loss, factor refitted", "novel and performant", "from", "to", "novel",
-    "memorised", "distance ratio", "JSD", "energy, weights", "energy, functions",
+    "memorised", "distance ratio", "JSD", "spread",
+)  # fmt: skip
+_DISTANCES = (
+    "generator", "energy, weights", "energy, functions", "mean discrepancy, weights", "mean discrepancy, functions",
 )  # fmt: skip
 
 
@@ -514,8 +529,12 @@ def _row(name: str, one: SampleScores) -> list[Scalar]:
         float(one.memorised.double().mean()),
         one.distance_ratio,
         one.divergence,
-        *(one.energy[part].value if part in one.energy else None for part in ("weights", "functions")),
+        one.spread,
     ]
+
+
+def _apart(name: str, one: SampleScores) -> list[Scalar]:
+    return [name, *(each[part].value for each in (one.energy, one.discrepancy) for part in ("weights", "functions"))]
 
 
 _FLOWS = (
@@ -527,6 +546,12 @@ _GUIDED = ("generator", "strength", *_PARTS, "novel and performant", "novel")
 _SOLVED = (
     "train loss", "test accuracy", "test loss", "train loss, guided", "test accuracy, guided", "test loss, guided",
 )  # fmt: skip
+_LIKELY = ("nats per weight", "standard error")
+_APART = "Distances to held-out networks, unbiased, in canonical weights and in predictions."
+_LIKELIHOODS = (
+    "Of held-out networks, by two probes of Hutchinson's estimate for flows; aligned networks only. Densities by "
+    "weights and by the volume of spheres have different units and are not to be compared."
+)
 _GUIDANCE = (
     "A flow guided by the loss on training data; draws of a Gaussian from which that gradient is followed alone."
 )
