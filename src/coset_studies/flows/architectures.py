@@ -65,12 +65,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Config:
-    """``samples`` of each generator; ``steps`` of training by flow; ``soup``: so many networks are averaged."""
+    """``samples`` of each generator; ``steps`` of training by flow; ``soup``: so many networks are averaged; ``frames``
+    in which generators work; novelty and claims are of that of the whole group.
+    """
 
     cases: Mapping[str, Case]
     samples: int
     steps: Mapping[str, int]
     soup: int = 16
+    frames: tuple[str, ...] = FRAMES
     batch_size: int = 64
     solver: Solver = Solver(steps=20)  # noqa: RUF009
 
@@ -114,6 +117,7 @@ QUICK = Config(
     samples=3,
     steps=dict.fromkeys(FIELDS, 1),
     soup=2,
+    frames=(RAW, WHOLE),
     batch_size=3,
     solver=Solver("euler", 1),
 )
@@ -352,7 +356,7 @@ def claims_on(architecture: str) -> list[Claim]:
 def run(config: Config, context: Context) -> Findings:
     """Two flows and all cheap generators, in three frames, on two architectures."""
     settings = {name: opened(context, case) for name, case in config.cases.items()}
-    keys = [f"{name}, {frame}" for name, frame in product(config.cases, FRAMES)]
+    keys = [f"{name}, {frame}" for name, frame in product(config.cases, config.frames)]
 
     def score(key: str) -> tuple[list[list[Scalar]], float]:
         name, frame = key.split(", ")
@@ -365,13 +369,9 @@ def run(config: Config, context: Context) -> Findings:
     numbers: dict[str, Scalar] = {"samples": config.samples, "negative": found[f"{CNN}, {WHOLE}"][1]}
     for name, setting in settings.items():
         numbers |= {f"{name} bar": bars[name], f"{name} networks": counted(setting.stack)}
-        for frame in FRAMES:
-            where: dict[str, Scalar] = {"architecture": name, "frame": frame}
-            for generator in ("the zoo", "midpoint"):
-                for column in ("loss", "accuracy"):
-                    numbers[f"{name} {frame} {generator} {column}"] = table.cell(
-                        column, {**where, "generator": generator}
-                    )
+        column = "accuracy" if name == CNN else "loss"
+        numbers[f"{name} halfway"] = _listed(table, name, "midpoint", column, config.frames)
+        numbers[f"{name} own"] = table.cell(column, {"architecture": name, "frame": WHOLE, "generator": "the zoo"})
         inside: dict[str, Scalar] = {"architecture": name, "frame": WHOLE, "generator": SPAN}
         for column in ("accuracy", "accuracy, refreshed"):
             numbers[f"{name} span {column}"] = table.cell(column, inside)
@@ -383,6 +383,18 @@ def run(config: Config, context: Context) -> Findings:
         figure=lambda: _figure(table, bars),
         caption=_CAPTIONS[1],
     )
+
+
+_WORDS = {RAW: "as trained", PERMUTED: "modulo permutations", WHOLE: "modulo the whole group"}
+
+
+def _listed(table: Table, architecture: str, generator: str, column: str, frames: tuple[str, ...]) -> str:
+    """A number of one generator in every frame, as words."""
+    cells = [
+        table.cell(column, {"architecture": architecture, "frame": frame, "generator": generator}) for frame in frames
+    ]
+    said = [f"{float(str(cell)):.3f} {_WORDS[frame]}" for cell, frame in zip(cells, frames, strict=True)]
+    return " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
 
 
 _CAPTIONS = (
@@ -399,12 +411,8 @@ Over the whole group CNNs have canonical weights, projected to their spheres, an
 aligned by matrices, on activations.
 
 How far a straight line goes is the yardstick: a generator that is linear in the networks meets what lies between two
-of them. Halfway between two CNNs the accuracy is {CNN as trained midpoint accuracy:.3f} as trained,
-{CNN permutations midpoint accuracy:.3f} modulo permutations and {CNN whole group midpoint accuracy:.3f} modulo the
-whole group, where the networks have {CNN whole group the zoo accuracy:.3f}. Halfway between two transformers the loss
-is {transformer as trained midpoint loss:.3f}, {transformer permutations midpoint loss:.3f} and
-{transformer whole group midpoint loss:.3f} nats, where the networks have
-{transformer whole group the zoo loss:.3f}.
+of them. Halfway between two CNNs the accuracy is {CNN halfway}, where the networks have {CNN own:.3f}. Halfway between
+two transformers the loss is {transformer halfway} in nats, where the networks have {transformer own:.3f}.
 
 A flow along principal components, like everything that combines networks, stays in their span. Held-out networks put
 at the nearest place of it have an accuracy of {CNN span accuracy:.3f} (CNNs; {CNN span accuracy, refreshed:.3f} after
@@ -425,7 +433,7 @@ def _figure(table: Table, bars: Mapping[str, float]) -> "Figure":
     for panel, axes, (name, bar) in zip("ab", figure.subplots(1, 2), bars.items(), strict=True):
         rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows if row[0] == name]
         names = list(dict.fromkeys(str(row["generator"]) for row in rows if row["generator"] != "the zoo"))
-        for number, frame in enumerate(FRAMES):
+        for number, frame in enumerate(dict.fromkeys(str(row["frame"]) for row in rows)):
             own = [row for row in rows if row["frame"] == frame and row["generator"] != "the zoo"]
             places = [names.index(str(row["generator"])) + 0.2 * (number - 1) for row in own]
             values = [float(str(row["accuracy"])) for row in own]
