@@ -393,7 +393,8 @@ def run(config: Config, context: Context) -> Findings:
         numbers={
             **told_numbers(tables, max(config.strengths)),
             "networks": count, "samples": config.samples, "scored": config.scored, "fits": config.fits,
-            "bar": config.bar, "held out": config.held_out, "guidance": config.guidance, "steps": config.steps,
+            "bar": config.bar, "held out": config.held_out, "guidance": config.guidance,
+            "strongest": max(config.strengths), "steps": config.steps,
             "zoo train accuracy": own[0][0], "zoo train loss": own[0][1],
             "zoo test accuracy": own[1][0], "zoo test loss": own[1][1],
             "least test loss": min(float(str(row[4])) for row in longer),
@@ -602,29 +603,31 @@ source and data, and learns what is left. Settings were tried on another zoo of 
 
 **Losses.** A sampler that is faithful gives what the networks have, which bounds what a flow can be asked for: .018
 nats are less than half of what these have on the data that they were trained on. On the held-out split no network of
-this kind gets there: trained on (table *training*) they have {least test loss:.3f} nats and an accuracy of {greatest
-test accuracy:.3f} at the best of all epochs. With guidance the gradient of the loss on training data is followed
-beside the field. Ten times as strong as in the other tables it leads to {guided, train loss} nats on that data, an
-accuracy of {guided, train accuracy}, and {guided, test loss} nats on the held-out split. That is the gradient's
-doing: followed alone, from a Gaussian, it gives {descended, train loss} and {descended, test loss}.
+this kind gets there: trained on (table *training*) they have {least test loss:.3f} nats and an accuracy of
+{greatest test accuracy:.3f} at the best of all epochs. With guidance the gradient of the loss on training data, times
+a strength of {guidance}, is followed beside the field. With a strength of {strongest:g} it leads to
+{guided, train loss} nats on that data, an accuracy of {guided, train accuracy}, and {guided, test loss} nats on the
+held-out split. That is the gradient's doing: followed alone, from a Gaussian, it gives {descended, train loss} and
+{descended, test loss}.
 
 **Orbit couplings** bring each network to its draw of the source, so that what is learned is the distribution over
 whole orbits, with one copy of each network for every permutation of its units. A perceptron has to learn every copy
-by itself: its samples have an accuracy of {orbits, train accuracy} after {steps} steps and {orbits, longer, train
-accuracy} after four times as many. Fields that move with permutations learn all copies at once: {orbits, units, train
-accuracy} (units as tokens) and {orbits, relational, train accuracy} (relational transformer, half the batch) after
-{steps} steps, from networks that nobody aligned.
+by itself: its samples have an accuracy of {orbits, train accuracy} after {steps} steps and
+{orbits, longer, train accuracy} after four times as many. Fields that move with permutations learn all copies at
+once: {orbits, units, train accuracy} (units as tokens) and {orbits, relational, train accuracy} (relational
+transformer, half the batch) after {steps} steps, from networks that nobody aligned.
 
 **New and good.** Performant is a network with a test accuracy of {bar} or more; novel one that is farther from every
 training network, modulo the group, than half of these are from their nearest one. By that measure a faithful sampler
 gives as many as the held-out networks have, {held-out networks, novel and performant}, and no more. Draws of a
 Gaussian along principal components have {principal, novel and performant}, since {principal, novel} of them are
 novel, against {held-out networks, novel} of the networks: they lie too far out. The flow that begins as this Gaussian
-has {euclidean, aligned, PCA, novel and performant}, one of units on networks as trained {euclidean, as trained,
-units, novel and performant}. The geometric flow gives its training networks back: {geometric, aligned, memorised} of
-its samples are nearer to one of them than 99 % of these are to each other. Held-out networks moved to the nearest
-place in the span of the training networks keep an accuracy of {held-out networks, in the span, accuracy}. Cheap
-generators work on aligned networks; interpolations and soups are better networks, and none of them is novel.
+has {euclidean, aligned, PCA, novel and performant}, one of units on networks as trained
+{euclidean, as trained, units, novel and performant}. The geometric flow gives its training networks back:
+{geometric, aligned, memorised} of its samples are nearer to one of them than 99 % of these are to each other.
+Held-out networks moved to the nearest place in the span of the training networks keep an accuracy of
+{held-out networks, in the span, accuracy}. Cheap generators work on aligned networks; interpolations and soups are
+better networks, and none of them is novel.
 
 **Solvers.** After few steps flows are near the mean of the aligned networks, which is better than they are, and
 guidance adds what the gradient does: the geometric flow has {1 steps, test loss} nats on the held-out split after one
