@@ -12,6 +12,7 @@ from coset.alignment import renormalize
 from coset.canonical import canonicalize
 from coset.data import Dataset, Split
 from coset.flow import (
+    GENERATORS,
     Flow,
     FlowRecipe,
     Solver,
@@ -66,7 +67,7 @@ class Case:
 @dataclass(frozen=True)
 class Config:
     """``samples`` of each generator; ``steps`` of training by flow; ``soup``: so many networks are averaged; ``frames``
-    in which generators work; novelty and claims are of that of the whole group.
+    in which ``generators`` work; novelty and claims are of that of the whole group.
     """
 
     cases: Mapping[str, Case]
@@ -74,6 +75,7 @@ class Config:
     steps: Mapping[str, int]
     soup: int = 16
     frames: tuple[str, ...] = FRAMES
+    generators: tuple[str, ...] = tuple(GENERATORS)
     batch_size: int = 64
     solver: Solver = Solver(steps=20)  # noqa: RUF009
 
@@ -118,6 +120,7 @@ QUICK = Config(
     steps=dict.fromkeys(FIELDS, 1),
     soup=2,
     frames=(RAW, WHOLE),
+    generators=(NOISE, "midpoint", PRINCIPAL),
     batch_size=3,
     solver=Solver("euler", 1),
 )
@@ -222,8 +225,9 @@ def generated(config: Config, setting: Setting, frame: str) -> tuple[Flow, Stack
         found[name] = flows[name].sample(config.samples, setting.context.generator(f"{frame} {name}"))
     one = flows["flow"].frame
     rows = one.rows(stack)
+    soup = {"soup": {"count": config.soup}} if "soup" in config.generators else {}
     cheap = cheap_samples(
-        {"rows": rows}, config.samples, seed=setting.context.seed, options={"soup": {"count": config.soup}}
+        {"rows": rows}, config.samples, seed=setting.context.seed, generators=config.generators, options=soup
     )
     found |= {name: one.networks(drawn["rows"]) for name, drawn in cheap.items()}
     return flows["flow"], one.networks(rows), found
