@@ -33,9 +33,17 @@ def zoo(tmp_path_factory):
     return train_zoo(SPEC, tmp_path_factory.mktemp("zoo") / "zoo", show=False)
 
 
+@pytest.fixture(scope="module")
+def smooth(tmp_path_factory):
+    """Networks without scales, and of other shapes."""
+    options = {**SPEC["options"], "activation": "gelu", "widths": [4]}
+    return train_zoo({**SPEC, "options": options, "seeds": 2}, tmp_path_factory.mktemp("zoo") / "smooth", show=False)
+
+
 @pytest.fixture
-def with_zoo(here, zoo):
+def with_zoo(here, zoo, smooth):
     shutil.copytree(zoo.folder, "zoo")
+    shutil.copytree(smooth.folder, "smooth")
     return here
 
 
@@ -171,6 +179,27 @@ def test_an_evaluation_has_the_cheap_generators_beside_the_flow(fitted):
         (["fit", "zoo", *OUT, "--geometry", "round"], "geometry is 'round'; expected one of euclidean"),
         (["fit", "zoo", *OUT, "--condition", "test_x"], "--condition test_x is no column of numbers"),
         (["fit", "zoo", *OUT, "--batch-size", "8", "--field-option", "wide=3"], "field_options do not fit"),
+        (["fit", "smooth", *OUT, "--geometry", "geometric"], "the architecture has no scale symmetry"),
+        (
+            [
+                "fit",
+                "zoo",
+                *OUT,
+                "--batch-size",
+                "8",
+                "--learning-rate",
+                "1e20",
+                "--steps",
+                "30",
+                "--setting",
+                "clip=null",
+                "--setting",
+                "schedule=constant",
+                "--setting",
+                "every=10",
+            ],
+            "the last finite value was",
+        ),
         (["sample", "zoo/zoo.json", "-o", "out"], "flow zoo/zoo.json is not"),
         (["score", "zoo/zoo.json", "zoo"], "flow zoo/zoo.json is not"),
     ],
@@ -195,6 +224,9 @@ def test_flows_refuse_what_does_not_fit_them(fitted, monkeypatch):
         (["sample", "-o", "out", "--steps", 0], "steps is 0; expected a whole number ≥ 1"),
         (["score", "other.pt"], "other.pt"),
         (["score", "zoo", "--trace", "guess"], "trace is 'guess'"),
+        (["evaluate", "smooth"], "networks of smooth do not fit the flow"),
+        (["evaluate", "zoo", "--held-out", "smooth"], "networks of smooth do not fit the flow"),
+        (["score", "smooth"], "networks of smooth do not fit the flow"),
         (["evaluate", "zoo", "--generator", "luck"], "--generator is 'luck'"),
         (["evaluate", "zoo", "--part", "exam"], "part is 'exam'"),
     ):

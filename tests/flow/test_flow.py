@@ -263,6 +263,12 @@ def test_draws_have_the_density_they_are_scored_with():
     exact = flow.log_prob(drawn)
     probed = torch.stack([flow.log_prob(drawn, trace="hutchinson", probes=40, seed=k) for k in range(4)])
     assert ((probed.mean(0) - exact).abs() < 5 * probed.std(0) / 2 + 1e-6).all()
+    options = {"trace": "hutchinson", "probes": 2, "seed": 1}
+    normal_ones = flow.log_prob(drawn, noise="gaussian", **options)
+    assert not torch.equal(normal_ones, flow.log_prob(drawn, **options))
+    assert (normal_ones - exact).abs().max() < 20
+    with pytest.raises(InputError, match="noise is 'white'"):
+        flow.log_prob(drawn, noise="white", **options)
     single = flow.log_prob({name: tensor[1] for name, tensor in drawn.items()})
     torch.testing.assert_close(single, exact[1])
     with pytest.raises(InputError, match="a normalized flow has no density"):

@@ -5,11 +5,14 @@ import torch
 from flow_spaces import generator, normal
 
 from coset.distribution import Mixture
-from coset.flow import FlowRecipe, Solver, fit_flow
+from coset.flow import FlowRecipe, Solver, _drawn, fit_flow
+from coset.flow._drawn import TOGETHER, block_of
 from coset.landscape import barrier, geodesic, linear, loss, mixture, plane, predictive_likelihood
 from coset.models import MLP
 from coset.posterior import diagnose, predictive, score
+from coset.posterior.prediction.draws import draws_of
 from coset.symmetry import discover
+from coset.train.randomness import stream
 from discoveries import shared
 
 N = 24
@@ -39,11 +42,46 @@ def test_predictions_and_scores_are_those_of_its_draws(setting):
     torch.testing.assert_close(found.probabilities, expected, rtol=1e-6, atol=1e-8)
     own = float(-expected[torch.arange(20), y].log().mean())
     assert score(found)["nll"] == pytest.approx(own, rel=1e-6)
-    # The flow itself is drawn from one network at a time, each by a stream of its own.
-    direct = predictive(model, flow, x, samples=12, seed=3)
-    again = predictive(model, flow, x, samples=12, seed=3)
-    assert torch.equal(direct.probabilities, again.probabilities)
-    assert (direct.probabilities - found.probabilities).abs().max() < 0.3
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_predictions_of_the_flow_itself_are_those_of_draws_by_number(setting, moved, monkeypatch):
+    """Draw j is the one that its own stream gives alone, and to the bit the same however many there are."""
+    model, sym, flow, x, _ = setting
+    if moved:
+        finite = sym.restrict(scales=False)
+        flow = finite.act(finite.random(generator(4)), flow)
+    carried = []
+    integrated = _drawn.integrate
+    monkeypatch.setattr(
+        _drawn, "integrate", lambda *args, **kw: carried.append(len(args[2])) or integrated(*args, **kw)
+    )
+    many = draws_of(flow, 100, 3)
+    ones = [many.draw(number) for number in range(100)]
+    assert carried == [1, 1, 2, 4, 8, 16, 32, 64]
+    for number in (0, 1, 5, 64, 99):
+        alone = flow.sample(1, stream("predictive", 3, number))
+        few = draws_of(flow, number + 1, 3).draw(number)
+        for name, tensor in ones[number].items():
+            torch.testing.assert_close(tensor, alone[name][0])
+            assert torch.equal(tensor, few[name])
+    found = predictive(model, flow, x, samples=100, seed=3)
+    outputs = torch.stack([torch.func.functional_call(model, one, (x,)) for one in ones])
+    torch.testing.assert_close(found.probabilities, outputs.softmax(-1).mean(0))
+
+
+def test_draws_are_carried_in_blocks_that_their_number_tells():
+    assert [block_of(number) for number in (0, 1, 3, 6, 63)] == [
+        range(1),
+        range(1, 2),
+        range(2, 4),
+        range(4, 8),
+        range(32, 64),
+    ]
+    blocks = list(dict.fromkeys(block_of(number) for number in range(1000)))
+    assert [number for block in blocks for number in block][:1000] == list(range(1000))
+    assert max(map(len, blocks)) == TOGETHER
+    assert all(set(block_of(number)) == set(block) for block in blocks for number in block)
 
 
 def test_barriers_between_draws_and_between_flows(setting):

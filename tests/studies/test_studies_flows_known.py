@@ -107,3 +107,20 @@ def test_some_draws_are_at_equal_distances():
     assert posterior.some_of(samples, 4, 0).params["w"].flatten().tolist() == [0, 3, 6, 9]
     assert posterior.some_of(samples, 4, 1).params["w"].flatten().tolist() == [1, 4, 7, 10]
     assert posterior.some_of(samples, 12, 2).params["w"].flatten().sort().values.tolist() == list(range(12))
+
+
+def test_what_a_flow_is_worth_in_draws():
+    """Errors fall as 1/√n here: half of that of 100 draws is that of 400; chance that rises counts as level."""
+    sizes = (25, 50, 100, 200)
+    curve = [1 / math.sqrt(size) for size in sizes]
+    assert posterior.worth(0.12, sizes, curve) == (pytest.approx(1 / 0.12**2), "")
+    assert posterior.worth(0.21, sizes, curve) == (None, "fewer than 25")
+    assert posterior.worth(0.05, sizes, curve) == (None, "more than 200")
+    assert posterior.worth(0.2, sizes, [0.2, 0.3, 0.1, 0.1])[0] == pytest.approx(25)
+
+
+def test_the_gaussian_has_the_covariance_of_the_draws():
+    drawn = Samples({"a": torch.randn(1, 50, 2, generator=generator()).double(), "b": torch.randn(1, 50, 1).double()})
+    made = posterior.MAKERS[posterior.FULL](posterior.QUICK, drawn, 0).sample(20_000, generator(1))
+    rows = torch.cat([made["a"], made["b"]], 1)
+    torch.testing.assert_close(torch.cov(rows.T), torch.cov(posterior.vectors(drawn).T), atol=0.06, rtol=0)

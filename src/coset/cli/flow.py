@@ -39,14 +39,15 @@ def flow_fit(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="gaussian or kaiming; on spheres uniform or wrapped-normal [default: the first of these].",
+            help="gaussian, kaiming; units, of the field units; uniform, wrapped-normal on spheres [default: gaussian, "
+            "on spheres uniform].",
         ),
     ] = None,
     coupling: Annotated[
         str, typer.Option(metavar="NAME", help="Pairs of source and network: independent, optimal-transport, orbit.")
     ] = "independent",
     field: Annotated[
-        str, typer.Option(metavar="NAME", help="mlp; relational, pna: these move with permutations of units.")
+        str, typer.Option(metavar="NAME", help="mlp; units, relational, pna: these move with permutations of units.")
     ] = "mlp",
     field_option: Annotated[
         list[str] | None,

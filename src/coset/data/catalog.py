@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +50,7 @@ CIFAR100 = tuple(_CIFAR100.split())
 
 def read_digits(seed: int) -> Raw:
     """1,797 images of handwritten digits, 8×8 with 17 grey values."""
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    return _cut(bunch.images.astype(np.uint8)[:, None], bunch.target, seed, scale=16.0)
+    return _cut(*_digits(), seed, scale=16.0)
 
 
 def read_drawn_digits(seed: int) -> Raw:
@@ -63,10 +61,24 @@ def read_drawn_digits(seed: int) -> Raw:
 
 def read_breast_cancer(seed: int) -> Raw:
     """569 tumours with 30 features each."""
+    return _cut(*_breast_cancer(), seed, scale=1.0)
+
+
+# Tables of text, read once in a process: parsing them costs more than all that small studies do with them.
+@cache
+def _digits() -> tuple[NDArray[Any], NDArray[np.int64]]:
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    return bunch.images.astype(np.uint8)[:, None], bunch.target
+
+
+@cache
+def _breast_cancer() -> tuple[NDArray[Any], NDArray[np.int64]]:
     from sklearn.datasets import load_breast_cancer
 
     bunch = load_breast_cancer()
-    return _cut(bunch.data, bunch.target, seed, scale=1.0)
+    return bunch.data, bunch.target
 
 
 def _cut(x: NDArray[Any], y: NDArray[np.int64], seed: int, scale: float) -> Raw:

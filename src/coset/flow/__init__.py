@@ -5,6 +5,7 @@ from coset.flow._coupling_fits import fit_coupling_flow, fit_coupling_flow_to_dr
 from coset.flow._coupling_flow import CouplingFlow
 from coset.flow._couplings import COUPLINGS
 from coset.flow._divergence import divergence
+from coset.flow._drawn import draws_of_flow
 from coset.flow._evaluated_flow import evaluate_flow
 from coset.flow._evaluation import Averaged, Evaluation, jensen_shannon
 from coset.flow._evidence import Evidence, evidence
@@ -45,6 +46,9 @@ from coset.flow._two_samples import (
     mean_discrepancy,
 )
 from coset.flow._widths import for_architecture
+from coset.posterior.prediction.draws import DRAWS
+
+DRAWS[Flow] = draws_of_flow
 
 __all__ = [
     "COUPLINGS",

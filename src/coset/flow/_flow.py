@@ -94,6 +94,10 @@ class Flow(Distribution):
             strength=strength,
             noise=noise,
         )
+        return self.placed(rows)
+
+    def placed(self, rows: Tensor) -> dict[str, Tensor]:
+        """The networks of rows (n, D) that the flow has carried: projected to the spheres, and moved."""
         found = self.frame.networks(rows)
         for action, partial in self.moves:
             found = action(found, partial=partial)
@@ -267,13 +271,15 @@ class Flow(Distribution):
         solver: Solver | None = None,
         trace: str = "exact",
         probes: int = 1,
+        noise: str = "rademacher",
         seed: int = 0,
     ) -> Tensor:
         """log p₁ of networks in the frame of the flow, as its draws are (``canonical`` brings others there); (…) for
         leading axes (…), in float64; with a ``condition`` under it.
 
         That of a flow moved by g is, by weights, log p₁(g⁻¹·θ) − log|det g|, and by canonical weights log p₁(g⁻¹·θ).
-        ``trace``: "exact", or "hutchinson" with so many ``probes``, as in ``log_density``.
+        ``trace``: "exact", or "hutchinson" with so many ``probes`` of "rademacher" or "gaussian" ``noise``, as in
+        ``log_density``.
         """
         if self.frame.geometry == "normalized":
             raise InputError(
@@ -306,6 +312,7 @@ class Flow(Distribution):
             self.solver if solver is None else solver,
             trace=trace,
             probes=probes,
+            noise=noise,
             generator=None if trace == "exact" else generator,
         )
         return (found + self.frame.log_volume(rows) - volume.to(found)).reshape(lead)

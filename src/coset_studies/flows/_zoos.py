@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coset.flow import Flow
 from coset.models import build, example_input
-from coset.study import Context, Estimate, Results, Scalar
+from coset.study import Context, Estimate, Results, Scalar, Table
 from coset.study.zoos import TrainedZoo, trained_zoo
 from coset.symmetry import Symmetry, discover
 from coset.zoo import DataSpec, ZooSpec
@@ -86,6 +87,34 @@ def estimate_in(results: Results, table: str, columns: tuple[str, str, str], **w
         return None
     value, low, high = (float(str(cell)) for cell in cells)
     return over_parts(value, [low, high])
+
+
+def difference_of_shares(
+    table: Table, first: Mapping[str, Scalar], second: Mapping[str, Scalar], of: str = "novel and performant"
+) -> Estimate | None:
+    """A share less another, of two rows with their intervals in "from" and "to" (Newcombe 1998)."""
+    cells = [[table.cell(column, where) for column in (of, "from", "to")] for where in (first, second)]
+    if any(cell is None for row in cells for cell in row):
+        return None
+    ours, theirs = ([float(str(cell)) for cell in row] for row in cells)
+    value = ours[0] - theirs[0]
+    low = value - ((ours[0] - ours[1]) ** 2 + (theirs[2] - theirs[0]) ** 2) ** 0.5
+    high = value + ((ours[2] - ours[0]) ** 2 + (theirs[0] - theirs[1]) ** 2) ** 0.5
+    return Estimate(value, low, high)
+
+
+def in_the_span(flow: Flow, networks: Stack, others: Stack) -> dict[str, Tensor]:
+    """Other networks at the nearest place to them that is an affine combination of networks; all in the frame
+    of a flow.
+
+    What is linear in networks, and draws by principal components are, comes no nearer to networks that it has not seen.
+    """
+    frame = flow.frame
+    rows, out = (frame.back(part).double() for part in (networks, others))
+    centre = rows.mean(0)
+    _, sizes, directions = torch.linalg.svd(rows - centre, full_matrices=False)
+    basis = directions[sizes > sizes[0] * 1e-6]
+    return frame.networks((centre + (out - centre) @ basis.T @ basis).to(frame.back(networks)))
 
 
 def in_turn(context: Context, what: str, items: list[str], make: Callable[[str], Any]) -> dict[str, Any]:

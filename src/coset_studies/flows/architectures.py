@@ -12,6 +12,7 @@ from coset.alignment import renormalize
 from coset.canonical import canonicalize
 from coset.data import Dataset, Split
 from coset.flow import (
+    GENERATORS,
     Flow,
     FlowRecipe,
     Solver,
@@ -24,7 +25,16 @@ from coset.flow import (
 from coset.running import outputs_of_stack
 from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, Table, study
 from coset.symmetry import Symmetry
-from coset_studies.flows._zoos import Networks, Stack, chosen, counted, in_turn, joined
+from coset_studies.flows._zoos import (
+    Networks,
+    Stack,
+    chosen,
+    counted,
+    difference_of_shares,
+    in_the_span,
+    in_turn,
+    joined,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,7 +45,7 @@ CNN, TRANSFORMER = "CNN", "transformer"
 FIELDS: Mapping[str, str] = {"flow": "none", "flow, PCA": "pca"}
 """Name of a flow → the projection of what its field, a perceptron, reads."""
 FLOW, NOISE, GAUSSIAN, PRINCIPAL, INTERPOLATION = "flow, PCA", "noise", "gaussian", "principal", "interpolation"
-OTHERS = "held-out networks"
+OTHERS, SPAN = "held-out networks", "held-out networks, in the span"
 
 
 @dataclass(frozen=True)
@@ -56,12 +66,16 @@ class Case:
 
 @dataclass(frozen=True)
 class Config:
-    """``samples`` of each generator; ``steps`` of training by flow; ``soup``: so many networks are averaged."""
+    """``samples`` of each generator; ``steps`` of training by flow; ``soup``: so many networks are averaged; ``frames``
+    in which ``generators`` work; novelty and claims are of that of the whole group.
+    """
 
     cases: Mapping[str, Case]
     samples: int
     steps: Mapping[str, int]
     soup: int = 16
+    frames: tuple[str, ...] = FRAMES
+    generators: tuple[str, ...] = tuple(GENERATORS)
     batch_size: int = 64
     solver: Solver = Solver(steps=20)  # noqa: RUF009
 
@@ -105,6 +119,8 @@ QUICK = Config(
     samples=3,
     steps=dict.fromkeys(FIELDS, 1),
     soup=2,
+    frames=(RAW, WHOLE),
+    generators=(NOISE, "midpoint", PRINCIPAL),
     batch_size=3,
     solver=Solver("euler", 1),
 )
@@ -209,8 +225,9 @@ def generated(config: Config, setting: Setting, frame: str) -> tuple[Flow, Stack
         found[name] = flows[name].sample(config.samples, setting.context.generator(f"{frame} {name}"))
     one = flows["flow"].frame
     rows = one.rows(stack)
+    soup = {"soup": {"count": config.soup}} if "soup" in config.generators else {}
     cheap = cheap_samples(
-        {"rows": rows}, config.samples, seed=setting.context.seed, options={"soup": {"count": config.soup}}
+        {"rows": rows}, config.samples, seed=setting.context.seed, generators=config.generators, options=soup
     )
     found |= {name: one.networks(drawn["rows"]) for name, drawn in cheap.items()}
     return flows["flow"], one.networks(rows), found
@@ -241,6 +258,7 @@ def scored(config: Config, setting: Setting, frame: str) -> tuple[list[list[Scal
     if frame != WHOLE:
         return rows + [[frame, name, *measured(setting.model, test, one), *plain] for name, one in sets.items()], 0.0
     sets[OTHERS] = whole(setting, setting.unseen) if setting.sym.continuous else flow.canonical(setting.unseen)
+    sets[SPAN] = in_the_span(flow, here, sets[OTHERS])
     zoo = measure_zoo(setting.model, setting.sym.restrict([]), here, (test.x, test.y), points=16, show=False)
     for name, networks in sets.items():
         scores = score_against(zoo, networks, bar=setting.case.bar, permutations=20, show=False)
@@ -287,15 +305,11 @@ def gained(results: Results, architecture: str, other: str) -> Estimate | None:
 
 
 def novel(results: Results, architecture: str, other: str) -> Estimate | None:
-    """Share of novel and performant samples of the flow less that of another generator (Newcombe 1998)."""
-    columns = ("novel and performant", "from", "to")
-    ours, theirs = (_values(results, architecture, name, *columns) for name in (FLOW, other))
-    if ours is None or theirs is None:
-        return None
-    value = ours[0] - theirs[0]
-    low = value - ((ours[0] - ours[1]) ** 2 + (theirs[2] - theirs[0]) ** 2) ** 0.5
-    high = value + ((ours[2] - ours[0]) ** 2 + (theirs[0] - theirs[1]) ** 2) ** 0.5
-    return Estimate(value, low, high)
+    """Share of novel and performant samples of the flow less that of another generator."""
+    rows: list[dict[str, Scalar]] = [
+        {"architecture": architecture, "frame": WHOLE, "generator": name} for name in (FLOW, other)
+    ]
+    return difference_of_shares(results.tables["generators"], *rows)
 
 
 _NORMAL = "95 %, normal approximation over samples of one flow."
@@ -346,7 +360,7 @@ def claims_on(architecture: str) -> list[Claim]:
 def run(config: Config, context: Context) -> Findings:
     """Two flows and all cheap generators, in three frames, on two architectures."""
     settings = {name: opened(context, case) for name, case in config.cases.items()}
-    keys = [f"{name}, {frame}" for name, frame in product(config.cases, FRAMES)]
+    keys = [f"{name}, {frame}" for name, frame in product(config.cases, config.frames)]
 
     def score(key: str) -> tuple[list[list[Scalar]], float]:
         name, frame = key.split(", ")
@@ -359,13 +373,13 @@ def run(config: Config, context: Context) -> Findings:
     numbers: dict[str, Scalar] = {"samples": config.samples, "negative": found[f"{CNN}, {WHOLE}"][1]}
     for name, setting in settings.items():
         numbers |= {f"{name} bar": bars[name], f"{name} networks": counted(setting.stack)}
-        for frame in FRAMES:
-            where: dict[str, Scalar] = {"architecture": name, "frame": frame}
-            for generator in ("the zoo", "midpoint"):
-                for column in ("loss", "accuracy"):
-                    numbers[f"{name} {frame} {generator} {column}"] = table.cell(
-                        column, {**where, "generator": generator}
-                    )
+        column = "accuracy" if name == CNN else "loss"
+        numbers[f"{name} halfway"] = _listed(table, name, "midpoint", column, config.frames)
+        numbers[f"{name} own"] = table.cell(column, {"architecture": name, "frame": WHOLE, "generator": "the zoo"})
+        inside: dict[str, Scalar] = {"architecture": name, "frame": WHOLE, "generator": SPAN}
+        for column in ("accuracy", "accuracy, refreshed"):
+            numbers[f"{name} span {column}"] = table.cell(column, inside)
+        numbers[f"{name} flow accuracy"] = table.cell("accuracy", {**inside, "generator": FLOW})
     return Findings(
         numbers=numbers,
         tables={"generators": table},
@@ -373,6 +387,18 @@ def run(config: Config, context: Context) -> Findings:
         figure=lambda: _figure(table, bars),
         caption=_CAPTIONS[1],
     )
+
+
+_WORDS = {RAW: "as trained", PERMUTED: "modulo permutations", WHOLE: "modulo the whole group"}
+
+
+def _listed(table: Table, architecture: str, generator: str, column: str, frames: tuple[str, ...]) -> str:
+    """A number of one generator in every frame, as words."""
+    cells = [
+        table.cell(column, {"architecture": architecture, "frame": frame, "generator": generator}) for frame in frames
+    ]
+    said = [f"{float(str(cell)):.3f} {_WORDS[frame]}" for cell, frame in zip(cells, frames, strict=True)]
+    return " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
 
 
 _CAPTIONS = (
@@ -389,12 +415,14 @@ Over the whole group CNNs have canonical weights, projected to their spheres, an
 aligned by matrices, on activations.
 
 How far a straight line goes is the yardstick: a generator that is linear in the networks meets what lies between two
-of them. Halfway between two CNNs the accuracy is {CNN as trained midpoint accuracy:.3f} as trained,
-{CNN permutations midpoint accuracy:.3f} modulo permutations and {CNN whole group midpoint accuracy:.3f} modulo the
-whole group, where the networks have {CNN whole group the zoo accuracy:.3f}. Halfway between two transformers the loss
-is {transformer as trained midpoint loss:.3f}, {transformer permutations midpoint loss:.3f} and
-{transformer whole group midpoint loss:.3f} nats, where the networks have
-{transformer whole group the zoo loss:.3f}.
+of them. Halfway between two CNNs the accuracy is {CNN halfway}, where the networks have {CNN own:.3f}. Halfway between
+two transformers the loss is {transformer halfway} in nats, where the networks have {transformer own:.3f}.
+
+A flow along principal components, like everything that combines networks, stays in their span. Held-out networks put
+at the nearest place of it have an accuracy of {CNN span accuracy:.3f} (CNNs; {CNN span accuracy, refreshed:.3f} after
+their batch norms have seen images again) and {transformer span accuracy:.3f} (transformers), samples of the flow
+{CNN flow accuracy:.3f} and {transformer flow accuracy:.3f}: {CNN networks} networks do not span the next one. Noise of
+a tenth of the deviations on a network stays beside it, accurate and never novel.
 
 Performant is an accuracy of {CNN bar} and of {transformer bar}, that of a table of character pairs. Every generator
 gives {samples} samples. A sample is novel that is farther from every training network than half of these are from their
@@ -409,7 +437,7 @@ def _figure(table: Table, bars: Mapping[str, float]) -> "Figure":
     for panel, axes, (name, bar) in zip("ab", figure.subplots(1, 2), bars.items(), strict=True):
         rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows if row[0] == name]
         names = list(dict.fromkeys(str(row["generator"]) for row in rows if row["generator"] != "the zoo"))
-        for number, frame in enumerate(FRAMES):
+        for number, frame in enumerate(dict.fromkeys(str(row["frame"]) for row in rows)):
             own = [row for row in rows if row["frame"] == frame and row["generator"] != "the zoo"]
             places = [names.index(str(row["generator"])) + 0.2 * (number - 1) for row in own]
             values = [float(str(row["accuracy"])) for row in own]

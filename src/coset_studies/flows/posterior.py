@@ -1,15 +1,16 @@
 """A flow trained on draws of Hamiltonian Monte Carlo, against fresh chains: agreement, and how many draws it saves."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from coset.alignment import align_samples
 from coset.canonical import canonicalize
-from coset.distribution import Distribution, MeanField, Samples
+from coset.distribution import Distribution, Gaussian, MeanField, Samples
 from coset.distribution.files import pack, unpack
 from coset.flow import FlowRecipe, energy_distance, fit_flow, transport
 from coset.models import build
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 HMC, FLOW, RAW = "HMC draws", "flow, aligned draws", "flow, draws as they are"
 COUPLINGS, NORMAL = "coupling layers, aligned draws", "Gaussian, aligned draws"
+FULL = "Gaussian with covariances, aligned draws"
 MEAN, INTERVAL, DENSITY = "error of means", "error of 90 % intervals", "log density lost"
 COLUMNS = ("value", "least", "greatest")
 _MIXED = 100
@@ -34,8 +36,9 @@ class Config:
     """A network with one hidden layer of ``width`` tanh units on so many ``points``; the rest of the data is for tests.
 
     ``chains`` of ``draws`` each, every ``thin`` iterations of ``steps`` leapfrog steps after ``warmup``, are learned,
-    and ``fresh`` as many times as long ones are the reference. ``sizes``: numbers of draws that are learned, in
-    ``repeats`` shifted choices. ``data``: a data set, or None for a wave with noise that is made here.
+    and ``fresh`` as many times as long ones are the reference. ``sizes``: numbers of draws that are compared, in
+    ``repeats`` shifted choices, and ``flows``: those of them that flows learn. ``data``: a data set, or None for a wave
+    with noise that is made here.
     """
 
     width: int
@@ -47,22 +50,25 @@ class Config:
     steps: int
     fresh: int
     sizes: tuple[int, ...]
+    flows: tuple[int, ...]
     repeats: int
     training: int
     hidden: int
     drawn: int
     epochs: int
+    layers: int = 3
+    batch_size: int = 128
     data: str | None = "snelson"
     noise: float = 0.3
 
 
 QUICK = Config(
-    width=2, points=40, chains=2, draws=10, thin=1, warmup=20, steps=5, fresh=1, sizes=(10, 20), repeats=1, training=3,
-    hidden=8, drawn=20, epochs=2, data=None,
+    width=2, points=40, chains=2, draws=10, thin=1, warmup=20, steps=5, fresh=1, sizes=(10, 20), flows=(10, 20),
+    repeats=1, training=3, hidden=8, drawn=20, epochs=2, data=None,
 )  # fmt: skip
 SMALL = Config(
     width=5, points=40, chains=4, draws=100, thin=4, warmup=300, steps=25, fresh=3, sizes=(25, 50, 100, 200, 400),
-    repeats=3, training=1000, hidden=128, drawn=1000, epochs=60,
+    flows=(25, 100, 400), repeats=3, training=8000, hidden=128, drawn=1000, epochs=60,
 )  # fmt: skip
 
 
@@ -153,9 +159,15 @@ def _chains(config: Config, context: Context, setting: Setting, times: int, seed
 
 
 def _flow(config: Config, samples: Samples, seed: int) -> Distribution:
-    recipe = FlowRecipe(steps=config.training, batch_size=min(64, len(samples)), learning_rate=2e-3)
-    field = {"hidden": config.hidden, "layers": 2}
-    return fit_flow(samples, recipe, field_options=field, seed=seed, show=False).posterior
+    """On principal components, so that it begins as the Gaussian with the covariance of the draws."""
+    recipe = FlowRecipe(
+        steps=config.training,
+        batch_size=min(config.batch_size, len(samples)),
+        learning_rate=2e-3,
+        every=min(50, config.training),
+    )
+    field = {"hidden": config.hidden, "layers": config.layers}
+    return fit_flow(samples, recipe, projection="pca", field_options=field, seed=seed, show=False).posterior
 
 
 def _couplings(config: Config, samples: Samples, seed: int) -> Distribution:
@@ -172,11 +184,23 @@ def _normal(config: Config, samples: Samples, seed: int) -> Distribution:
     return MeanField(samples.mean, samples.std)
 
 
+def _full(config: Config, samples: Samples, seed: int) -> Distribution:
+    """Where the flow begins."""
+    return Gaussian(samples.mean, torch.cov(vectors(samples).T), samples.random_names)
+
+
+def vectors(samples: Samples) -> Tensor:
+    """Draws as rows (N, D)."""
+    flat = samples.flat
+    return torch.cat([flat[name].flatten(1) for name in samples.random_names], 1)
+
+
 MAKERS: Mapping[str, Callable[[Config, Samples, int], Distribution]] = {
     FLOW: _flow,
     RAW: _flow,
     COUPLINGS: _couplings,
     NORMAL: _normal,
+    FULL: _full,
 }
 """How a distribution is made of draws."""
 
@@ -275,7 +299,7 @@ def run(config: Config, context: Context) -> Findings:
                 if size == config.sizes[-1]:
                     largest.setdefault(HMC, []).append(draws)
                 for method, make in MAKERS.items():
-                    if method != FLOW and size != config.sizes[-1]:
+                    if size not in config.flows or (method != FLOW and size != config.sizes[-1]):
                         continue
                     q = make(config, draws if method == RAW else aligned, context.seed * 1000 + repeat)
                     drawn = q.sample(config.drawn, context.generator(f"{method} {size} {repeat}"))
@@ -293,7 +317,8 @@ def run(config: Config, context: Context) -> Findings:
     ]
     tables = {
         "agreement": Table(("method", "draws", "statistic", *COLUMNS), agreement, _AGREEMENT),
-        "saved": Table(("draws", "statistic", *COLUMNS), _saved(curves, config.sizes), _SAVED),
+        "saved": Table(("draws", "statistic", *COLUMNS), _saved(curves, config.flows), _SAVED),
+        "worth": Table(("draws learned", "statistic", "worth draws", "bound"), _worth(curves, config.sizes), _WORTH),
         "distances": Table(("statistic", *COLUMNS, "least p"), _distances(setting.sym, fresh, largest), _DISTANCES),
         "mixing": Table(("chain", "side", *COLUMNS), _mixing(setting, fresh, largest), _MIXING),
     }
@@ -334,6 +359,29 @@ def _saved(curves: Mapping[tuple[str, int], list[dict[str, float]]], sizes: tupl
     return rows
 
 
+def worth(error: float, sizes: Sequence[int], curve: Sequence[float]) -> tuple[float | None, str]:
+    """So many draws have this error: by straight lines between logarithms of a curve that does not rise; beyond its
+    ends None, and which end.
+    """
+    falling = np.minimum.accumulate(np.asarray(curve))
+    if error > falling[0]:
+        return None, f"fewer than {sizes[0]}"
+    if error < falling[-1]:
+        return None, f"more than {sizes[-1]}"
+    known, first = np.unique(-np.log(falling), return_index=True)
+    return float(np.exp(np.interp(-np.log(error), known, np.log(np.asarray(sizes))[first]))), ""
+
+
+def _worth(curves: Mapping[tuple[str, int], list[dict[str, float]]], sizes: tuple[int, ...]) -> list[list[Scalar]]:
+    """As many draws of the chains as are as near to fresh chains as the flow of fewer or more draws is."""
+    rows: list[list[Scalar]] = []
+    for name in (MEAN, INTERVAL):
+        mean = {at: sum(one[name] for one in curves[at]) / len(curves[at]) for at in curves}
+        plain = [mean[HMC, size] for size in sizes]
+        rows += [[size, name, *worth(mean[FLOW, size], sizes, plain)] for size in sizes if (FLOW, size) in mean]
+    return rows
+
+
 def _distances(sym: Symmetry, fresh: Samples, largest: Mapping[str, list[Samples]]) -> list[list[Scalar]]:
     """Energy distances to fresh draws, all brought to one of them."""
     reference = fresh.draw(0, 0)
@@ -357,7 +405,7 @@ def _distances(sym: Symmetry, fresh: Samples, largest: Mapping[str, list[Samples
 def _mixing(setting: Setting, fresh: Samples, largest: Mapping[str, list[Samples]]) -> list[list[Scalar]]:
     """R̂ of the fresh chains with one more: draws of the first run, of flows, of the Gaussian."""
     rows: list[list[Scalar]] = []
-    for method in (HMC, FLOW, NORMAL):
+    for method in (HMC, FLOW, NORMAL, FULL):
         several = largest[method]
         found = [mixing(setting, fresh, one) for one in several]
         rows += [[method, side, *_spread([one[side] for one in found])] for side in found[0]]
@@ -366,6 +414,10 @@ def _mixing(setting: Setting, fresh: Samples, largest: Mapping[str, list[Samples
 
 _AGREEMENT = "Errors against fresh chains, of as many draws of each method; means of the repeats."
 _SAVED = "Errors of the flow over those of the draws that it was trained on."
+_WORTH = (
+    "Of so many draws of the chains themselves is the error that of the flow, by lines between the numbers of draws "
+    "that were tried."
+)
 _DISTANCES = "Energy distance to fresh draws in one frame of the group; p of as large a value by chance."
 _MIXING = (
     "The largest R̂ of fresh chains with one more chain: of the draws of the first run, or of what was made of them."
@@ -392,10 +444,10 @@ def _figure(agreement: Table) -> "Figure":
     """Errors by the number of draws."""
     from matplotlib.ticker import NullFormatter
 
-    from coset.figures import BLUE, GREEN, INK, ORANGE, VERMILION, label_panel, new_figure
+    from coset.figures import BLUE, GREEN, INK, ORANGE, PURPLE, VERMILION, label_panel, new_figure
 
     figure = new_figure(6.2, 2.4)
-    colours = {HMC: INK, FLOW: BLUE, RAW: VERMILION, COUPLINGS: GREEN, NORMAL: ORANGE}
+    colours = {HMC: INK, FLOW: BLUE, RAW: VERMILION, COUPLINGS: GREEN, NORMAL: ORANGE, FULL: PURPLE}
     panels = figure.subplots(1, 2)
     for panel, letter, name in zip(panels, "ab", (MEAN, INTERVAL), strict=True):
         for method, colour in colours.items():

@@ -68,7 +68,7 @@ def draws_of(q: Posterior, samples: int | None, seed: int | torch.Generator) -> 
 
 
 def _drawn(q: Sampled, samples: int | None, seed: int | torch.Generator) -> Draws:
-    root = _root(seed)
+    root = root_of(seed)
 
     def draw(number: int) -> dict[str, Tensor]:
         drawn = q.sample(1, stream("predictive", root, number))
@@ -82,7 +82,7 @@ def _point(q: Delta, samples: int | None, seed: int | torch.Generator) -> Draws:
 
 
 def _mean_field(q: MeanField, samples: int | None, seed: int | torch.Generator) -> Draws:
-    root = _root(seed)
+    root = root_of(seed)
     if not q.random_names:
         return _point(Delta(q.mean), samples, root)
     if len({(q.mean[name].dtype, q.mean[name].device) for name in q.random_names}) > 1:
@@ -128,7 +128,7 @@ def _mixed(q: Mixture, samples: int | None, seed: int | torch.Generator) -> Draw
     present = weights.nonzero().flatten().tolist()
     if len(present) == 1:
         return draws_of(q.components[present[0]], samples, seed)
-    root = _root(seed)
+    root = root_of(seed)
     parts = {number: draws_of(q.components[number], samples, root) for number in present}
     chosen = _chosen(weights, root, _height(q))
 
@@ -194,7 +194,7 @@ def _mirrored(number: int, base: int = 2) -> float:
     return value
 
 
-def _root(seed: int | torch.Generator) -> int:
+def root_of(seed: int | torch.Generator) -> int:
     """The seed itself, or one number taken from a generator."""
     if isinstance(seed, torch.Generator):
         return int(torch.randint(2**63 - 1, (), generator=seed, device=seed.device))
