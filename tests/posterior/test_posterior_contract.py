@@ -75,6 +75,23 @@ CASES = {
         )
         for mass in ("identity", "diagonal")
     },
+    "hmc, length": Case("hmc", {"draws": 8, "warmup": 12, "chains": 3, "thin": 2, "spread": 0.1}, (), (3, 8)),
+    **{
+        f"mclmc, {name}": Case(
+            "mclmc",
+            {"draws": 8, "warmup": 40, "chains": 3, "thin": 2, "spread": 0.1} | changes,
+            (("step_size", 0.01, ""),),
+            (3, 8),
+            torch.float64,
+            "burn-in",
+        )
+        for name, changes in (
+            ("adjusted", {"adjusted": True, "warmup": 12}),
+            ("plain", {"mass": "diagonal"}),
+            ("minimal norm", {"integrator": "minimal-norm", "length": "spread", "rows": 40}),
+            ("minibatches", {"batch_size": 25}),
+        )
+    },
     "laplace": Case("laplace", {"epochs": 5, "batch_size": 8, "learning_rate": 0.05}),
 }
 

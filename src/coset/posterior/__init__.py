@@ -9,6 +9,7 @@ from coset.posterior.fit import Fit, Round, Trace
 from coset.posterior.inference.ensemble import fit_ensemble
 from coset.posterior.inference.hmc import fit_hmc
 from coset.posterior.inference.laplace import fit_laplace, linearized
+from coset.posterior.inference.mclmc import fit_mclmc
 from coset.posterior.inference.mean_field import fit_mean_field
 from coset.posterior.inference.negative_elbo import elbo
 from coset.posterior.inference.point import fit_map
@@ -31,6 +32,7 @@ FITS: dict[str, Callable[..., Fit[Any]]] = {
     "svgd": fit_svgd,
     "sgmcmc": fit_sgmcmc,
     "hmc": fit_hmc,
+    "mclmc": fit_mclmc,
     "laplace": fit_laplace,
 }
 """The methods of inference by name; all take a module, data, likelihood, prior, temperature and seed."""
@@ -65,6 +67,7 @@ __all__ = [
     "fit_hmc",
     "fit_laplace",
     "fit_map",
+    "fit_mclmc",
     "fit_mean_field",
     "fit_sgmcmc",
     "fit_svgd",
