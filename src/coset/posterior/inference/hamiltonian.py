@@ -60,12 +60,16 @@ def average_step(state: Tensor) -> float:
     return math.exp(float(state[1]))
 
 
+SETTLING = 0.15
+"""The share of the warm-up in which only the step size is adapted."""
+
+
 def mass_windows(warmup: int) -> list[range]:
     """The iterations whose draws make a mass each: windows of 25, 50, 100, …, between 15 % and 90 % of the warm-up.
 
     As in Stan the last window takes what is left over; a warm-up too short for one window has none.
     """
-    low, high, size = int(0.15 * warmup), int(0.9 * warmup), 25
+    low, high, size = int(SETTLING * warmup), int(0.9 * warmup), 25
     windows = []
     while low + size <= high:
         end = low + size if low + size + 2 * size <= high else high
@@ -268,6 +272,9 @@ class Hamiltonian(Chains):
             divergences += divergent
             if burning:
                 self._adapt(iteration, float(accept.mean()))
+                if self.trajectories.adaptive and iteration < int(SETTLING * plan.burn_in):
+                    # The first step sizes are far off, and a length made of them would take long to come back.
+                    state["path"].copy_(fresh_path(FIRST_STEPS * current_step(state["averaging"])))
             else:
                 state["accepted"] += accept
             self.keep(iteration)
@@ -339,6 +346,8 @@ class Hamiltonian(Chains):
                     state["inverse_mass"].copy_(inverse_mass_of(state["moments"]))
                     state["moments"].zero_()
                     state["averaging"].copy_(fresh_averaging(current_step(state["averaging"])))
+                    if self.trajectories.adaptive:
+                        state["path"].copy_(fresh_path(current_length(state["path"])))
 
     def _first_step(self, generator: torch.Generator) -> float:
         """A step whose single leapfrog step is accepted about half of the time, by doubling and halving from D^(−1/4).
