@@ -67,7 +67,7 @@ def run(small: bool) -> list[Ratio]:
 
 def compare(setting: Setting, small: bool = False, only: Sequence[str] = ()) -> list[Row]:
     """Every sampler that can run, from the same starts; ``only``: some of them by name."""
-    data = load("yacht") if not small else None
+    data = load("uci/yacht") if not small else None
     generator = torch.Generator().manual_seed(0)
     x = data.train.x if data else torch.randn(40, 6, generator=generator)
     y = data.train.y if data else x[:, :1].sin()
