@@ -92,6 +92,12 @@ CASES = {
             ("minibatches", {"batch_size": 25}),
         )
     },
+    "ensemble-chains": Case(
+        "ensemble-chains",
+        DESCENT | {"epochs": 2, "members": 3, "warmup": 40, "draws": 8, "sampling": {"thin": 2}},
+        (("sampler", "hmc", ""),),
+        (3, 8),
+    ),
     "laplace": Case("laplace", {"epochs": 5, "batch_size": 8, "learning_rate": 0.05}),
 }
 

@@ -124,6 +124,10 @@ class Problem:
     temperature: float
     start: Tensor
 
+    def __post_init__(self) -> None:
+        # Looked at here, since it may not be while the operations of a density are recorded.
+        _ = self._normal_prior
+
     @property
     def count(self) -> int:
         """N, the number of data points."""

@@ -192,9 +192,9 @@ class Accelerator:
     def running(self) -> Iterator[None]:
         """Around every round: the threads that were chosen, and no derivatives of what is known to need none."""
         threads = int(self.state[1])
-        with on_threads(threads if threads > 0 else torch.get_num_threads()):
-            with torch.set_grad_enabled(torch.is_grad_enabled() and self.compile is None):
-                yield
+        count = threads if threads > 0 else torch.get_num_threads()
+        with on_threads(count), torch.set_grad_enabled(torch.is_grad_enabled() and self.compile is None):
+            yield
 
 
 @contextmanager
