@@ -41,6 +41,7 @@ from coset.posterior.inference.hamiltonian import (
     update_moments,
 )
 from coset.posterior.inference.hmc import fit_hmc, sample_hmc
+from coset.posterior.inference.path_lengths import slope_of
 from coset.posterior.likelihoods import GaussianNoise
 from coset.posterior.problem import pose
 
@@ -203,12 +204,39 @@ def test_the_number_of_steps_follows_length_step_and_jitter():
     assert sum(used) / len(used) == pytest.approx(8, abs=ERRORS * 1.25 / math.sqrt(300))
 
 
+def test_a_length_is_found_where_none_is_given():
+    """On a Gaussian of condition number 100 a length near that of the widest direction, and exact moments."""
+    draws, trace = sample_hmc(gaussian, 2 * normal(600, 5), draws=1, warmup=200)
+    assert_mean(draws[:, 0], torch.zeros(5, dtype=torch.float64))
+    assert_mean(draws[:, 0].square(), VARIANCES)
+    found = trace[-1]["leapfrog_steps"] * trace[-1]["step_size"]
+    assert 0.7 < found < 4
+
+
+def test_the_slope_by_the_length_is_that_of_the_criterion():
+    """Of ¼(‖z′ − m‖² − ‖z − m‖²)² for free motion z′ = z + t v, by differences."""
+    begin, velocity, centre = normal(5, 3), normal(5, 3, seed=1), normal(5, 3, seed=2)
+    accept = torch.rand(5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    unit = (begin - centre).square().sum(-1).mean()
+
+    def criterion(log_time):
+        end = begin + math.exp(log_time) * velocity
+        change = (end - centre).square().sum(-1) - (begin - centre).square().sum(-1)
+        return float((accept * 0.25 * change.square()).sum() / accept.sum() / unit.square())
+
+    time = 0.7
+    slope = slope_of(begin, begin + time * velocity, velocity, centre, accept, time)
+    step = 1e-5
+    numeric = (criterion(math.log(time) + step) - criterion(math.log(time) - step)) / (2 * step)
+    assert slope == pytest.approx(numeric, rel=1e-6)
+
+
 def test_the_first_step_is_accepted_about_half_of_the_time():
     sampler = Hamiltonian(gaussian, normal(2000, 5) * VARIANCES.sqrt(), Plan(1, 1), Trajectories(leapfrog_steps=1))
     step = sampler._first_step(torch.Generator().manual_seed(0))
     rates = []
     for factor in (0.5, 1, 2):
-        _, lost = sampler._propose(factor * step, 1, torch.Generator().manual_seed(1))
+        _, lost, _ = sampler._propose(factor * step, 1, torch.Generator().manual_seed(1))
         rates.append(float(lost.clamp(max=0).exp().mean()))
     assert rates[0] > 0.5 > rates[2]
 

@@ -44,7 +44,7 @@ def check_compile(compile: object) -> Compile:
     """True, False or "auto"."""
     if not isinstance(compile, bool) and compile != "auto":
         raise InputError(f"compile is {compile!r}; expected True, False or 'auto'")
-    return compile  # type: ignore[return-value]
+    return compile
 
 
 def bound(function: Function, way: str, inputs: Sequence[Tensor]) -> Function:

@@ -111,7 +111,6 @@ class Microcanonical(Chains):
         value, gradient = self._density(0, self.state["position"])
         if not bool((value.isfinite() & gradient.isfinite().all(-1)).all()):
             raise InputError("the log-density where chains begin, or its gradient, is not finite")
-        on = {"dtype": torch.float64, "device": start.device}
         first = motion.step_size or math.sqrt(size) / 4
         given = motion.length if not isinstance(motion.length, str) else math.sqrt(size)
         self.state |= {
@@ -121,7 +120,7 @@ class Microcanonical(Chains):
             "scale": torch.ones_like(start[0]),
             "tuning": torch.tensor([first, 0.0, 0.0, math.inf], dtype=torch.float64),
             "length": torch.tensor(float(given), dtype=torch.float64),
-            "moments": torch.zeros(chains, 3, size, **on),
+            "moments": torch.zeros(chains, 3, size, dtype=torch.float64, device=start.device),
             "watched": start.new_zeros(chains, min(KEPT, plan.burn_in), min(WATCHED, size)),
             "seen": torch.zeros((), dtype=torch.int64),
             "broken": torch.zeros(chains, dtype=torch.int64, device=start.device),

@@ -46,13 +46,12 @@ def turned(velocity: Tensor, gradient: Tensor, size: Tensor | float) -> tuple[Te
     decay = torch.exp(-delta)
     moved = direction * ((1 - decay) * (1 + decay + along * (1 - decay))) + velocity * (2 * decay)
     kinetic = freedom * (delta + torch.log(0.5 * (1 + along + (1 - along) * decay * decay)))
-    return moved / moved.norm(dim=-1, keepdim=True), kinetic.squeeze(-1)
+    return _directed(moved), kinetic.squeeze(-1)
 
 
 def refreshed(velocity: Tensor, noise: Tensor, share: Tensor | float) -> Tensor:
     """(u + νξ)/|u + νξ|, ξ ~ N(0, I): rotations of which none is preferred."""
-    moved = velocity + share * noise
-    return moved / moved.norm(dim=-1, keepdim=True)
+    return _directed(velocity + share * noise)
 
 
 def refreshment(step: float, length: float, size: int) -> float:
@@ -108,7 +107,7 @@ def langevin_of(density: Callable[..., tuple[Tensor, Tensor]], integrator: str =
         # A sum is finite where all of it is, short of an overflow that is broken, too.
         whole = (end.error.abs() < DIVERGENT) & end.gradient.sum(-1).isfinite()
         rows = whole.unsqueeze(-1)
-        onwards = torch.where(rows, refreshed(end.velocity, noise, share), noise / noise.norm(dim=-1, keepdim=True))
+        onwards = torch.where(rows, refreshed(end.velocity, noise, share), _directed(noise))
         return Moment(
             torch.where(rows, end.position, position),
             onwards,
@@ -136,7 +135,7 @@ def minibatch_of(density: Callable[..., tuple[Tensor, Tensor]]) -> Callable[...,
         end = half + (0.5 * size) * (scale * onwards)
         whole = slope.sum(-1).isfinite() & value.isfinite() & end.sum(-1).isfinite()
         rows = whole.unsqueeze(-1)
-        fresh = noise / noise.norm(dim=-1, keepdim=True)
+        fresh = _directed(noise)
         return Moment(
             torch.where(rows, end, position),
             torch.where(rows, refreshed(onwards, noise, share), fresh),
@@ -150,5 +149,10 @@ def minibatch_of(density: Callable[..., tuple[Tensor, Tensor]]) -> Callable[...,
 
 def directions(like: Tensor, generator: torch.Generator) -> Tensor:
     """Uniform velocities of length 1, (C, D)."""
-    noise = torch.empty_like(like).normal_(generator=generator)
-    return noise / noise.norm(dim=-1, keepdim=True)
+    return _directed(torch.empty_like(like).normal_(generator=generator))
+
+
+def _directed(vectors: Tensor) -> Tensor:
+    """Vectors (…, D) at length 1."""
+    unit: Tensor = vectors / vectors.norm(dim=-1, keepdim=True)
+    return unit

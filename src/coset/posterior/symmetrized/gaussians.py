@@ -41,7 +41,8 @@ class Correlated:
     @cached_property
     def triangle(self) -> Tensor:
         """L with S = L Lᵀ."""
-        return torch.linalg.cholesky(self.covariance)
+        triangle: Tensor = torch.linalg.cholesky(self.covariance)
+        return triangle
 
     def vector(self, params: Mapping[str, Tensor]) -> Tensor:
         """Weights, possibly behind leading sample axes, as (…, D)."""
