@@ -73,7 +73,8 @@ def test_short_runs_are_never_compiled_and_long_ones_are_measured(monkeypatch):
         return (x * 2,)
 
     inputs = (torch.ones(2, 3),)
-    assert choose(slow, inputs, 10, "auto").way == "recorded"
+    assert choose(slow, inputs, 10, "auto").way == "plain"
+    assert choose(slow, inputs, 600, "auto").way == "recorded"
     assert not called
     choice = choose(slow, inputs, 10**9, "auto")
     assert choice.way == "compiled"

@@ -75,7 +75,8 @@ CASES = {
         )
         for mass in ("identity", "diagonal")
     },
-    "hmc, length": Case("hmc", {"draws": 8, "warmup": 12, "chains": 3, "thin": 2, "spread": 0.1}, (), (3, 8)),
+    "hmc, length": Case("hmc", {"draws": 8, "warmup": 12, "chains": 3, "thin": 2, "spread": 0.1, "
+    ""compile": False}, (), (3, 8)),
     **{
         f"mclmc, {name}": Case(
             "mclmc",
@@ -87,7 +88,7 @@ CASES = {
         )
         for name, changes in (
             ("adjusted", {"adjusted": True, "warmup": 12}),
-            ("plain", {"mass": "diagonal"}),
+            ("plain", {"mass": "diagonal", "compile": False}),
             ("minimal norm", {"integrator": "minimal-norm", "length": "spread", "rows": 40}),
             ("minibatches", {"batch_size": 25}),
         )

@@ -27,6 +27,9 @@ Compile = bool | Literal["auto"]
 WAYS = ("plain", "recorded", "compiled")
 """How a function may be run; a checkpoint keeps the number."""
 
+WORTH_RECORDING = 500
+"""Calls that a run must have: recording takes as long as some hundred of them."""
+
 WORTH_COMPILING = 60.0
 """Seconds that a run must take without it: compiling takes 4 to 45 of them."""
 
@@ -103,12 +106,14 @@ class Choice:
 def choose(function: Function, inputs: Sequence[Tensor], calls: int, compile: Compile) -> Choice:
     """How to run ``function`` on inputs like these about ``calls`` times.
 
-    Recorded, unless that fails. "auto" compiles runs that would take longer than ``WORTH_COMPILING`` and measures
-    whether it helps; these also try a single thread, which small networks are faster with. Measured times decide
-    nothing in shorter runs, so that there the same call always takes the same way. ``compile=True`` compiles without a
-    measurement; what fails falls back, and the note says why.
+    Recorded, unless that fails or "auto" finds the run shorter than ``WORTH_RECORDING``. "auto" compiles runs that
+    would take longer than ``WORTH_COMPILING`` and measures whether it helps; these also try a single thread, which
+    small networks are faster with. Measured times decide nothing in shorter runs, so that there the same call always
+    takes the same way. ``compile=True`` compiles without a measurement; what fails falls back, and the note says why.
     """
     threads = torch.get_num_threads()
+    if compile == "auto" and calls < WORTH_RECORDING:
+        return Choice("plain", threads)
     with torch.no_grad():
         try:
             graph = recorded(function, inputs)
