@@ -75,8 +75,9 @@ CASES = {
         )
         for mass in ("identity", "diagonal")
     },
-    "hmc, length": Case("hmc", {"draws": 8, "warmup": 12, "chains": 3, "thin": 2, "spread": 0.1, "
-    ""compile": False}, (), (3, 8)),
+    "hmc, length": Case(
+        "hmc", {"draws": 8, "warmup": 12, "chains": 3, "thin": 2, "spread": 0.1, "compile": False}, (), (3, 8)
+    ),
     **{
         f"mclmc, {name}": Case(
             "mclmc",
