@@ -19,7 +19,7 @@ from coset.posterior import Fit, NoiseParameter, fit_hmc, fit_mclmc
 from coset.posterior.inference.chains import starts
 from coset.posterior.problem import Problem, pose
 
-THIN = 20
+THIN = 40
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def compare(setting: Setting, small: bool = False, only: Sequence[str] = ()) -> 
     else:
         density = peers.log_density(setting.widths, x.numpy(), y.numpy())
         warmup, draws = (20, 10) if small else (400, 200)
-        steps, kept, thin = (200, 10, 2) if small else (5000, 500, THIN)
+        steps, kept, thin = (200, 10, 2) if small else (10_000, 1000, THIN)
         first = begin.numpy()
         samplers |= {
             "NumPyro NUTS": lambda: peers.numpyro_nuts(density, first, warmup, draws, 0),
@@ -105,7 +105,7 @@ def _mclmc(model: nn.Module, problem: Problem, begin: Tensor, small: bool, adjus
     if adjusted:
         plan = {"warmup": 20, "draws": 10} if small else {"warmup": 400, "draws": 200}
     else:
-        plan = {"warmup": 200, "draws": 10, "thin": 2} if small else {"warmup": 5000, "draws": 500, "thin": THIN}
+        plan = {"warmup": 200, "draws": 10, "thin": 2} if small else {"warmup": 10_000, "draws": 1000, "thin": THIN}
     return _measured(fit_mclmc, model, problem, begin, small, {**plan, "adjusted": adjusted, "mass": "diagonal"})
 
 

@@ -88,10 +88,16 @@ def compiled(graph: GraphModule, inputs: Sequence[Tensor]) -> Function:
         torch.get_num_threads(),
     )
     if key not in _COMPILED:
-        code: Function = torch.compile(graph, fullgraph=True, dynamic=False)
+        code: Function = torch.compile(graph, fullgraph=True, dynamic=False, options=_options())
         _require_same(code(*inputs), graph(*inputs), "compiled code gives other numbers")
         _COMPILED[key] = code
     return _COMPILED[key]
+
+
+def _options() -> dict[str, Any]:
+    """No guards, where torch can leave them out: shapes and types are ours to keep, and looking costs a third."""
+    skip = getattr(torch.compiler, "skip_all_guards_unsafe", None)
+    return {} if skip is None else {"guard_filter_fn": skip}
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ class Chains(ABC):
         drawn, draws = self.plan.drawn(len(trace)), self.state["draws"]
         if not drawn:
             notes += ("the run was ended in its burn-in: the only draw is the last state of each chain",)
-            draws = position.unsqueeze(1)
+            draws = self.state["position"].unsqueeze(1)
         elif drawn < self.plan.draws:
             notes += (f"the run was ended after {drawn} of {self.plan.draws} draws",)
             draws = draws[:, :drawn]

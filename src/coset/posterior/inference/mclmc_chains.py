@@ -105,6 +105,8 @@ class Microcanonical(Chains):
             raise InputError("there is one weight; microcanonical dynamics expects two or more: fit_hmc takes one")
         motion.check(plan)
         self.target, self.motion, self.batches = target, motion, batches
+        self._known = (math.nan, math.nan)
+        self._as_tensors = (start.new_zeros(()), start.new_zeros(()))
         whole = batches is None
         self.step = langevin_of(target.function, motion.integrator) if whole else minibatch_of(target.function)
         chains, size = start.shape
@@ -158,14 +160,14 @@ class Microcanonical(Chains):
                 noise = torch.empty(block, *state["position"].shape, dtype=noise.dtype, device=noise.device)
                 noise.normal_(generator=generator)
             burning = self.plan.burning(iteration)
-            before = state["position"].clone() if self._looks(iteration) else None
+            before = state["position"] if self._looks(iteration) else None
             error = self._take(iteration, tuning.size, noise[number % NOISE_BLOCK])
             if before is not None:
                 error = self._minibatch_error(iteration, before, error)
-            failed = error.isnan()
-            values.append(state["value"].mean())
-            square = float(error.double().square().mean()) / state["position"].shape[1]
+            values.append(state["value"])
+            square = float(error.square().mean()) / state["position"].shape[1]
             if math.isnan(square):
+                failed = error.isnan()
                 broken += int(failed.sum())
                 state["broken"] += failed
                 if self.motion.step_size is None or not burning:
@@ -196,19 +198,23 @@ class Microcanonical(Chains):
     def _take(self, iteration: int, size: float, noise: Tensor) -> Tensor:
         """One step of all chains; ΔE (C,), NaN where it is broken."""
         state, data = self.state, self._data(iteration)
-        like = state["position"]
-        share = refreshment(size, float(state["length"]), like.shape[1])
         inputs = (
-            like, state["velocity"], state["value"], state["gradient"], state["scale"],
-            torch.tensor(size, dtype=like.dtype, device=like.device),
-            torch.tensor(share, dtype=like.dtype, device=like.device),
-            noise, *data,
+            state["position"], state["velocity"], state["value"], state["gradient"], state["scale"],
+            *self._sizes(size, float(state["length"])), noise, *data,
         )  # fmt: skip
-        # Four outputs are the state of the chains, the last one the error.
+        # Four outputs are the state of the chains, the last one the error. Nothing is copied: they are new tensors.
         *moved, error = self.accelerator.ready("step", self.step, inputs)(*inputs)
-        for name, tensor in zip(("position", "velocity", "value", "gradient"), moved, strict=True):
-            state[name].copy_(tensor)
+        state |= dict(zip(("position", "velocity", "value", "gradient"), moved, strict=True))
         return error
+
+    def _sizes(self, size: float, length: float) -> tuple[Tensor, Tensor]:
+        """ε and the share of a velocity that is drawn anew, as tensors."""
+        if self._known != (size, length):
+            like = self.state["position"]
+            share = refreshment(size, length, like.shape[1])
+            one, other = (torch.tensor(value, dtype=like.dtype, device=like.device) for value in (size, share))
+            self._known, self._as_tensors = (size, length), (one, other)
+        return self._as_tensors
 
     def _looks(self, iteration: int) -> bool:
         """Whether a step on a minibatch measures its energy error."""
