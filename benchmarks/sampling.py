@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import sampling_peers as peers
-from benchmarks.measure import Ratio
+from benchmarks.measure import Ratio, ratio
 from benchmarks.sampling_peers import Drawn
 from coset._show.tables import text_table
 from coset.data import load
 from coset.models import MLP
 from coset.posterior import Fit, NoiseParameter, fit_hmc, fit_mclmc
-from coset.posterior.inference.chains import starts
+from coset.posterior.inference.acceleration import compiled, recorded
+from coset.posterior.inference.chains import joint_density, starts
 from coset.posterior.problem import Problem, pose
 
 THIN = 40
@@ -57,11 +58,34 @@ def run(small: bool) -> list[Ratio]:
         settings = [Setting((6, 8, 1), 2)]
     else:
         settings = [*(Setting((6, 50, 1), chains) for chains in (1, 4, 16, 64)), Setting((6, 16, 16, 1), 4)]
-    found = []
+    found = _gradients(small)
     for setting in settings:
         rows = compare(setting, small)
         _show(setting, rows)
         found += _ratios(setting, rows)
+    return found
+
+
+def _gradients(small: bool) -> list[Ratio]:
+    """Log-density and gradient of 4 chains of 6-50-1, recorded and compiled, against ``vmap`` and autograd."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(277, 6, generator=generator)
+    problem = pose(NoiseParameter(MLP(6, [50], 1, activation="tanh")), (x, x[:, :1].sin()), "learned-noise", 1.0)
+    target = joint_density(problem)
+    states = problem.start + 0.1 * torch.randn(4, problem.layout.size, generator=generator)
+    inputs = (states, *target.data)
+    calls, repeat = (5, 2) if small else (200, 9)
+
+    def times(function: Callable[..., object]) -> Callable[[], object]:
+        return lambda: [function(*inputs) for _ in range(calls)]
+
+    found = []
+    with torch.no_grad():
+        graph = recorded(target.function, inputs)
+        ways = {"recorded": (graph, 0.7)} | ({} if small else {"compiled": (compiled(graph, inputs), 0.35)})
+        for way, (function, bound) in ways.items():
+            what = f"sampling, {calls} gradients of 4 chains of 6-50-1, {way}"
+            found.append(ratio(what, times(function), "as written", times(target.function), bound=bound, repeat=repeat))
     return found
 
 
@@ -169,8 +193,8 @@ def _show(setting: Setting, rows: Sequence[Row]) -> None:
     ]
     names = ("", "predictions/s", "least/s", "log p/s", "gradients/s", "per 10⁶ gradients", "warm-up s", "sampling s",
              "compiling s", f"from {reference.sampler}")  # fmt: skip
-    print(f"\n{setting}: effective draws per second; the mean's distance in deviations, median over points")
-    print(text_table(names, cells, right=range(1, len(names))))
+    title = f"\n{setting}: effective draws per second; the mean's distance in deviations, median over points"
+    print(f"{title}\n{text_table(names, cells, right=range(1, len(names)))}", file=sys.stderr)
 
 
 WANTED = (("fit_hmc", "NumPyro NUTS", 1.0), ("fit_mclmc", "BlackJAX MCLMC", 2.0))
@@ -185,5 +209,5 @@ def _ratios(setting: Setting, rows: Sequence[Row]) -> list[Ratio]:
             own, other = by_name[mine], by_name[theirs]
             ratio = other.rate / own.rate
             wanted = 1.0 if setting.chains >= 16 else bound
-            found.append(Ratio(f"{mine}, {setting}", theirs, 1e3 / own.rate, ratio, (ratio, ratio), wanted))
+            found.append(Ratio(f"sampling, {mine}, {setting}", theirs, 1e3 / own.rate, ratio, (ratio, ratio), wanted))
     return found
