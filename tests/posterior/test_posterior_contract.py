@@ -39,6 +39,7 @@ CASES = {
     "map, adam": Case("map", DESCENT | {"epochs": 6, "optimizer": "adam", "schedule": "cosine"}),
     "map, sgd": Case("map", DESCENT | {"epochs": 6, "optimizer": "sgd", "momentum": 0.9, "schedule": "cosine"}),
     "ensemble": Case("ensemble", DESCENT | {"epochs": 6, "members": 3}, lead=(3, 1)),
+    "ensemble, recorded": Case("ensemble", DESCENT | {"epochs": 6, "members": 3, "compile": False}, lead=(3, 1)),
     "ensemble, one by one": Case("ensemble", DESCENT | {"epochs": 6, "members": 3, "batched": False}),
     "mean-field": Case(
         "mean-field",
