@@ -24,22 +24,18 @@ from sampling_targets import (
 from torch import nn
 
 from coset.errors import InputError
-from coset.posterior.inference.chains import Plan, joint_density
-from coset.posterior.inference.hamiltonian import (
-    Hamiltonian,
-    Phase,
-    Trajectories,
+from coset.posterior.inference.adaptation import (
     average_step,
     current_step,
-    energy,
     fresh_averaging,
     fresh_moments,
     inverse_mass_of,
-    leapfrog,
     mass_windows,
     update_averaging,
     update_moments,
 )
+from coset.posterior.inference.chains import Plan, joint_density
+from coset.posterior.inference.hamiltonian import Hamiltonian, Phase, Trajectories, energy, leapfrog
 from coset.posterior.inference.hmc import fit_hmc, sample_hmc
 from coset.posterior.inference.path_lengths import slope_of
 from coset.posterior.likelihoods import GaussianNoise
