@@ -12,6 +12,7 @@ from coset.cli.barrier import barrier
 from coset.cli.compare import compare
 from coset.cli.data import data_app
 from coset.cli.discover import discover
+from coset.cli.evaluate import evaluate
 from coset.cli.flow import flow_app
 from coset.cli.merge import merge
 from coset.cli.overview import demo, version
@@ -27,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (version, demo, discover, align, merge, barrier, compare, audit):
+for command in (version, demo, discover, align, merge, evaluate, barrier, compare, audit):
     app.command()(command)
 app.add_typer(zoo_app, name="zoo")
 app.add_typer(flow_app, name="flow")
