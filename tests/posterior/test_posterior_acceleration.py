@@ -82,6 +82,23 @@ def test_short_runs_are_never_compiled_and_long_ones_are_measured(monkeypatch):
     assert choose(slow, inputs, 10**9, False).way == "recorded"
 
 
+def test_long_runs_take_one_thread_where_that_is_faster(monkeypatch):
+    monkeypatch.setattr(acceleration, "_seconds", lambda *_: float(torch.get_num_threads()))
+    monkeypatch.setattr(acceleration, "compiled", lambda graph, inputs: graph)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        choice = choose(lambda x: (2 * x,), (torch.ones(3),), 1000, "auto")
+        assert (choice.way, choice.threads) == ("recorded", 1)
+        run = Accelerator("auto", 1000)
+        run.ready("double", lambda x: (2 * x,), (torch.ones(3),))
+        with run.running():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_compiling_that_fails_falls_back_and_says_why(monkeypatch):
     def broken(graph, inputs):
         raise RuntimeError("no C++ compiler\nand more")

@@ -110,7 +110,8 @@ class Microcanonical(Chains):
         whole = batches is None
         self.step = langevin_of(target.function, motion.integrator) if whole else minibatch_of(target.function)
         chains, size = start.shape
-        value, gradient = self._density(0, self.state["position"])
+        # As it is written: a checkpoint that is read later may say how the run goes.
+        value, gradient = target.function(self.state["position"], *self._data(0))
         if not bool((value.isfinite() & gradient.isfinite().all(-1)).all()):
             raise InputError("the log-density where chains begin, or its gradient, is not finite")
         first = motion.step_size or math.sqrt(size) / 4
