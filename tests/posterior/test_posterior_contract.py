@@ -39,6 +39,7 @@ CASES = {
     "map, adam": Case("map", DESCENT | {"epochs": 6, "optimizer": "adam", "schedule": "cosine"}),
     "map, sgd": Case("map", DESCENT | {"epochs": 6, "optimizer": "sgd", "momentum": 0.9, "schedule": "cosine"}),
     "ensemble": Case("ensemble", DESCENT | {"epochs": 6, "members": 3}, lead=(3, 1)),
+    "ensemble, recorded": Case("ensemble", DESCENT | {"epochs": 6, "members": 3, "compile": False}, lead=(3, 1)),
     "ensemble, one by one": Case("ensemble", DESCENT | {"epochs": 6, "members": 3, "batched": False}),
     "mean-field": Case(
         "mean-field",
@@ -75,6 +76,31 @@ CASES = {
         )
         for mass in ("identity", "diagonal")
     },
+    "hmc, length": Case(
+        "hmc", {"draws": 8, "warmup": 12, "chains": 3, "thin": 2, "spread": 0.1, "compile": False}, (), (3, 8)
+    ),
+    **{
+        f"mclmc, {name}": Case(
+            "mclmc",
+            {"draws": 8, "warmup": 40, "chains": 3, "thin": 2, "spread": 0.1} | changes,
+            (("step_size", 0.01, ""),),
+            (3, 8),
+            torch.float64,
+            "burn-in",
+        )
+        for name, changes in (
+            ("adjusted", {"adjusted": True, "warmup": 12}),
+            ("plain", {"mass": "diagonal", "compile": False}),
+            ("minimal norm", {"integrator": "minimal-norm", "length": "spread", "rows": 40}),
+            ("minibatches", {"batch_size": 25}),
+        )
+    },
+    "ensemble-chains": Case(
+        "ensemble-chains",
+        DESCENT | {"epochs": 2, "members": 3, "warmup": 40, "draws": 8, "sampling": {"thin": 2}},
+        (("sampler", "hmc", ""),),
+        (3, 8),
+    ),
     "laplace": Case("laplace", {"epochs": 5, "batch_size": 8, "learning_rate": 0.05}),
 }
 

@@ -5,88 +5,45 @@ import math
 
 import pytest
 import torch
+from sampling_targets import (
+    CENTRES,
+    ERRORS,
+    LINEAR,
+    VARIANCES,
+    WEIGHTS,
+    assert_mean,
+    assert_mixture,
+    gaussian,
+    linear_posterior,
+    log_mixture,
+    mixture_draws,
+    normal,
+    regression,
+    with_gradient,
+)
 from torch import nn
 
 from coset.errors import InputError
-from coset.posterior.inference.chains import Plan, joint_density
-from coset.posterior.inference.hamiltonian import (
-    Hamiltonian,
-    Phase,
-    Trajectories,
+from coset.posterior.inference.adaptation import (
     average_step,
     current_step,
-    energy,
     fresh_averaging,
     fresh_moments,
     inverse_mass_of,
-    leapfrog,
     mass_windows,
     update_averaging,
     update_moments,
 )
+from coset.posterior.inference.chains import Plan, joint_density
+from coset.posterior.inference.hamiltonian import Hamiltonian, Phase, Trajectories, energy, leapfrog
 from coset.posterior.inference.hmc import fit_hmc, sample_hmc
+from coset.posterior.inference.path_lengths import slope_of
 from coset.posterior.likelihoods import GaussianNoise
 from coset.posterior.problem import pose
-
-VARIANCES = torch.logspace(-2, 0, 5, dtype=torch.float64)
-"""Of a Gaussian with condition number 100."""
-ERRORS = 4.5
-"""Standard errors allowed: for one normal number, exceeded once in 150,000 times."""
-CENTRES = torch.tensor([[-1.5, 0.0], [1.5, 0.5]], dtype=torch.float64)
-WEIGHTS = torch.tensor([0.3, 0.7], dtype=torch.float64)
-
-
-def gaussian(states):
-    return -0.5 * (states.square() / VARIANCES).sum(-1), -states / VARIANCES
-
-
-def with_gradient(log_density):
-    def density(states):
-        states = states.detach().requires_grad_()
-        values = log_density(states)
-        (gradients,) = torch.autograd.grad(values.sum(), states)
-        return values.detach(), gradients
-
-    return density
-
-
-def log_mixture(states):
-    """Two unit Gaussians, 3 apart, with weights 0.3 and 0.7."""
-    squares = (states.unsqueeze(1) - CENTRES).square().sum(-1)
-    return torch.logsumexp(WEIGHTS.log() - 0.5 * squares, 1)
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def phase_at(density, position, momentum):
     return Phase(position, momentum, *density(position))
-
-
-def assert_mean(draws, expected):
-    """The mean of independent draws (C, …) within its standard errors."""
-    error = draws.std(0) / math.sqrt(len(draws))
-    assert ((draws.mean(0) - expected).abs() <= ERRORS * error).all(), (draws.mean(0), expected, error)
-
-
-def assert_mixture(draws):
-    """Means, second moments and the weight of a half plane, (C, 2) independent draws."""
-    assert_mean(draws, WEIGHTS @ CENTRES)
-    assert_mean(draws.square(), 1 + WEIGHTS @ CENTRES.square())
-    assert_mean(draws[:, 0] * draws[:, 1], (WEIGHTS * CENTRES.prod(1)).sum())
-    beyond = 0.5 * torch.erfc(-CENTRES[:, 0] / math.sqrt(2))
-    assert_mean((draws[:, 0] > 0).double(), WEIGHTS @ beyond)
-
-
-def regression(count=40):
-    x = normal(count, 2, seed=3)
-    y = x @ torch.tensor([[1.0], [-2.0]], dtype=torch.float64) + 0.5 + 0.5 * normal(count, 1, seed=4)
-    torch.manual_seed(0)
-    return nn.Linear(2, 1).double(), (x, y)
-
-
-LINEAR = {"likelihood": GaussianNoise(0.5), "prior": 2.0, "show": False}
 
 
 def test_the_leapfrog_runs_backwards_as_it_ran_forwards():
@@ -195,8 +152,7 @@ def test_one_long_chain_has_the_weights_too():
 
 
 def test_exact_draws_stay_exact_at_any_step_size():
-    chosen = torch.multinomial(WEIGHTS, 8000, replacement=True, generator=torch.Generator().manual_seed(5))
-    start = CENTRES[chosen] + normal(8000, 2, seed=6)
+    start = mixture_draws(8000)
     # So large a step that the test of Metropolis matters.
     settings = {"draws": 3, "warmup": 0, "leapfrog_steps": 3, "step_size": 1.3}
     draws, trace = sample_hmc(with_gradient(log_mixture), start, **settings)
@@ -208,16 +164,13 @@ def test_exact_draws_stay_exact_at_any_step_size():
 @pytest.mark.parametrize("temperature", [1.0, 0.25])
 def test_a_linear_model_has_its_closed_form(temperature):
     model, (x, y) = regression()
-    design = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1)
-    precision = design.T @ design / 0.25 + torch.eye(3, dtype=x.dtype) / 4
-    mean = torch.linalg.solve(precision, design.T @ y.squeeze(1) / 0.25)
+    mean, covariance = linear_posterior(x, y, temperature)
     fit = fit_hmc(
         model, (x, y), draws=1, warmup=60, leapfrog_steps=4, chains=1500, spread="prior", temperature=temperature,
         **LINEAR,
     )  # fmt: skip
     params = fit.posterior.params
     draws = torch.cat([params["weight"][:, 0, 0], params["bias"][:, 0]], 1) - mean
-    covariance = temperature * torch.linalg.inv(precision)
     assert_mean(draws, torch.zeros(3, dtype=x.dtype))
     assert_mean(draws.unsqueeze(1) * draws.unsqueeze(2), covariance)
     flat = torch.cat([params["weight"][:, 0, 0], params["bias"][:, 0]], 1)
@@ -247,12 +200,39 @@ def test_the_number_of_steps_follows_length_step_and_jitter():
     assert sum(used) / len(used) == pytest.approx(8, abs=ERRORS * 1.25 / math.sqrt(300))
 
 
+def test_a_length_is_found_where_none_is_given():
+    """On a Gaussian of condition number 100 a length near that of the widest direction, and exact moments."""
+    draws, trace = sample_hmc(gaussian, 2 * normal(600, 5), draws=1, warmup=200)
+    assert_mean(draws[:, 0], torch.zeros(5, dtype=torch.float64))
+    assert_mean(draws[:, 0].square(), VARIANCES)
+    found = trace[-1]["leapfrog_steps"] * trace[-1]["step_size"]
+    assert 0.7 < found < 4
+
+
+def test_the_slope_by_the_length_is_that_of_the_criterion():
+    """Of ¼(‖z′ − m‖² − ‖z − m‖²)² for free motion z′ = z + t v, by differences."""
+    begin, velocity, centre = normal(5, 3), normal(5, 3, seed=1), normal(5, 3, seed=2)
+    accept = torch.rand(5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    unit = (begin - centre).square().sum(-1).mean()
+
+    def criterion(log_time):
+        end = begin + math.exp(log_time) * velocity
+        change = (end - centre).square().sum(-1) - (begin - centre).square().sum(-1)
+        return float((accept * 0.25 * change.square()).sum() / accept.sum() / unit.square())
+
+    time = 0.7
+    slope = slope_of(begin, begin + time * velocity, velocity, centre, accept, time)
+    step = 1e-5
+    numeric = (criterion(math.log(time) + step) - criterion(math.log(time) - step)) / (2 * step)
+    assert slope == pytest.approx(numeric, rel=1e-6)
+
+
 def test_the_first_step_is_accepted_about_half_of_the_time():
     sampler = Hamiltonian(gaussian, normal(2000, 5) * VARIANCES.sqrt(), Plan(1, 1), Trajectories(leapfrog_steps=1))
     step = sampler._first_step(torch.Generator().manual_seed(0))
     rates = []
     for factor in (0.5, 1, 2):
-        _, lost = sampler._propose(factor * step, 1, torch.Generator().manual_seed(1))
+        _, lost, _ = sampler._propose(factor * step, 1, torch.Generator().manual_seed(1))
         rates.append(float(lost.clamp(max=0).exp().mean()))
     assert rates[0] > 0.5 > rates[2]
 
@@ -288,7 +268,7 @@ def test_a_network_that_cannot_be_batched_is_refused():
     ("wrong", "message"),
     [
         ({"length": 1.0}, "leapfrog_steps is 3 and length is 1.0; expected one of both"),
-        ({"leapfrog_steps": None}, "leapfrog_steps is None and length is None; expected one of both"),
+        ({"leapfrog_steps": None, "warmup": 0, "step_size": 0.1}, "neither leapfrog_steps nor length is given"),
         ({"leapfrog_steps": 0}, "leapfrog_steps is 0"),
         ({"jitter": 1.0}, "jitter is 1.0"),
         ({"target_accept": 1.0}, "target_accept is 1.0"),

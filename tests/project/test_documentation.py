@@ -51,7 +51,7 @@ def test_benchmarks_run_in_their_small_form(capsys, monkeypatch):
     results = json.loads(capsys.readouterr().out)
     weights = {"metanet", "represent", "zoo"}
     point = {"act", "align", "align_stack", "barrier", "canonicalize", "discover", "fit", "geometry"}
-    posterior = {"chains", "predictive", "symmetrized", "variational"}
+    posterior = {"chains", "predictive", "sampling", "symmetrized", "variational"}
     assert {result["what"].partition(",")[0] for result in results} == point | posterior | weights
     assert all(0 < result["spread"][0] <= result["ratio"] <= result["spread"][1] for result in results)
 

@@ -8,6 +8,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -123,6 +124,10 @@ class Problem:
     temperature: float
     start: Tensor
 
+    def __post_init__(self) -> None:
+        # Looked at here, since it may not be while the operations of a density are recorded.
+        _ = self._normal_prior
+
     @property
     def count(self) -> int:
         """N, the number of data points."""
@@ -150,11 +155,35 @@ class Problem:
         x and y are for all of them, or with ``own`` (C, M, …), each for its own.
         """
         leaves, axis = flats.detach().requires_grad_(), 0 if own else None
+        closed = self._normal_prior
+        function = self.log_joint if closed is None else self._scaled_log_likelihood
         with torch.enable_grad():
-            values = vmap(self.log_joint, (0, axis, axis))(leaves, x, y)
+            values = vmap(function, (0, axis, axis))(leaves, x, y)
             # A value depends on its own row only; outside of vmap this costs less than a gradient inside.
             (gradients,) = torch.autograd.grad(values.sum(), leaves)
-        return values.detach(), gradients
+        if closed is None:
+            return values.detach(), gradients
+        mean, std, constant = closed
+        away = (leaves.detach() - mean) / std
+        return values.detach() - 0.5 * away.square().sum(-1) - constant, gradients - away / std
+
+    def _scaled_log_likelihood(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The part of ``log_joint`` that the data make."""
+        return self.count / x.shape[0] * self.log_likelihood(flat, x, y)
+
+    @cached_property
+    def _normal_prior(self) -> tuple[Tensor | float, Tensor | float, float] | None:
+        """Means m, deviations s and Σ log s + ½ log 2π of a Gaussian prior, one number each where all are alike.
+
+        In closed form a prior of ten parameters costs six operations in place of a hundred.
+        """
+        moments = self.prior_moments()
+        if moments is None or not _has_the_closed_form(self.prior):
+            return None
+        mean, std = moments
+        constant = float((std.double().log() + 0.5 * math.log(2 * math.pi)).sum())
+        alike = bool((mean == mean[0]).all() and (std == std[0]).all())
+        return (float(mean[0]), float(std[0]), constant) if alike else (mean, std, constant)
 
     def mean_loss_gradient(self, flat: Tensor, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         """−(1/M) Σ_i log p(y_i | θ), a detached scalar; its gradient is written to ``out`` (D,).
@@ -190,6 +219,11 @@ class Problem:
         if not isinstance(self.prior, GaussianPrior):
             return None
         return flat_moments(self.prior, self.layout.shapes, self.start)
+
+
+def _has_the_closed_form(prior: Prior) -> bool:
+    """Whether a kind of Gaussian prior has the common ``log_prob``, not one of its own."""
+    return type(prior).log_prob is GaussianPrior.log_prob
 
 
 def pose(

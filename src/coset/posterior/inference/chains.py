@@ -13,6 +13,7 @@ from coset._files.sealed import checksum
 from coset.distribution.samples import Samples
 from coset.errors import InputError
 from coset.posterior.fit import Control, Fit, device_stream, run_rounds
+from coset.posterior.inference.acceleration import Accelerator
 from coset.posterior.inference.starting import Start, draws_in, fresh_weights, weights_of
 from coset.posterior.problem import Problem
 from coset.train.randomness import stream_seed
@@ -75,10 +76,12 @@ class Chains(ABC):
     purpose: ClassVar[str]
     """Of the streams that random numbers come from."""
 
-    def __init__(self, start: Tensor, plan: Plan) -> None:
+    def __init__(self, start: Tensor, plan: Plan, accelerator: Accelerator | None = None) -> None:
         check_states(start)
         self.plan, self.spans = plan, plan.spans()
+        self.accelerator = accelerator or Accelerator(None, 0)
         self.state: dict[str, Tensor] = {
+            "way": self.accelerator.state,
             "position": start.detach().clone(),
             "draws": start.new_zeros(len(start), plan.draws, start.shape[1]),
         }
@@ -94,7 +97,8 @@ class Chains(ABC):
     def round(self, number: int, seed: int) -> Mapping[str, float]:
         """One round by its number."""
         generator = device_stream(self.purpose, seed, number, self.state["position"])
-        return self.advance(self.spans[number], generator)
+        with self.accelerator.running():
+            return self.advance(self.spans[number], generator)
 
     def keep(self, iteration: int) -> None:
         """Put the state after an iteration among the draws, if the plan has it there."""
@@ -115,13 +119,13 @@ class Chains(ABC):
             return {**record, "log_joint": record["log_joint"] * temperature / problem.count}
 
         trace, seconds = run_rounds(method, problem, told, self.state, len(self.spans), advance, control)
-        notes: tuple[str, ...] = ()
+        notes = self.accelerator.notes
         drawn, draws = self.plan.drawn(len(trace)), self.state["draws"]
         if not drawn:
-            notes = ("the run was ended in its burn-in: the only draw is the last state of each chain",)
-            draws = position.unsqueeze(1)
+            notes += ("the run was ended in its burn-in: the only draw is the last state of each chain",)
+            draws = self.state["position"].unsqueeze(1)
         elif drawn < self.plan.draws:
-            notes = (f"the run was ended after {drawn} of {self.plan.draws} draws",)
+            notes += (f"the run was ended after {drawn} of {self.plan.draws} draws",)
             draws = draws[:, :drawn]
         return Fit(samples_of(problem, draws), trace, method, seconds, notes)
 
@@ -134,26 +138,53 @@ def check_states(start: Tensor) -> None:
         raise InputError("start has values that are NaN or infinite")
 
 
-def joint_density(problem: Problem, rows: int | None = None) -> LogDensity:
+@dataclass(frozen=True, eq=False)
+class Target:
+    """A log-density of states as ``function(states, *data)``: what it reads is given, so its graph fits other data."""
+
+    function: Callable[..., tuple[Tensor, Tensor]]
+    data: tuple[Tensor, ...] = ()
+
+    def __call__(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        return self.function(states, *self.data)
+
+
+def as_target(density: LogDensity) -> Target:
+    """A log-density of any kind as one of these."""
+    return density if isinstance(density, Target) else Target(density)
+
+
+def joint_density(problem: Problem, rows: int | None = None) -> Target:
     """(log p(Y|θ) + log p(θ))/T of all chains on the whole data set, ``rows`` of it at a time to bound memory."""
     size = problem.count if rows is None else rows
-    parts = list(zip(torch.split(problem.x, size), torch.split(problem.y, size), strict=True))
+    parts = (*torch.split(problem.x, size), *torch.split(problem.y, size))
 
-    def density(flats: Tensor) -> tuple[Tensor, Tensor]:
+    def density(flats: Tensor, *parts: Tensor) -> tuple[Tensor, Tensor]:
+        half = len(parts) // 2
         values, gradients = torch.zeros_like(flats[:, 0]), torch.zeros_like(flats)
-        for x, y in parts:
+        for x, y in zip(parts[:half], parts[half:], strict=True):
             # A part's log_joint counts its points N/M times, and the prior once: the weighted mean is the whole.
-            share = len(x) / problem.count / problem.temperature
-            for total, part in zip((values, gradients), problem.log_joints(flats, x, y), strict=True):
-                total.add_(part, alpha=share)
+            share = x.shape[0] / problem.count / problem.temperature
+            value, gradient = problem.log_joints(flats, x, y)
+            if half == 1 and share == 1:
+                return value, gradient
+            values, gradients = values + share * value, gradients + share * gradient
         return values, gradients
 
-    return density
+    return Target(density, parts)
 
 
 def require_batching(problem: Problem) -> None:
-    """Raise unless the network runs with many weights at once."""
+    """Raise unless the network runs with many weights at once, and can be differentiated."""
     x, y = problem.x[:2], problem.y[:2]
+    start = problem.start.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        outputs = problem.outputs(start, x)
+    if not outputs.requires_grad:
+        raise InputError(
+            "model is not differentiable: its outputs do not depend on its trained parameters by operations that have "
+            "a gradient; expected some that do"
+        )
     # If this fails the fault is not the batching's, and the error is the network's own.
     torch.func.grad(problem.log_joint)(problem.start, x, y)
     try:
@@ -164,6 +195,21 @@ def require_batching(problem: Problem) -> None:
             f"model cannot be run with the weights of many chains at once (torch.func.vmap: {reason}); expected one "
             f"without operations in place and without control flow that depends on the data"
         ) from error
+
+
+def require_density(problem: Problem, density: LogDensity, begin: Tensor) -> None:
+    """Raise unless log-density and gradient are finite where every chain begins; names the parameters that are not."""
+    values, gradients = density(begin)
+    bad = ~(values.isfinite() & gradients.isfinite().all(-1))
+    if not bool(bad.any()):
+        return
+    chain = int(bad.nonzero()[0])
+    names = [name for name, part in problem.layout.views(gradients[chain]).items() if not bool(part.isfinite().all())]
+    told = ", ".join(f"'{name}'" for name in names) or "no parameter"
+    raise InputError(
+        f"the log-density where chain {chain} begins is {float(values[chain])}, and its gradient is NaN or infinite "
+        f"for {told}; expected finite numbers: start or spread says where chains begin"
+    )
 
 
 def _reinitialized(problem: Problem, chain: int, seed: int) -> Tensor:

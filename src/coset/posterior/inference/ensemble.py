@@ -1,7 +1,7 @@
 """Deep ensembles: several networks from independent initialisations (Lakshminarayanan et al. 2017)."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -12,6 +12,7 @@ from coset._checks import check_count
 from coset.distribution.samples import Samples
 from coset.errors import InputError
 from coset.posterior.fit import Callback, Control, Fit, epoch_batches
+from coset.posterior.inference.acceleration import Accelerator, Compile, check_compile
 from coset.posterior.inference.chains import require_batching, samples_of
 from coset.posterior.inference.flat_optimizer import FlatOptimizer, optimization, run_descent
 from coset.posterior.inference.point import NegativeLogJoint, given_or_flat
@@ -41,6 +42,7 @@ def fit_ensemble(
     warmup_epochs: int = 0,
     starts: Iterable[Mapping[str, Tensor]] | None = None,
     batched: bool | None = None,
+    compile: Compile = "auto",
     seed: int = 0,
     checkpoint: Path | str | None = None,
     checkpoint_seconds: float = 5.0,
@@ -51,8 +53,9 @@ def fit_ensemble(
 
     Each begins at weights of its own, see ``fresh_weights``, or at one of ``starts``, and sees the data in an order of
     its own: member k is what ``fit_map`` finds from there with the seed ``member_seed(seed, k)``. ``batched``: all
-    members in one call per step, or one after the other; the same up to rounding, by default what is faster. The trace
-    has the loss per data point: its mean over the members, and "loss k" of each.
+    members in one call per step, or one after the other; the same up to rounding, by default what is faster.
+    ``compile``: how that one call is made faster, see ``acceleration.choose``. The trace has the loss per data point:
+    its mean over the members, and "loss k" of each.
     """
     check_count("members", members)
     starts = None if starts is None else list(starts)
@@ -62,12 +65,14 @@ def fit_ensemble(
     flat = FlatOptimizer(values, recipe, -(-problem.count // batch_size))
     objective = NegativeLogJoint(problem)
     together = _train_together(problem, batched)
-    write = _write_together if together else _write_each
+    accelerator = Accelerator(check_compile(compile) if together else None, epochs * flat.steps_per_epoch)
+    write = _together(objective, accelerator) if together else _write_each
 
     def steps(epoch: int) -> Iterator[Tensor]:
         orders = [epoch_batches(problem, batch_size, member_seed(seed, k), epoch) for k in range(members)]
         for number, batches in enumerate(zip(*orders, strict=True), epoch * flat.steps_per_epoch):
-            losses = write(objective, flat.state["values"], batches, flat.gradient)
+            with accelerator.running():
+                losses = write(objective, flat.state["values"], batches, flat.gradient)
             flat.step(number)
             yield losses
 
@@ -76,12 +81,14 @@ def fit_ensemble(
         each = [nll - share for nll, share in zip(nlls.tolist(), shares, strict=True)]
         return {"loss": math.fsum(each) / members, **{f"loss {k}": loss for k, loss in enumerate(each)}}
 
-    settings = {"members": members, "batched": together}
+    settings = {"members": members, "batched": together, "compile": compile}
     control = Control(seed, checkpoint, checkpoint_seconds, callback, show)
     trace, seconds = run_descent(
-        "ensemble", problem, flat, control, steps, report, loss_of=lambda record: record["loss"], settings=settings
-    )
-    return Fit(samples_of(problem, flat.state["values"].unsqueeze(1)), trace, "ensemble", seconds)
+        "ensemble", problem, flat, control, steps, report, loss_of=lambda record: record["loss"], settings=settings,
+        state={"way": accelerator.state},
+    )  # fmt: skip
+    posterior = samples_of(problem, flat.state["values"].unsqueeze(1))
+    return Fit(posterior, trace, "ensemble", seconds, accelerator.notes)
 
 
 def member_seed(seed: int, number: int) -> int:
@@ -125,15 +132,26 @@ def _write_each(objective: NegativeLogJoint, values: Tensor, batches: Batches, g
     return torch.stack([objective.write_gradient(flat, x, y, out) for flat, (x, y), out in parts])
 
 
-def _write_together(objective: NegativeLogJoint, values: Tensor, batches: Batches, gradient: Tensor) -> Tensor:
+def _together(
+    objective: NegativeLogJoint, accelerator: Accelerator
+) -> Callable[[NegativeLogJoint, Tensor, Batches, Tensor], Tensor]:
+    """As ``_write_each``, in one call."""
     problem = objective.problem
 
     def loss(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        return -problem.log_likelihood(flat, x, y) / len(x)
+        return -problem.log_likelihood(flat, x, y) / x.shape[0]
 
-    x, y = (torch.stack(part) for part in zip(*batches, strict=True))
-    gradients, losses = vmap(grad_and_value(loss))(values, x, y)
-    gradient.copy_(gradients)
-    objective.add_prior_gradient(values, gradient)
-    nlls: Tensor = losses.detach()
-    return nlls
+    def gradients_and_losses(values: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        found: tuple[Tensor, ...] = vmap(grad_and_value(loss))(values, x, y)
+        return found
+
+    def write(objective: NegativeLogJoint, values: Tensor, batches: Batches, gradient: Tensor) -> Tensor:
+        x, y = (torch.stack(part) for part in zip(*batches, strict=True))
+        # The last batch of an epoch may be smaller.
+        function = accelerator.ready(f"losses of {x.shape[1]}", gradients_and_losses, (values, x, y))
+        gradients, losses = function(values, x, y)
+        gradient.copy_(gradients)
+        objective.add_prior_gradient(values, gradient)
+        return losses.detach()
+
+    return write

@@ -1,11 +1,11 @@
 """Hamiltonian Monte Carlo on any log-density, with batched chains that share step size and mass.
 
-In the warm-up the step size is adapted by dual averaging, and a diagonal mass from pooled draws. Both write to tensors
-of the state in place, so that a checkpoint holds them.
+In the warm-up the step size is adapted by dual averaging, and a diagonal mass from pooled draws (``adaptation``), the
+length of trajectories by an ascent (``path_lengths``).
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,79 +13,28 @@ from torch import Tensor
 
 from coset._checks import check_choice, check_count, check_positive
 from coset.errors import InputError
-from coset.posterior.inference.chains import Chains, LogDensity, Plan
-
-SHRINKAGE, STEPS_AHEAD, DECAY = 0.05, 10, 0.75
-"""γ, t₀ and κ of Hoffman and Gelman (2014)."""
-
-
-def fresh_averaging(step_size: float) -> Tensor:
-    """The state of dual averaging (5,) float64: log ε, its average, the mean error, the count, the point of attraction.
-
-    Steps are drawn towards 10 times the first one: long trajectories are cheap to try.
-    """
-    log_step = math.log(step_size)
-    return torch.tensor([log_step, log_step, 0.0, 0.0, math.log(10) + log_step], dtype=torch.float64)
-
-
-def update_averaging(state: Tensor, accept: float, target: float) -> None:
-    """One iteration with acceptance ``accept`` (Hoffman and Gelman 2014, eq. 6 and algorithm 5)."""
-    _, average, error, count, centre = state.tolist()
-    count += 1
-    share = 1 / (count + STEPS_AHEAD)
-    error = (1 - share) * error + share * (target - accept)
-    log_step = centre - math.sqrt(count) / SHRINKAGE * error
-    weight = count**-DECAY
-    average = weight * log_step + (1 - weight) * average
-    state.copy_(torch.tensor([log_step, average, error, count, centre], dtype=torch.float64))
-
-
-def current_step(state: Tensor) -> float:
-    """ε to explore with in the warm-up."""
-    return math.exp(float(state[0]))
-
-
-def average_step(state: Tensor) -> float:
-    """ε to sample with after it."""
-    return math.exp(float(state[1]))
-
-
-def mass_windows(warmup: int) -> list[range]:
-    """The iterations whose draws make a mass each: windows of 25, 50, 100, …, between 15 % and 90 % of the warm-up.
-
-    As in Stan the last window takes what is left over; a warm-up too short for one window has none.
-    """
-    low, high, size = int(0.15 * warmup), int(0.9 * warmup), 25
-    windows = []
-    while low + size <= high:
-        end = low + size if low + size + 2 * size <= high else high
-        windows.append(range(low, end))
-        low, size = end, 2 * size
-    return windows
-
-
-def fresh_moments(like: Tensor) -> Tensor:
-    """Running moments of vectors (D,): rows (count, mean, sum of squared deviations), (3, D) float64."""
-    return torch.zeros(3, like.shape[-1], dtype=torch.float64, device=like.device)
-
-
-def update_moments(moments: Tensor, positions: Tensor) -> None:
-    """Take in the states of all chains (C, D) (Chan et al. 1983)."""
-    count, mean, squares = moments.unbind()
-    states = positions.double()
-    fresh, own = len(states), states.mean(0)
-    shift = own - mean
-    total = count + fresh
-    squares += (states - own).square().sum(0) + shift.square() * count * fresh / total
-    mean += shift * fresh / total
-    count += fresh
-
-
-def inverse_mass_of(moments: Tensor) -> Tensor:
-    """M⁻¹ (D,): the variances, drawn towards 10⁻³ as by 5 further draws, as in Stan."""
-    count, _, squares = moments.unbind()
-    variance = squares / (count - 1).clamp(min=1)
-    return (count * variance + 5e-3) / (count + 5)
+from coset.posterior.inference.acceleration import Accelerator, Function
+from coset.posterior.inference.adaptation import (
+    SETTLING,
+    average_step,
+    current_step,
+    fresh_averaging,
+    fresh_moments,
+    inverse_mass_of,
+    mass_windows,
+    update_averaging,
+    update_moments,
+)
+from coset.posterior.inference.chains import Chains, LogDensity, Plan, as_target
+from coset.posterior.inference.path_lengths import (
+    FIRST_STEPS,
+    average_length,
+    current_length,
+    fresh_path,
+    slope_of,
+    update_centre,
+    update_path,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,16 +53,38 @@ def energy(phase: Phase, inverse_mass: Tensor) -> Tensor:
     return kinetic - phase.value.double()
 
 
-def leapfrog(density: LogDensity, phase: Phase, inverse_mass: Tensor, step_size: float, steps: int) -> Phase:
-    """``steps`` of r ← r + ½ε∇log p(θ), θ ← θ + εM⁻¹r, r ← r + ½ε∇log p(θ): reversible, of unit Jacobian."""
-    position, value, gradient = phase.position, phase.value, phase.gradient
-    momentum = phase.momentum + step_size / 2 * gradient
-    drift = step_size * inverse_mass.to(position.dtype)
-    for number in range(steps):
+Ready = Callable[[str, Function, tuple[Tensor, ...]], Function]
+"""How a function of tensors becomes a fast one; see ``Accelerator.ready``."""
+
+
+def leap_of(density: Callable[..., tuple[Tensor, Tensor]]) -> Function:
+    """θ ← θ + drift·r, r ← r + kick·∇log p(θ), as a function of tensors: (θ, r, drift (D,), kick (), *data)."""
+
+    def leap(position: Tensor, momentum: Tensor, drift: Tensor, kick: Tensor, *data: Tensor) -> tuple[Tensor, ...]:
         position = position + drift * momentum
-        value, gradient = density(position)
+        value, gradient = density(position, *data)
+        return position, momentum + kick * gradient, value, gradient
+
+    return leap
+
+
+def leapfrog(
+    density: LogDensity, phase: Phase, inverse_mass: Tensor, step_size: float, steps: int, ready: Ready | None = None
+) -> Phase:
+    """``steps`` of r ← r + ½ε∇log p(θ), θ ← θ + εM⁻¹r, r ← r + ½ε∇log p(θ): reversible, of unit Jacobian."""
+    target = as_target(density)
+    position, value, gradient = phase.position, phase.value, phase.gradient
+    kick = torch.tensor(step_size, dtype=position.dtype, device=position.device)
+    half = kick / 2
+    momentum = phase.momentum + half * gradient
+    drift = (step_size * inverse_mass).to(position.dtype)
+    leap = leap_of(target.function)
+    if ready is not None:
+        leap = ready("leap", leap, (position, momentum, drift, kick, *target.data))
+    for number in range(steps):
         # Two half kicks in a row are one.
-        momentum = momentum + (step_size if number < steps - 1 else step_size / 2) * gradient
+        last = half if number == steps - 1 else kick
+        position, momentum, value, gradient = leap(position, momentum, drift, last, *target.data)
     return Phase(position, momentum, value, gradient)
 
 
@@ -128,9 +99,10 @@ class Trajectories:
     """How long a trajectory is, and what is adapted.
 
     ``length``: in units of time, so that the number of steps follows from the step size; or ``leapfrog_steps``, that
-    number itself. Each is multiplied by a u ~ U[1 − ``jitter``, 1 + ``jitter``], one for all chains in an iteration,
-    lest trajectories close on themselves. No trajectory has more than ``max_steps`` steps. ``step_size``: the first
-    one, or None to look for it. ``mass``: "identity", or "diagonal": M⁻¹ = the variances of all chains' draws.
+    number itself; of neither, the warm-up looks for a length, see ``path_lengths``. Each is multiplied by a u ~ U[1 −
+    ``jitter``, 1 + ``jitter``], one for all chains in an iteration, lest trajectories close on themselves. No
+    trajectory has more than ``max_steps`` steps. ``step_size``: the first one, or None to look for it. ``mass``:
+    "identity", or "diagonal": M⁻¹ = the variances of all chains' draws.
     """
 
     leapfrog_steps: int | None = None
@@ -142,9 +114,10 @@ class Trajectories:
     mass: str = "identity"
 
     def __post_init__(self) -> None:
-        if (self.leapfrog_steps is None) == (self.length is None):
+        if self.leapfrog_steps is not None and self.length is not None:
             raise InputError(
-                f"leapfrog_steps is {self.leapfrog_steps!r} and length is {self.length!r}; expected one of both"
+                f"leapfrog_steps is {self.leapfrog_steps!r} and length is {self.length!r}; expected one of both, or "
+                f"neither to adapt the length"
             )
         if self.leapfrog_steps is not None:
             check_count("leapfrog_steps", self.leapfrog_steps)
@@ -161,12 +134,18 @@ class Trajectories:
             raise InputError(f"target_accept is {self.target_accept!r}; expected a number in (0, 1)")
         check_choice("mass", self.mass, MASSES)
 
-    def steps(self, factor: float, step_size: float) -> int:
+    @property
+    def adaptive(self) -> bool:
+        """Whether the length is found in the warm-up."""
+        return self.leapfrog_steps is None and self.length is None
+
+    def steps(self, factor: float, step_size: float, length: float | None = None) -> int:
         """The leapfrog steps of a trajectory ``factor`` times as long as usual, before the limit."""
         if self.leapfrog_steps is not None:
             return max(1, round(factor * self.leapfrog_steps))
-        assert self.length is not None
-        return max(1, math.ceil(factor * self.length / step_size))
+        time = self.length if length is None else length
+        assert time is not None
+        return max(1, math.ceil(factor * time / step_size))
 
 
 class Hamiltonian(Chains):
@@ -179,8 +158,15 @@ class Hamiltonian(Chains):
 
     purpose = "hmc"
 
-    def __init__(self, density: LogDensity, start: Tensor, plan: Plan, trajectories: Trajectories) -> None:
-        super().__init__(start, plan)
+    def __init__(
+        self,
+        density: LogDensity,
+        start: Tensor,
+        plan: Plan,
+        trajectories: Trajectories,
+        accelerator: Accelerator | None = None,
+    ) -> None:
+        super().__init__(start, plan, accelerator)
         self.density, self.trajectories = density, trajectories
         value, gradient = density(self.state["position"])
         bad = ~(value.isfinite() & gradient.isfinite().all(-1))
@@ -195,6 +181,8 @@ class Hamiltonian(Chains):
             "moments": fresh_moments(start),
             "accepted": torch.zeros(len(start), dtype=torch.float64, device=start.device),
         }
+        if trajectories.adaptive:
+            self.state |= {"path": torch.zeros(4, dtype=torch.float64), "centre": self.state["position"].clone()}
         self.windows = mass_windows(plan.burn_in) if trajectories.mass == "diagonal" else []
 
     def advance(self, span: range, generator: torch.Generator) -> Mapping[str, float]:
@@ -203,20 +191,25 @@ class Hamiltonian(Chains):
         if span.start == 0:
             first = self.trajectories.step_size
             state["averaging"].copy_(fresh_averaging(self._first_step(generator) if first is None else first))
+            if self.trajectories.adaptive:
+                state["path"].copy_(fresh_path(FIRST_STEPS * current_step(state["averaging"])))
         accepts, values, used = [], [], 0
         divergences = cut = 0
         for iteration in span:
             burning = plan.burning(iteration)
             step = current_step(state["averaging"]) if burning else average_step(state["averaging"])
-            wanted = self._steps(step, generator)
+            wanted = self._steps(step, burning, generator)
             steps = min(wanted, self.trajectories.max_steps)
             used, cut = used + steps, cut + (steps < wanted)
-            accept, divergent = self._transition(step, steps, generator)
+            accept, divergent = self._transition(step, steps, burning, generator)
             accepts.append(accept)
             values.append(state["value"].double().mean())
             divergences += divergent
             if burning:
                 self._adapt(iteration, float(accept.mean()))
+                if self.trajectories.adaptive and iteration < int(SETTLING * plan.burn_in):
+                    # The first step sizes are far off, and a length made of them would take long to come back.
+                    state["path"].copy_(fresh_path(FIRST_STEPS * current_step(state["averaging"])))
             else:
                 state["accepted"] += accept
             self.keep(iteration)
@@ -232,33 +225,51 @@ class Hamiltonian(Chains):
             "burn_in": float(burning),
         }
 
-    def _steps(self, step: float, generator: torch.Generator) -> int:
+    def _steps(self, step: float, burning: bool, generator: torch.Generator) -> int:
         uniform = float(torch.rand((), dtype=torch.float64, generator=generator, device=generator.device))
-        return self.trajectories.steps(1 + self.trajectories.jitter * (2 * uniform - 1), step)
+        length = None
+        if self.trajectories.adaptive:
+            length = (current_length if burning else average_length)(self.state["path"])
+        return self.trajectories.steps(1 + self.trajectories.jitter * (2 * uniform - 1), step, length)
 
     def _momentum(self, generator: torch.Generator) -> Tensor:
         position = self.state["position"]
         noise = torch.empty_like(position).normal_(generator=generator)
         return noise * self.state["inverse_mass"].rsqrt().to(position.dtype)
 
-    def _propose(self, step: float, steps: int, generator: torch.Generator) -> tuple[Phase, Tensor]:
-        """The end of a trajectory with fresh momenta, and the loss of energy (C,) along it, −∞ where not finite."""
-        state = self.state
-        begin = Phase(state["position"], self._momentum(generator), state["value"], state["gradient"])
-        end = leapfrog(self.density, begin, state["inverse_mass"], step, steps)
-        lost = energy(begin, state["inverse_mass"]) - energy(end, state["inverse_mass"])
-        usable = lost.isfinite() & end.gradient.isfinite().all(-1)
-        return end, torch.where(usable, lost, torch.full_like(lost, -math.inf))
+    def _propose(self, step: float, steps: int, generator: torch.Generator) -> tuple[Phase, Tensor, Tensor]:
+        """The end of a trajectory with fresh momenta, the loss of energy (C,) along it, and dz/dt at its end (C, D).
 
-    def _transition(self, step: float, steps: int, generator: torch.Generator) -> tuple[Tensor, int]:
+        z: the weights in units of √M⁻¹. The loss is −∞ where the end is not finite.
+        """
+        state = self.state
+        mass = state["inverse_mass"]
+        begin = Phase(state["position"], self._momentum(generator), state["value"], state["gradient"])
+        end = leapfrog(self.density, begin, mass, step, steps, self.accelerator.ready)
+        lost = energy(begin, mass) - energy(end, mass)
+        return end, lost, end.momentum * mass.sqrt().to(end.momentum.dtype)
+
+    def _transition(self, step: float, steps: int, burning: bool, generator: torch.Generator) -> tuple[Tensor, int]:
         """One Metropolis step of every chain; acceptance probabilities (C,) and the number of divergences."""
-        end, lost = self._propose(step, steps, generator)
+        end, lost, flow = self._propose(step, steps, generator)
+        lost = _usable(end, lost)
         uniform = torch.empty_like(lost).uniform_(generator=generator)
         taken = uniform.log() < lost
+        accept = lost.clamp(max=0).exp()
+        if burning and self.trajectories.adaptive:
+            self._adapt_length(end, flow, accept, step * steps, step)
         for name, tensor in (("position", end.position), ("value", end.value), ("gradient", end.gradient)):
             mask = taken.view(-1, *[1] * (tensor.ndim - 1))
             self.state[name].copy_(torch.where(mask, tensor, self.state[name]))
-        return lost.clamp(max=0).exp(), int((lost < -DIVERGENT).sum())
+        return accept, int((lost < -DIVERGENT).sum())
+
+    def _adapt_length(self, end: Phase, flow: Tensor, accept: Tensor, time: float, step: float) -> None:
+        state = self.state
+        unit = state["inverse_mass"].rsqrt().to(flow.dtype)
+        update_centre(state["centre"], state["position"], int(state["path"][3]))
+        slope = slope_of(state["position"] * unit, end.position * unit, flow, state["centre"] * unit, accept, time)
+        most = step * self.trajectories.max_steps / (1 + self.trajectories.jitter)
+        update_path(state["path"], slope, most)
 
     def _adapt(self, iteration: int, accept: float) -> None:
         state = self.state
@@ -270,6 +281,8 @@ class Hamiltonian(Chains):
                     state["inverse_mass"].copy_(inverse_mass_of(state["moments"]))
                     state["moments"].zero_()
                     state["averaging"].copy_(fresh_averaging(current_step(state["averaging"])))
+                    if self.trajectories.adaptive:
+                        state["path"].copy_(fresh_path(current_length(state["path"])))
 
     def _first_step(self, generator: torch.Generator) -> float:
         """A step whose single leapfrog step is accepted about half of the time, by doubling and halving from D^(−1/4).
@@ -279,7 +292,8 @@ class Hamiltonian(Chains):
         step = float(self.state["position"].shape[1] ** -0.25)
         direction = 0
         for _ in range(100):
-            _, lost = self._propose(step, 1, generator)
+            end, lost, _ = self._propose(step, 1, generator)
+            lost = _usable(end, lost)
             turn = 1 if float(lost.clamp(max=0).exp().mean()) > 0.5 else -1
             if direction == -turn:
                 return step
@@ -288,3 +302,9 @@ class Hamiltonian(Chains):
         raise InputError(
             f"no step size between {step:.3g} and 1 is fit to begin with; expected step_size, a number > 0"
         )
+
+
+def _usable(end: Phase, lost: Tensor) -> Tensor:
+    """The loss of energy (C,), −∞ where a trajectory ends at no numbers."""
+    finite = lost.isfinite() & end.gradient.isfinite().all(-1)
+    return torch.where(finite, lost, torch.full_like(lost, -math.inf))

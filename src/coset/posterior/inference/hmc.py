@@ -10,7 +10,15 @@ from coset._checks import check_count
 from coset.distribution.samples import Samples
 from coset.errors import InputError
 from coset.posterior.fit import Callback, Control, Fit, Trace
-from coset.posterior.inference.chains import LogDensity, Plan, joint_density, require_batching, starts
+from coset.posterior.inference.acceleration import Accelerator, Compile, check_compile
+from coset.posterior.inference.chains import (
+    LogDensity,
+    Plan,
+    joint_density,
+    require_batching,
+    require_density,
+    starts,
+)
 from coset.posterior.inference.hamiltonian import Hamiltonian, Trajectories
 from coset.posterior.inference.starting import Start, points_of
 from coset.posterior.likelihoods import Likelihood
@@ -18,6 +26,9 @@ from coset.posterior.problem import Data, PriorLike, pose
 
 STUCK = 0.1
 """A chain with a lower acceptance is spoken of."""
+
+GUESSED_STEPS = 30
+"""Leapfrog steps of a trajectory, where a length is given or looked for."""
 
 
 def fit_hmc(
@@ -36,6 +47,7 @@ def fit_hmc(
     step_size: float | None = None,
     mass: str = "identity",
     rows: int | None = None,
+    compile: Compile = "auto",
     start: Start | Samples | None = None,
     spread: str | float = "initial",
     likelihood: Likelihood | str = "categorical",
@@ -51,11 +63,11 @@ def fit_hmc(
 
     All chains move together. After ``warmup`` iterations, which adapt step size and, with ``mass="diagonal"``, mass,
     ``draws`` states of each are kept, every ``thin`` iterations. A trajectory has ``leapfrog_steps`` steps or takes the
-    time ``length``, ± ``jitter``: see ``hamiltonian.Trajectories``. ``rows``: points of the data taken
-    at once, to bound memory; by default all. Chains begin as ``start`` and ``spread`` say
-    (``chains.starts``). The trace has the log_joint per data point, acceptance (mean, and of the worst
-    chain), step size, steps, trajectories ``cut`` at ``max_steps``, and divergences: trajectories whose energy went off
-    by more than 1000.
+    time ``length``, ± ``jitter``; by default the warm-up looks for a length, too: see ``path_lengths``. ``rows``:
+    points of the data taken at once, to bound memory; by default all. ``compile``: see ``acceleration.choose``. Chains
+    begin as ``start`` and ``spread`` say (``chains.starts``). The trace has the log_joint per data point, acceptance
+    (mean, and of the worst chain), step size, steps, trajectories ``cut`` at ``max_steps``, and divergences:
+    trajectories whose energy went off by more than 1000.
     """
     problem = pose(model, data, likelihood, prior, temperature, points_of(start))
     check_count("chains", chains)
@@ -66,10 +78,13 @@ def fit_hmc(
     control = Control(seed, checkpoint, checkpoint_seconds, callback, show)
     require_batching(problem)
     begin = starts(problem, start, spread, chains, seed)
-    sampler = Hamiltonian(joint_density(problem, rows), begin, plan, trajectories)
-    settings = {"trajectories": repr(trajectories), "rows": rows}
+    density = joint_density(problem, rows)
+    require_density(problem, density, begin)
+    accelerator = Accelerator(check_compile(compile), (warmup + draws * thin) * (leapfrog_steps or GUESSED_STEPS))
+    sampler = Hamiltonian(density, begin, plan, trajectories, accelerator)
+    settings = {"trajectories": repr(trajectories), "rows": rows, "compile": compile}
     fit = sampler.fit("hmc", problem, control, settings, problem.temperature)
-    return replace(fit, notes=fit.notes + _warnings(fit.trace, sampler))
+    return replace(fit, notes=fit.notes + trajectory_warnings(fit.trace, sampler))
 
 
 def sample_hmc(
@@ -82,7 +97,7 @@ def sample_hmc(
     return sampler.state["draws"], Trace(records)
 
 
-def _warnings(trace: Trace, sampler: Hamiltonian) -> tuple[str, ...]:
+def trajectory_warnings(trace: Trace, sampler: Hamiltonian) -> tuple[str, ...]:
     """What the user should know of the sampling after the warm-up."""
     sampling = [record for record in trace if not record["burn_in"]]
     done = sampler.spans[: len(trace)]
@@ -103,4 +118,10 @@ def _checked_plan(draws: int, warmup: int, thin: int, trajectories: Trajectories
     check_count("warmup", warmup, 0)
     if not warmup and trajectories.step_size is None:
         raise InputError("warmup is 0 and step_size is None; expected a warm-up to adapt the step size in, or the step")
+    if not warmup and trajectories.adaptive:
+        raise InputError(
+            "warmup is 0, and neither leapfrog_steps nor length is given; expected a warm-up to find a length "
+            "in, or one "
+            "of both"
+        )
     return Plan(warmup, draws, thin)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from coset._checks import check_choice, check_positive
 from coset.errors import InputError
+from coset.posterior.inference.acceleration import Accelerator
 from coset.posterior.inference.chains import Chains, Plan
 from coset.train import DivergenceError
 
@@ -123,8 +124,15 @@ class Langevin(Chains):
 
     purpose = "noise"
 
-    def __init__(self, gradient: Gradient, start: Tensor, plan: Plan, dynamics: Dynamics) -> None:
-        super().__init__(start, plan)
+    def __init__(
+        self,
+        gradient: Gradient,
+        start: Tensor,
+        plan: Plan,
+        dynamics: Dynamics,
+        accelerator: Accelerator | None = None,
+    ) -> None:
+        super().__init__(start, plan, accelerator)
         _check_plan(plan, dynamics)
         self.gradient, self.dynamics = gradient, dynamics
         self.rule = PRECONDITIONERS[dynamics.preconditioner]

@@ -1,5 +1,6 @@
 """Stochastic gradient Markov chain Monte Carlo: SGLD, SGHMC and their cyclical forms, with batched chains."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from coset._checks import check_count
 from coset.distribution.samples import Samples
 from coset.posterior.fit import Callback, Control, Fit
+from coset.posterior.inference.acceleration import Accelerator, Compile, check_compile
 from coset.posterior.inference.chains import Plan, require_batching, starts
 from coset.posterior.inference.langevin import Dynamics, Gradient, Langevin
 from coset.posterior.inference.starting import Start, points_of
@@ -33,6 +35,7 @@ def fit_sgmcmc(
     noise_estimate: float = 0.0,
     preconditioner: str = "identity",
     own_batches: bool = False,
+    compile: Compile = "auto",
     start: Start | Samples | None = None,
     spread: str | float = "initial",
     likelihood: Likelihood | str = "categorical",
@@ -50,11 +53,11 @@ def fit_sgmcmc(
     cycles (Zhang et al. 2020). All chains move together: after ``burn_in`` steps ``draws`` states of each are kept,
     every ``thin`` steps; a cyclical method takes ``burn_in`` steps without noise at the beginning of each cycle and
     ``draws``/``cycles`` draws after them. A step sees ``batch_size`` points, the same for all chains, which is faster,
-    or with ``own_batches`` others for each; each pass over the data is in a new order and leaves out what does not
-    fill a batch. ``step_size`` is for sums over the data: a learning rate divided by N. The draws are biased by step
-    size and by the gradient's noise, of which ``noise_estimate``, its variance, is subtracted from what is added.
-    Chains begin as ``start`` and ``spread`` say (``chains.starts``). The trace has, per data point,
-    the log_joint of the batches, as mean over the chains.
+    or with ``own_batches`` others for each; each pass over the data is in a new order and leaves out what does not fill
+    a batch. ``step_size`` is for sums over the data: a learning rate divided by N. The draws are biased by step size
+    and by the gradient's noise, of which ``noise_estimate``, its variance, is subtracted from what is added. Chains
+    begin as ``start`` and ``spread`` say (``chains.starts``). ``compile``: see ``acceleration.choose``. The trace has,
+    per data point, the log_joint of the batches, as mean over the chains.
     """
     problem = pose(model, data, likelihood, prior, temperature, points_of(start))
     check_count("chains", chains)
@@ -64,9 +67,12 @@ def fit_sgmcmc(
     control = Control(seed, checkpoint, checkpoint_seconds, callback, show)
     require_batching(problem)
     begin = starts(problem, start, spread, chains, seed)
-    gradient = batch_gradient(problem, min(batch_size, problem.count), own_batches, seed)
-    settings = {"dynamics": repr(dynamics), "batch_size": batch_size, "own_batches": own_batches}
-    return Langevin(gradient, begin, plan, dynamics).fit(method, problem, control, settings)
+    accelerator = Accelerator(check_compile(compile), plan.length * plan.cycles)
+    gradient = batch_gradient(problem, min(batch_size, problem.count), own_batches, seed, accelerator)
+    settings = {
+        "dynamics": repr(dynamics), "batch_size": batch_size, "own_batches": own_batches, "compile": compile
+    }  # fmt: skip
+    return Langevin(gradient, begin, plan, dynamics, accelerator).fit(method, problem, control, settings)
 
 
 def sample_sgmcmc(
@@ -87,27 +93,45 @@ def sample_sgmcmc(
     return sampler.state["draws"]
 
 
-def batch_gradient(problem: Problem, batch_size: int, own: bool, seed: int) -> Gradient:
+def batch_gradient(
+    problem: Problem, batch_size: int, own: bool, seed: int, accelerator: Accelerator | None = None
+) -> Gradient:
     """The untempered log_joint of minibatches and its gradient; which points a step sees depends on its number only."""
+    batches = batches_of(problem, batch_size, own, seed)
+
+    def joints(flats: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return problem.log_joints(flats, x, y, own=own and batch_size < problem.count)
+
+    def gradient(iteration: int, flats: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = batches(iteration, len(flats))
+        function = joints if accelerator is None else accelerator.ready("joints", joints, (flats, x, y))
+        value, slope = function(flats, x, y)
+        return value, slope
+
+    return gradient
+
+
+def batches_of(problem: Problem, batch_size: int, own: bool, seed: int) -> Callable[[int, int], tuple[Tensor, Tensor]]:
+    """Minibatches by the number of the step and the chains: (M, …), or with ``own`` (chains, M, …).
+
+    Every pass over the data is in a new order and leaves out what does not fill a batch. All the data are one batch.
+    """
     per_pass = problem.count // batch_size
     order: dict[int, Tensor] = {}
 
-    def picked(iteration: int, chains: int) -> Tensor:
+    def batch(iteration: int, chains: int) -> tuple[Tensor, Tensor]:
+        if batch_size == problem.count:
+            return problem.x, problem.y
         number, within = divmod(iteration, per_pass)
         if number not in order:
             order.clear()
             order[number] = _orders(problem, chains if own else 1, seed, number)
-        return order[number][:, within * batch_size : (within + 1) * batch_size]
-
-    def gradient(iteration: int, flats: Tensor) -> tuple[Tensor, Tensor]:
-        if batch_size == problem.count:
-            return problem.log_joints(flats, problem.x, problem.y)
-        rows = picked(iteration, len(flats))
+        rows = order[number][:, within * batch_size : (within + 1) * batch_size]
         if own:
-            return problem.log_joints(flats, problem.x[rows], problem.y[rows], own=True)
-        return problem.log_joints(flats, problem.x.index_select(0, rows[0]), problem.y.index_select(0, rows[0]))
+            return problem.x[rows], problem.y[rows]
+        return problem.x.index_select(0, rows[0]), problem.y.index_select(0, rows[0])
 
-    return gradient
+    return batch
 
 
 def _orders(problem: Problem, count: int, seed: int, number: int) -> Tensor:

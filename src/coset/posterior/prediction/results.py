@@ -7,6 +7,16 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from coset.errors import InputError
+from coset.posterior.prediction.intervals import (
+    Interval,
+    check_level,
+    empirical_quantile,
+    mixture_quantile,
+    mixture_regions,
+    smallest_sets,
+)
+
 
 @dataclass(frozen=True, eq=False)
 class TargetLikelihood:
@@ -69,6 +79,22 @@ class ClassPredictive(Predictive):
         # Never negative, but for rounding.
         return (self.entropy - self.expected_entropy).clamp(min=0)
 
+    def highest_density(self, level: float = 0.9) -> Tensor:
+        """The fewest labels of each point whose probability is ``level`` at least, (N, C) of booleans."""
+        return smallest_sets(self.probabilities, check_level("level", level))
+
+    def quantile(self, p: float) -> Tensor:
+        """The quantile over the draws of p(c | x, θ_j), (N, C): what the weights leave open; needs ``keep=True``."""
+        check_level("p", p)
+        if self.members is None:
+            raise InputError("the networks' own predictions were not kept; expected predictive(..., keep=True)")
+        return empirical_quantile(self.members.exp(), p)
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """The central interval of p(c | x, θ_j) over the draws, two of (N, C)."""
+        check_level("level", level)
+        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+
     def __repr__(self) -> str:
         points, classes = self.log_probabilities.shape
         return f"ClassPredictive({points} points, {classes} classes, {self.draws} draws)"
@@ -92,6 +118,30 @@ class RealPredictive(Predictive):
     def std(self) -> Tensor:
         """√(noise² + model²), (N, D)."""
         return torch.hypot(self.noise_std, self.model_std)
+
+    def quantile(self, p: float) -> Tensor:
+        """y with P(Y ≤ y | x) = p, (N, D), of the mixture itself: noise and weights."""
+        return mixture_quantile(*self._mixture(), check_level("p", p))
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """The central interval of probability ``level``, two of (N, D)."""
+        check_level("level", level)
+        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+
+    def highest_density(self, level: float = 0.9) -> list[list[list[Interval]]]:
+        """The smallest region of probability ``level``: of each point, of each target, its intervals in order."""
+        check_level("level", level)
+        means, stds = self._mixture()
+        _, points, targets = means.shape
+        return [
+            [mixture_regions(means[:, n, d].cpu(), stds[:, n, d].cpu(), level) for d in range(targets)]
+            for n in range(points)
+        ]
+
+    def _mixture(self) -> tuple[Tensor, Tensor]:
+        if self.member_means is None or self.member_stds is None:
+            raise InputError("the networks' own predictions were not kept; expected predictive(..., keep=True)")
+        return self.member_means.double(), self.member_stds.double()
 
     def __repr__(self) -> str:
         points, targets = self.mean.shape

@@ -6,6 +6,7 @@ Gelberg et al. 2024, eq. 4: its density, draws from it, its entropy, and how muc
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -18,16 +19,18 @@ from coset.distribution.density import check_generator, vector
 from coset.distribution.mixture import check_samples
 from coset.errors import InputError
 from coset.posterior.fit import device_stream
+from coset.posterior.symmetrized.gaussians import (
+    Known,
+    free_log_density,
+    known,
+    log_density,
+    sign_flips,
+    unit_matrix,
+    unit_signs,
+)
 from coset.posterior.symmetrized.orbit import numbered
 from coset.posterior.symmetrized.permanent import log_permanent
-from coset.posterior.symmetrized.units import (
-    exchange,
-    normal_log_prob,
-    permuting_class,
-    unit_entries,
-    unit_log_probs,
-    unknowns,
-)
+from coset.posterior.symmetrized.units import Unknowns, exchange, normal_log_prob, permuting_class, unit_entries
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.action import check_names
 
@@ -93,14 +96,33 @@ def products(table: Tensor, factors: Sequence[Tensor], entries: int) -> Iterator
         yield from products(part[:, factors[0]].flatten(0, 1), factors[1:], entries)
 
 
-def enumerated(sym: Symmetry, q: Normal, omega: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """log q(ω) and log q^G(ω), each (…), in float64, by log (1/|G|) Σ_g q(g⁻¹·ω) over all permutations g."""
-    _check_order(sym)
-    over = unknowns(q)
+def enumerated(sym: Symmetry, q: Normal, omega: Mapping[str, Tensor], signs: bool = False) -> tuple[Tensor, Tensor]:
+    """log q(ω) and log q^G(ω), each (…), in float64, by log (1/|G|) Σ_g q(g⁻¹·ω) over all g."""
+    over = known(q)
+    flips = sign_flips(sym, over.names, over.like) if signs else []
+    _check_order(sym, len(flips))
     check_names(sym, {name: over.like[name] for name in over.names}, partial=True)
     x = over.vector(omega)
-    total = log_sum_over_group(exchanges(sym, over.names, over.like), x, over.mean, over.std)
-    return normal_log_prob(x, over.mean, over.std), total - math.log(permutation_count(sym))
+    factors = exchanges(sym, over.names, over.like)
+    total = x.new_full(x.shape[:-1], -math.inf)
+    # Every g is one permutation after one choice of signs.
+    for chosen in itertools.product((False, True), repeat=len(flips)):
+        turned = x
+        for flip in itertools.compress(flips, chosen):
+            turned = turned * flip.to(x)
+        total = torch.logaddexp(total, _log_sum(factors, turned, over))
+    return log_density(over, x), total - math.log(permutation_count(sym)) - len(flips) * math.log(2)
+
+
+def _log_sum(factors: Sequence[Tensor], x: Tensor, over: Known) -> Tensor:
+    """log Σ_g q(g⁻¹·ω) over permutations, for q of any kind."""
+    if isinstance(over, Unknowns):
+        return log_sum_over_group(factors, x, over.mean, over.std)
+    entries = max(1, _ENTRIES * x.shape[-1] // max(1, x.numel()))
+    total = x.new_full(x.shape[:-1], -math.inf)
+    for table in products(torch.arange(x.shape[-1])[None], factors, entries):
+        total = torch.logaddexp(total, torch.logsumexp(log_density(over, x[..., table.to(x.device)]), -1))
+    return total
 
 
 def log_sum_over_group(factors: Sequence[Tensor], x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -114,48 +136,57 @@ def log_sum_over_group(factors: Sequence[Tensor], x: Tensor, mean: Tensor, std: 
     return total
 
 
-def _check_order(sym: Symmetry) -> None:
+def _check_order(sym: Symmetry, signs: int = 0) -> None:
     # By logarithms: the number itself may have thousands of digits.
-    if sym.log_permutations > math.log(LARGEST_ORDER) + 1e-9:
+    size = sym.log_permutations + signs * math.log(2)
+    if size > math.log(LARGEST_ORDER) + 1e-9:
+        what = "permutations with signs" if signs else "permutations"
         raise InputError(
-            f"sym has 10^{sym.log_permutations / math.log(10):.2f} permutations; expected {LARGEST_ORDER:,} or fewer "
-            f"to go through them all"
+            f"sym has 10^{size / math.log(10):.2f} {what}; expected {LARGEST_ORDER:,} or fewer to go through them all"
         )
 
 
-Density = Callable[[Symmetry, Normal, Mapping[str, Tensor]], tuple[Tensor, Tensor]]
-"""(sym, q, ω (…)) → log q(ω) and log q^G(ω), each (…)."""
+Density = Callable[[Symmetry, Normal, Mapping[str, Tensor], bool], tuple[Tensor, Tensor]]
+"""(sym, q, ω (…), signs) → log q(ω) and log q^G(ω), each (…)."""
 
 _AT_ONCE = {"permanent": 64, "enumeration": 4096}
 """So many draws are scored at once: few enough to see advance, many where the whole group is gone through each time."""
 
 
-def by_permanent(sym: Symmetry, q: Normal, omega: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+def by_permanent(sym: Symmetry, q: Normal, omega: Mapping[str, Tensor], signs: bool = False) -> tuple[Tensor, Tensor]:
     """log q(ω) and log q^G(ω) = log q(r) + log perm(exp A) − log n!, A of ``pair_matrix``, r the entries of no unit.
 
-    Both from the same A: in their difference what is common to all permutations cancels.
+    Both from the same A: in their difference what is common to all permutations cancels. With ``signs`` A_ij is
+    log (N(ν_i; μ_j, S_jj) + N(sν_i; μ_j, S_jj)), over 2ⁿn!.
     """
-    over = unknowns(q)
+    over = known(q)
     entries = unit_entries(sym, permuting_class(sym), q.mean, over.names)
     x = over.vector(omega)
-    owned, free = entries.owned.to(x.device), entries.free.to(x.device)
-    matrix = unit_log_probs(owned, x, over.mean, over.std)
-    rest = normal_log_prob(x[..., free], over.mean[free], over.std[free])
+    matrix, rest = unit_matrix(over, entries, x), free_log_density(over, entries, x)
     own = matrix.diagonal(dim1=-2, dim2=-1).sum(-1)
-    return rest + own, rest + log_permanent(matrix) - math.lgamma(entries.units + 1)
+    order = math.lgamma(entries.units + 1)
+    if signs:
+        flip = torch.ones_like(over.mean)
+        flip[entries.owned.to(x.device)] = unit_signs(sym, over, entries).to(x)
+        matrix = torch.logaddexp(matrix, unit_matrix(over, entries, x * flip))
+        order += entries.units * math.log(2)
+    return rest + own, rest + log_permanent(matrix) - order
 
 
 METHODS: dict[str, Density] = {"permanent": by_permanent, "enumeration": enumerated}
 """One permuting class with entries of at most one unit each, 2ⁿ work; any structure, |G| work."""
 
 
-def log_prob_symmetrized(sym: Symmetry, q: Normal, omega: Mapping[str, Tensor], *, method: str = "permanent") -> Tensor:
+def log_prob_symmetrized(
+    sym: Symmetry, q: Normal, omega: Mapping[str, Tensor], *, method: str = "permanent", signs: bool = False
+) -> Tensor:
     """log q^G(ω) = log (1/|G|) Σ_g q(g⁻¹·ω) over the permutations of ``sym``; ω (…) gives (…), in float64.
 
-    Scales and signs of ``sym`` play no part, nor do points and buffers, as in ``MeanField.log_prob``; tied weights
-    count once. Differentiable in ω, means and deviations. ``method``: a name in ``METHODS``.
+    q: a mean field or a Gaussian; the permanent expects its units to be independent of each other. ``signs``: G has the
+    free signs of ``sym``, too. Scales play no part, nor do points and buffers, as in ``MeanField.log_prob``; tied
+    weights count once. Differentiable in ω, means and deviations. ``method``: a name in ``METHODS``.
     """
-    return _density(method)(sym, q, omega)[1]
+    return _density(method)(sym, q, omega, signs)[1]
 
 
 def mutual_information(
@@ -165,6 +196,7 @@ def mutual_information(
     seed: int = 0,
     *,
     method: str = "permanent",
+    signs: bool = False,
     show: bool | None = None,
 ) -> Estimate:
     """I(g; ω) = H(q^G) − H(q) = E_q[log q(ω) − log q^G(ω)] in nats, between 0 and log |G|, with its standard error.
@@ -175,7 +207,7 @@ def mutual_information(
     density = _density(method)
     check_samples(samples)
     check_count("seed", seed, 0)
-    over = unknowns(q)
+    over = known(q)
     # A stream of its own: the plain one of a seed may be what the network began with.
     generator = device_stream("mutual information", seed, 0, over.mean)
     most = max(1, min(max(_AT_ONCE.values()), _ENTRIES // len(over.mean)))
@@ -186,7 +218,7 @@ def mutual_information(
             draws = q.sample(count, generator)
             for first in range(0, count, _AT_ONCE[method]):
                 part = {name: draws[name][first : first + _AT_ONCE[method]] for name in over.names}
-                own, whole = density(sym, q, part)
+                own, whole = density(sym, q, part, signs)
                 values.append(own - whole)
                 bar.advance(len(own))
     return Estimate.of(torch.cat(values))
@@ -199,11 +231,41 @@ def entropy_symmetrized(
     seed: int = 0,
     *,
     method: str = "permanent",
+    signs: bool = False,
     show: bool | None = None,
 ) -> Estimate:
     """H(q^G) = H(q) + I(g; ω) in nats: the first in closed form, the second as in ``mutual_information``."""
-    gain = mutual_information(sym, q, samples, seed, method=method, show=show)
-    return Estimate(float(unknowns(q).entropy()) + gain.value, gain.error)
+    gain = mutual_information(sym, q, samples, seed, method=method, signs=signs, show=show)
+    return Estimate(float(known(q).entropy()) + gain.value, gain.error)
+
+
+def information_by_draws(
+    sym: Symmetry, q: Normal, K: int = 100, samples: int = 1000, seed: int = 0, *, signs: bool = False
+) -> Estimate:
+    """H^K − H(q) = E[−log (1/K)(1 + Σ_{j<K} exp(log q(g_j⁻¹ω) − log q(ω)))] ≤ I(g; ω), g_j uniform, in nats.
+
+    Eq. 4 of Gelberg et al. 2024 for any Gaussian, correlated ones included: a lower bound of at most log K.
+    ``information_bounds`` has better ones for mean fields.
+    """
+    check_count("K", K)
+    check_samples(samples)
+    check_count("seed", seed, 0)
+    over = known(q)
+    finite = sym.restrict(scales=False, signs=signs, continuous=False)
+    generator = device_stream("information by draws", seed, 0, over.mean)
+    places = numbered(over.names, over.like)
+    draws = over.vector(q.sample(samples, generator))
+    ones = {name: torch.ones_like(part) for name, part in places.items()}
+    own = log_density(over, draws)
+    logs = [torch.zeros_like(own)]
+    for _ in range(K - 1):
+        g = finite.random(generator)
+        still = replace(g, signs={key: torch.ones_like(part) for key, part in g.signs.items()})
+        index = vector(finite.act(still, places, partial=True), over.names, over.like).round().long()
+        sign = vector(finite.act(g, ones, partial=True), over.names, over.like)
+        # With g also g⁻¹ is uniform. One permutation serves all draws: each value stays unbiased for its own.
+        logs.append(log_density(over, draws[..., index.to(draws.device)] * sign.to(draws)) - own)
+    return Estimate.of(math.log(K) - torch.stack(logs).logsumexp(0))
 
 
 def sample_symmetrized(sym: Symmetry, q: Distribution, n: int, generator: torch.Generator) -> dict[str, Tensor]:
