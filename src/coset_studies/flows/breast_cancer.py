@@ -169,16 +169,17 @@ TEXT = """
 {networks} networks were drawn from the snapshots of {seeds} trajectories, and each was aligned to the first of them by
 every method. All three claims hold.
 
-On straight lines the mean barrier is {all-pairs[as trained][line, nats]:.3f} nats between networks as trained (published
-0.244) and {all-pairs[weights][line, nats]:.3f} after they were aligned on weights, a fifth of the published 0.070. Great
-circles are lower after every method: {all-pairs[weights][great circle, nats]:.3f} for the same networks. The lowest on
-both paths is Sinkhorn matching on the loss of the midpoint ({all-pairs[sinkhorn, midpoint][line, nats]:.3f} and
-{all-pairs[sinkhorn, midpoint][great circle, nats]:.3f}), close to plain matching of weights.
+On straight lines the mean barrier is {all-pairs[as trained][line, nats]:.3f} nats between networks as trained
+(published 0.244) and {all-pairs[weights][line, nats]:.3f} after they were aligned on weights, a fifth of the published
+0.070. Great circles are lower after every method: {all-pairs[weights][great circle, nats]:.3f} for the same networks.
+The lowest on both paths is Sinkhorn matching on the loss of the midpoint
+({all-pairs[sinkhorn, midpoint][line, nats]:.3f} and {all-pairs[sinkhorn, midpoint][great circle, nats]:.3f}), close to
+plain matching of weights.
 
-Three ways do worse. Sinkhorn matching on random points of the line ends at {all-pairs[sinkhorn, random][line, nats]:.3f}.
-The canonical order, which needs no other network, only halves the barrier
-({all-pairs[canonical order][line, nats]:.3f}). The straight-through estimator, which is run without scales, lowers it
-by a fifth ({all-pairs[ste, midpoint][line, nats]:.3f}); we did not look for the reason.
+Three ways do worse. Sinkhorn matching on random points of the line ends at
+{all-pairs[sinkhorn, random][line, nats]:.3f}. The canonical order, which needs no other network, only halves the
+barrier ({all-pairs[canonical order][line, nats]:.3f}). The straight-through estimator, which is run without scales,
+lowers it by a fifth ({all-pairs[ste, midpoint][line, nats]:.3f}); we did not look for the reason.
 
 Lines join networks as a method leaves them. For great circles the scales of all units are removed afterwards, with
 units in the same order. "weights, normalized" removes scales before it matches; all other methods match networks as
@@ -186,8 +187,7 @@ they were trained.
 
 The training recipe is ours: it ends at about the loss of the published networks (0.048). A first one, fifty epochs at
 ten times the rate, overfitted, and averages of two networks had a lower test loss than either, which says nothing of
-barriers. The new one was chosen by the loss of single networks alone, and barriers are of the loss that was trained
-on.
+barriers. The new one was chosen by the loss of single networks alone, and barriers are of the loss that was trained on.
 """
 
 

@@ -188,20 +188,20 @@ CLAIMS = [
 TEXT = """
 {data} draws were learned, and {draws} of each flow were assigned to as many fresh draws of the data, for {seeds} seeds.
 
-**Plane.** Samples of the independent coupling are nearer to the moons (W₂²
-{moons[independent, with, W2²][value]:.3f}) than published. Optimal transport makes the ways short: their normalised
-energy is {moons[optimal-transport, with, normalised path energy][value]:.3f}. The claim that W₂² is below 0.05 fails
-there ({moons[optimal-transport, with, W2²][value]:.3f}), but two sets of as many draws of the moons themselves are
-already {floor:.3f} apart. What the flow adds to such a distance is
-{moons[optimal-transport, with, excess of W2²][value]:.3f}, and that claim holds. The energy of the independent coupling
-is {moons[independent, with, normalised path energy][value]:.2f}, above the published 1.33 by about as much as we
-allowed. Without the baseline it is {moons[independent, without, normalised path energy][value]:.2f}, so the baseline is
-not the cause; we do not know what is.
+**Plane.** Samples of the independent coupling are nearer to the moons (W₂² {moons[independent, with, W2²][value]:.3f})
+than published. Optimal transport makes the ways short: their normalised energy is
+{moons[optimal-transport, with, normalised path energy][value]:.3f}. The claim that W₂² is below 0.05 fails there
+({moons[optimal-transport, with, W2²][value]:.3f}), but two sets of as many draws of the moons themselves are already
+{floor:.3f} apart. What the flow adds to such a distance is {moons[optimal-transport, with, excess of W2²][value]:.3f},
+and that claim holds. The energy of the independent coupling is
+{moons[independent, with, normalised path energy][value]:.2f}, above the published 1.33 by about as much as we allowed.
+Without the baseline it is {moons[independent, without, normalised path energy][value]:.2f}, so the baseline is not the
+cause; we do not know what is.
 
-**Sphere.** The density is right: its divergence from the mixture is {sphere[geodesics, with, KL, nats][value]:.3f} nats,
-and it integrates to {sphere[geodesics, with, total mass][value]:.4f}. The claim on W₂² of samples fails: the excess is
-{sphere[geodesics, with, excess of W2²][value]:.3f}, and less than 0.01 was asked for. Modes are far apart, so that W₂²
-depends on how many draws happen to fall into each; densities are the better test here.
+**Sphere.** The density is right: its divergence from the mixture is {sphere[geodesics, with, KL, nats][value]:.3f}
+nats, and it integrates to {sphere[geodesics, with, total mass][value]:.4f}. The claim on W₂² of samples fails: the
+excess is {sphere[geodesics, with, excess of W2²][value]:.3f}, and less than 0.01 was asked for. Modes are far apart, so
+that W₂² depends on how many draws happen to fall into each; densities are the better test here.
 
 The path energy is ∫E‖v‖²dt/W₂² − 1, with W₂² between draws of source and data; it can be below 0 where samples do not
 reach the data. Fields are added to the flow between two Gaussians with the moments of source and data (the baseline).

@@ -263,10 +263,10 @@ Source and targets are Gaussians over {weights} weights. {data} draws were learn
   ({deviations[low rank and diagonal, own module, with baseline, principal directions][rms of ratio − 1]:.1%}) and
   without ({deviations[low rank and diagonal, own module, without, principal directions][rms of ratio − 1]:.1%}). The
   perceptron is not
-  ({deviations[low rank and diagonal, perceptron, with baseline, principal directions][rms of ratio − 1]:.0%}): it misses
-  along the many weak directions, far less along the four strongest. So what misses is the field, not flow matching. Its
-  256 hidden units cannot give each weight a factor of its own; a wider perceptron and one with such factors (gates)
-  test this explanation, with their own claims above. The affine module also had more steps.
+  ({deviations[low rank and diagonal, perceptron, with baseline, principal directions][rms of ratio − 1]:.0%}): it
+  misses along the many weak directions, far less along the four strongest. So what misses is the field, not flow
+  matching. Its 256 hidden units cannot give each weight a factor of its own; a wider perceptron and one with such
+  factors (gates) test this explanation, with their own claims above. The affine module also had more steps.
 - Released sampler. Following x̂₁ − x₀ gives {released[diagonal, perceptron, with baseline][mean ratio]:.2f} of the
   spread, as was found in public code. With the exact field and equal Gaussians it is {equal:.2f}, and less for smaller
   deviations. That sampler is in this study only.

@@ -250,11 +250,11 @@ Every network was brought to the first of its zoo, on weights, and the variance 
 networks nearer that have nothing in common, too, the more so the larger the group is. Networks before training show how
 much. Only what trained networks have less than these comes from what they learned alike, so claims are of the ratio.
 
-- MLPs: the claims hold. Modulo permutations {variance[MLP, ReLU, 1000, permutations][variance left]:.2f} of the variance
-  is left with ReLU (before training {variance[MLP, ReLU, 1000, permutations][before training]:.2f}), and removing scales
-  changes little. With tanh, signs matter: {variance[MLP, tanh, 200, permutations, scales, signs][variance left]:.2f} is
-  left modulo permutations and signs (before training
-  {variance[MLP, tanh, 200, permutations, scales, signs][before training]:.2f}).
+- MLPs: the claims hold. Modulo permutations {variance[MLP, ReLU, 1000, permutations][variance left]:.2f} of the
+  variance is left with ReLU (before training {variance[MLP, ReLU, 1000, permutations][before training]:.2f}), and
+  removing scales changes little. With tanh, signs matter:
+  {variance[MLP, tanh, 200, permutations, scales, signs][variance left]:.2f} is left modulo permutations and signs
+  (before training {variance[MLP, tanh, 200, permutations, scales, signs][before training]:.2f}).
 - CNN: the claim fails, by little. Modulo permutations and scales
   {variance[CNN, 60, permutations, scales][variance left]:.2f} is left, before training
   {variance[CNN, 60, permutations, scales][before training]:.2f}: trained networks are nearer than chance, but by less
@@ -337,7 +337,8 @@ def _bars(results: Results) -> "Figure":
         for number, row in enumerate(own):
             frame = str(row["modulo"])
             left, least, greatest, untrained = (
-                float(str(row[column])) for column in ("variance left", "least part", "greatest part", "before training")
+                float(str(row[column]))
+                for column in ("variance left", "least part", "greatest part", "before training")
             )
             x = at + width * (number - (len(own) - 1) / 2)
             panel.bar(x, left, 0.9 * width, color=colours[frame])
