@@ -625,7 +625,7 @@ def _figure(results: Results) -> "Figure":
         left.plot(place, float(str(row["test loss"])), "o", color=colours[geometry], markersize=3)
     left.axhline(float(str(results.numbers["zoo test loss"])), color="0.6", linewidth=0.8)
     left.set_yscale("log")
-    left.set_xticks(range(len(ways)), [name.replace(", ", ",\n") for name in ways], fontsize=6)
+    left.set_xticks(range(len(ways)), ways, fontsize=6, rotation=90)
     for geometry, colour in colours.items():
         left.plot([], [], "o", color=colour, markersize=3, label=geometry)
     left.legend(fontsize=6, frameon=False)
