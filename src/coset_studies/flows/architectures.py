@@ -346,6 +346,42 @@ def claims_on(architecture: str) -> list[Claim]:
     ]  # fmt: skip
 
 
+TEXT = """
+Flows were fitted to {CNN networks} CNNs of three convolutions with batch norm and to {transformer networks}
+transformers of two layers, by the same call. Their field is a perceptron, on all weights or on principal components of
+them (PCA).
+
+The flow on principal components learned something: in both architectures its samples are more accurate than draws of a
+Gaussian, on weights or on components. It did not learn enough to be of use. Samples of CNNs have an accuracy of
+{generators[CNN, whole group, flow, PCA][accuracy]:.2f} and of transformers of
+{generators[transformer, whole group, flow, PCA][accuracy]:.2f}, interpolations
+{generators[CNN, whole group, interpolation][accuracy]:.2f} and
+{generators[transformer, whole group, interpolation][accuracy]:.2f}, held-out networks
+{generators[CNN, whole group, held-out networks][accuracy]:.2f} and
+{generators[transformer, whole group, held-out networks][accuracy]:.2f}. No generator gave a network that is both novel
+and performant, so that the claims on these cannot tell; of the held-out networks
+{generators[CNN, whole group, held-out networks][novel and performant]:.0%} and
+{generators[transformer, whole group, held-out networks][novel and performant]:.0%} are. Noise on a network stays beside
+it, accurate and never novel.
+
+How far a straight line goes bounds what is linear in the networks. Halfway between two transformers the loss falls with
+the group: {generators[transformer, as trained, midpoint][loss]:.2f} nats as trained,
+{generators[transformer, permutations, midpoint][loss]:.2f} modulo permutations and
+{generators[transformer, whole group, midpoint][loss]:.2f} modulo the whole group, where the networks have
+{generators[transformer, whole group, the zoo][loss]:.2f}. Halfway between two CNNs permutations help most
+({generators[CNN, permutations, midpoint][accuracy]:.2f}, as trained
+{generators[CNN, as trained, midpoint][accuracy]:.2f}); canonical weights do worse
+({generators[CNN, whole group, midpoint][accuracy]:.2f}) because statistics of batch norms do not fit, and are at
+{generators[CNN, whole group, midpoint][accuracy, refreshed]:.2f} once these are measured again.
+
+All generators work on the same rows, which hold log(variance + ε) for running variances: of Gaussian draws on the
+variances themselves {negative:.0%} have a negative one. Over the whole group CNNs have canonical weights, and
+transformers are aligned by matrices on activations. Performant means an accuracy of {CNN bar} for CNNs and of
+{transformer bar}, that of a table of character pairs, for transformers. Each generator gave {samples} samples. A sample
+is novel if it is farther from every training network than half of these are from their nearest one, within the frame.
+"""
+
+
 @study(
     name="flows-architectures",
     title="Networks sampled by flows: a CNN with batch norm and a transformer",
@@ -356,6 +392,17 @@ def claims_on(architecture: str) -> list[Claim]:
     """,
     presets={"quick": QUICK, "small": SMALL, "paper": replace(SMALL, samples=256, steps=dict.fromkeys(FIELDS, 4000))},
     claims=[claim for name in (CNN, TRANSFORMER) for claim in claims_on(name)],
+    text={"small": TEXT},
+    tables={
+        "generators": """
+    Mean accuracy of samples with its standard error, and loss, on test examples. Novelty in the frame of the whole
+    group only; refreshed: batch norms have the statistics of training images.
+    """
+    },
+    figure=lambda results: _figure(results),
+    caption="""
+    Mean accuracy of the samples of every generator in three frames; lines: the zoo, and dotted the bar.
+    """,
 )
 def run(config: Config, context: Context) -> Findings:
     """Two flows and all cheap generators, in three frames, on two architectures."""
@@ -368,73 +415,18 @@ def run(config: Config, context: Context) -> Findings:
 
     found = in_turn(context, "architectures and frames", keys, score)
     rows = [[key.split(", ")[0], *row] for key in keys for row in found[key][0]]
-    bars = {name: case.bar for name, case in config.cases.items()}
-    table = Table(_COLUMNS, rows, _CAPTIONS[0])
     numbers: dict[str, Scalar] = {"samples": config.samples, "negative": found[f"{CNN}, {WHOLE}"][1]}
     for name, setting in settings.items():
-        numbers |= {f"{name} bar": bars[name], f"{name} networks": counted(setting.stack)}
-        column = "accuracy" if name == CNN else "loss"
-        numbers[f"{name} halfway"] = _listed(table, name, "midpoint", column, config.frames)
-        numbers[f"{name} own"] = table.cell(column, {"architecture": name, "frame": WHOLE, "generator": "the zoo"})
-        inside: dict[str, Scalar] = {"architecture": name, "frame": WHOLE, "generator": SPAN}
-        for column in ("accuracy", "accuracy, refreshed"):
-            numbers[f"{name} span {column}"] = table.cell(column, inside)
-        numbers[f"{name} flow accuracy"] = table.cell("accuracy", {**inside, "generator": FLOW})
-    return Findings(
-        numbers=numbers,
-        tables={"generators": table},
-        outcome=_TOLD,
-        figure=lambda: _figure(table, bars),
-        caption=_CAPTIONS[1],
-    )
+        numbers |= {f"{name} bar": setting.case.bar, f"{name} networks": counted(setting.stack)}
+    return Findings(numbers=numbers, tables={"generators": Table(_COLUMNS, rows)})
 
 
-_WORDS = {RAW: "as trained", PERMUTED: "modulo permutations", WHOLE: "modulo the whole group"}
-
-
-def _listed(table: Table, architecture: str, generator: str, column: str, frames: tuple[str, ...]) -> str:
-    """A number of one generator in every frame, as words."""
-    cells = [
-        table.cell(column, {"architecture": architecture, "frame": frame, "generator": generator}) for frame in frames
-    ]
-    said = [f"{float(str(cell)):.3f} {_WORDS[frame]}" for cell, frame in zip(cells, frames, strict=True)]
-    return " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
-
-
-_CAPTIONS = (
-    "Mean accuracy of samples with its standard error, and loss, on test examples. Novelty in the frame of the whole "
-    "group only; refreshed: batch norms have the statistics of training images.",
-    "Mean accuracy of the samples of every generator in three frames; lines: the zoo, and dotted the bar.",
-)
-_TOLD = """
-Flows are fitted to {CNN networks} CNNs of three convolutions with batch norm and to {transformer networks} transformers
-of two layers, by one call, whose field is a perceptron on all weights or on their principal components. All generators
-work on the same rows, which have log(variance + ε) in place of running variances: drawn from a Gaussian on the
-variances themselves, {negative:.0%} of the networks would have a negative one. Permutations are aligned on weights.
-Over the whole group CNNs have canonical weights, projected to their spheres, and streams and heads of transformers are
-aligned by matrices, on activations.
-
-How far a straight line goes is the yardstick: a generator that is linear in the networks meets what lies between two
-of them. Halfway between two CNNs the accuracy is {CNN halfway}, where the networks have {CNN own:.3f}. Halfway between
-two transformers the loss is {transformer halfway} in nats, where the networks have {transformer own:.3f}.
-
-A flow along principal components, like everything that combines networks, stays in their span. Held-out networks put
-at the nearest place of it have an accuracy of {CNN span accuracy:.3f} (CNNs; {CNN span accuracy, refreshed:.3f} after
-their batch norms have seen images again) and {transformer span accuracy:.3f} (transformers), samples of the flow
-{CNN flow accuracy:.3f} and {transformer flow accuracy:.3f}: {CNN networks} networks do not span the next one. Noise of
-a tenth of the deviations on a network stays beside it, accurate and never novel.
-
-Performant is an accuracy of {CNN bar} and of {transformer bar}, that of a table of character pairs. Every generator
-gives {samples} samples. A sample is novel that is farther from every training network than half of these are from their
-nearest one; distances are those within the frame, which bound those modulo the group from above.
-"""
-
-
-def _figure(table: Table, bars: Mapping[str, float]) -> "Figure":
+def _figure(results: Results) -> "Figure":
     from coset.figures import label_panel, new_figure
 
+    table = results.tables["generators"]
     figure = new_figure(7.6, 2.9)
-    for panel, axes, (name, bar) in zip("ab", figure.subplots(1, 2), bars.items(), strict=True):
+    for panel, axes, name in zip("ab", figure.subplots(1, 2), (CNN, TRANSFORMER), strict=True):
         rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows if row[0] == name]
         names = list(dict.fromkeys(str(row["generator"]) for row in rows if row["generator"] != "the zoo"))
         for number, frame in enumerate(dict.fromkeys(str(row["frame"]) for row in rows)):
@@ -443,7 +435,7 @@ def _figure(table: Table, bars: Mapping[str, float]) -> "Figure":
             values = [float(str(row["accuracy"])) for row in own]
             axes.plot(values, places, "o", markersize=3, color=f"C{number}", label=frame)
         axes.axvline(float(str(rows[0]["accuracy"])), color="0.6", linewidth=0.8)
-        axes.axvline(bar, color="0.6", linewidth=0.8, linestyle=":")
+        axes.axvline(float(str(results.numbers[f"{name} bar"])), color="0.6", linewidth=0.8, linestyle=":")
         axes.set_yticks(range(len(names)), names, fontsize=6)
         axes.invert_yaxis()
         axes.set_xlabel(f"accuracy, {name}")

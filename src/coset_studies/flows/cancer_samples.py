@@ -322,6 +322,43 @@ CLAIMS = [
 ]  # fmt: skip
 
 
+TEXT = """
+Flows were fitted to {networks} networks; {held out} more were held out, with which weights and functions are compared.
+The published numbers do not say of which data they are. The zoo has an accuracy of {zoo train accuracy:.3f} and
+{zoo train loss:.3f} nats on its training data, {zoo test accuracy:.3f} and {zoo test loss:.3f} on the held-out split.
+Settings were tried on another zoo of the same kind.
+
+**Losses.** Aligned samples are better than samples of networks as trained, and geometric ones better than Euclidean
+ones, as published. The size of the losses is not: a faithful sampler gives what the networks have, and 0.018 nats are
+less than half of that. No network of this kind gets there on the held-out split: trained on, they have
+{least test loss:.3f} nats at the best epoch. Guidance of strength {strongest:g} leads to
+{guidance[euclidean, aligned, PCA, 10][train loss]:.3f} nats on the training data and
+{guidance[euclidean, aligned, PCA, 10][test loss]:.3f} on the held-out split; the gradient alone, from Gaussian draws,
+to {guidance[principal, then the gradient alone, 10][train loss]:.3f} and
+{guidance[principal, then the gradient alone, 10][test loss]:.3f}.
+
+**Orbit couplings** bring each network to its draw of the source by a permutation, so that whole orbits are learned. A
+perceptron has to learn every copy of a network by itself: its samples have an accuracy of
+{flows[euclidean, orbits, 0][train accuracy]:.2f}, and of {flows[euclidean, orbits, longer, 0][train accuracy]:.2f}
+after four times as many steps. Fields that move with permutations need not:
+{flows[euclidean, orbits, units, 0][train accuracy]:.2f} (units as tokens) and
+{flows[euclidean, orbits, relational, 0][train accuracy]:.2f} (relational transformer).
+
+**New and good.** Performant is a test accuracy of {bar} or more; novel is what is farther from every training network,
+modulo the group, than half of these are from their nearest one. Of held-out networks
+{generators[held-out networks][novel and performant]:.0%} are both, which is what a faithful sampler would give. Of a
+Gaussian along principal components it is {generators[principal][novel and performant]:.0%}, of the flow that begins
+there {generators[euclidean, aligned, PCA][novel and performant]:.0%}, of a flow of units on networks as trained
+{generators[euclidean, as trained, units][novel and performant]:.0%}. The geometric flow gives its training networks
+back: {generators[geometric, aligned][memorised]:.0%} of its samples are nearer to one than 99 % of these are to each
+other. Interpolations and soups are good networks and none is novel.
+
+**Solvers.** After few steps flows are near the mean of the aligned networks, which is better than they are: the
+Euclidean flow has {solvers[euclidean, aligned, 1][test loss]:.3f} nats on the held-out split after one Euler step and
+{solvers[euclidean, aligned, 512][test loss]:.3f} after 512.
+"""
+
+
 @study(
     name="flows-cancer-samples",
     title="Networks sampled by flows: a small MLP",
@@ -333,6 +370,28 @@ CLAIMS = [
     """,
     presets={"quick": QUICK, "small": SMALL, "paper": replace(SMALL, fits=5, steps=4000)},
     claims=CLAIMS,
+    text={"small": TEXT},
+    tables={
+        "flows": """
+    Mean accuracy and loss (nats) of samples, on the data that networks were trained on and on the held-out split.
+    """,
+        "generators": "On the held-out split; distances modulo permutations, signs and scales.",
+        "distributions": "Distances to held-out networks, unbiased, in canonical weights and in predictions.",
+        "likelihoods": """
+    Of held-out networks, by two probes of Hutchinson's estimate for flows; aligned networks only. Densities by weights
+    and by the volume of spheres have different units and are not to be compared.
+    """,
+        "guidance": """
+    A flow guided by the loss on training data; draws of a Gaussian from which that gradient is followed alone.
+    """,
+        "training": "Networks of the same kind that are trained on: means of 20.",
+        "solvers": "Means of samples by the number of Euler steps, from the same draws of the source.",
+    },
+    figure=lambda results: _figure(results),
+    caption="""
+    a: test loss of samples, one dot a fit; the line is the zoo. b: novel and performant samples of each generator. c:
+    test loss by the number of Euler steps.
+    """,
 )
 def run(config: Config, context: Context) -> Findings:
     """Flows of all kinds on one zoo, their samples on both parts of the data, and the honest scores."""
@@ -381,17 +440,16 @@ def run(config: Config, context: Context) -> Findings:
     longer = _longer(config, context, model, data)
     likely = _likelihoods(context, stack, unseen, flows)
     tables = {
-        "flows": Table(_COLUMNS, rows, _FLOWS),
-        "generators": Table(_SCORED, [_row(name, one) for name, one in scores.items()], _GENERATORS),
-        "distributions": Table(_DISTANCES, [_apart(name, one) for name, one in scores.items()], _APART),
-        "likelihoods": Table(("density", "of", *_LIKELY), likely, _LIKELIHOODS),
-        "guidance": Table(_GUIDED, guided, _GUIDANCE),
-        "training": Table(("epochs", *_PARTS), longer, _TRAINING),
-        "solvers": Table(("flow", "Euler steps", *_SOLVED), solved, _SOLVERS),
+        "flows": Table(_COLUMNS, rows),
+        "generators": Table(_SCORED, [_row(name, one) for name, one in scores.items()]),
+        "distributions": Table(_DISTANCES, [_apart(name, one) for name, one in scores.items()]),
+        "likelihoods": Table(("density", "of", *_LIKELY), likely),
+        "guidance": Table(_GUIDED, guided),
+        "training": Table(("epochs", *_PARTS), longer),
+        "solvers": Table(("flow", "Euler steps", *_SOLVED), solved),
     }
     return Findings(
         numbers={
-            **told_numbers(tables, max(config.strengths)),
             "networks": count, "samples": config.samples, "scored": config.scored, "fits": config.fits,
             "bar": config.bar, "held out": config.held_out, "guidance": config.guidance,
             "strongest": max(config.strengths), "steps": config.steps,
@@ -401,9 +459,6 @@ def run(config: Config, context: Context) -> Findings:
             "greatest test accuracy": max(float(str(row[3])) for row in longer),
         },
         tables=tables,
-        outcome=_TOLD,
-        figure=lambda: _figure(rows, own, scores, solved),
-        caption=_CAPTION,
     )  # fmt: skip
 
 
@@ -464,31 +519,6 @@ def _likelihoods(context: Context, stack: Stack, unseen: Stack, flows: Mapping[s
     for name, q in (("gaussian", fitted_gaussian(aligned)), ("noise", noisy_networks(aligned))):
         rows.append(["by weights", name, *per_weight(q.log_prob(there).double(), flow.frame.space.size)])
     return rows
-
-
-def told_numbers(tables: Mapping[str, Table], strongest: float) -> dict[str, Scalar]:
-    """What the text says of the tables, as words; a dash for what a run had not."""
-
-    def said(table: str, column: str, digits: int, **where: Scalar) -> str:
-        cell = tables[table].cell(column, where)
-        return "–" if cell is None else f"{float(str(cell)):.{digits}f}"
-
-    found: dict[str, Scalar] = {}
-    for name in (NEAREST, FLOW, PRINCIPAL, OTHERS, f"{OTHERS}, in the span", "euclidean, as trained, units"):
-        for column in ("accuracy", "novel and performant", "novel", "memorised", "distance ratio"):
-            found[f"{name}, {column}"] = said("generators", column, 2, generator=name)
-    for way in ("orbits", "orbits, longer", "orbits, units", "orbits, relational"):
-        for column in ("train accuracy", "test loss"):
-            found[f"{way}, {column}"] = said("flows", column, 2, geometry="euclidean", permutations=way, fit=0)
-    for name, short in ((NEAREST, "guided"), (_ALONE, "descended")):
-        for column in ("train loss", "train accuracy", "test loss", "novel and performant"):
-            found[f"{short}, {column}"] = said("guidance", column, 3, generator=name, strength=strongest)
-    for steps in (1, 512):
-        for column in ("test loss", "test loss, guided"):
-            found[f"{steps} steps, {column}"] = said("solvers", column, 3, flow=FLOW, **{"Euler steps": steps})
-    for name in (NEAREST, "gaussian"):
-        found[f"{name}, nats"] = said("likelihoods", "nats per weight", 2, of=name)
-    return found
 
 
 def descended(flow: Flow, networks: Stack, loss: NetworkLoss, strength: float) -> Stack:
@@ -569,10 +599,6 @@ def _apart(name: str, one: SampleScores) -> list[Scalar]:
     return [name, *(each[part].value for each in (one.energy, one.discrepancy) for part in ("weights", "functions"))]
 
 
-_FLOWS = (
-    "Mean accuracy and loss (nats) of samples, on the data that networks were trained on and on the held-out split."
-)
-_GENERATORS = "On the held-out split; distances modulo permutations, signs and scales."
 _PARTS = ("train accuracy", "train loss", "test accuracy", "test loss")
 _ALONE = f"{PRINCIPAL}, then the gradient alone"
 _GUIDED = ("generator", "strength", *_PARTS, "novel and performant", "novel")
@@ -580,92 +606,40 @@ _SOLVED = (
     "train loss", "test accuracy", "test loss", "train loss, guided", "test accuracy, guided", "test loss, guided",
 )  # fmt: skip
 _LIKELY = ("nats per weight", "standard error")
-_APART = "Distances to held-out networks, unbiased, in canonical weights and in predictions."
-_LIKELIHOODS = (
-    "Of held-out networks, by two probes of Hutchinson's estimate for flows; aligned networks only. Densities by "
-    "weights and by the volume of spheres have different units and are not to be compared."
-)
-_GUIDANCE = (
-    "A flow guided by the loss on training data; draws of a Gaussian from which that gradient is followed alone."
-)
-_TRAINING = "Networks of the same kind that are trained on: means of 20."
-_SOLVERS = "Means of samples by the number of Euler steps, from the same draws of the source."
-_CAPTION = (
-    "a: test loss of samples, one dot a fit; the line is the zoo. b: novel and performant samples of each generator. "
-    "c: test loss by the number of Euler steps."
-)
-_TOLD = """
-Flows are fitted to {networks} networks; {held out} more are held out, with which weights and functions are compared.
-All accuracies are given on the data that networks were trained on and on the held-out split of `coset data`; the zoo
-has {zoo train accuracy:.3f} and {zoo train loss:.3f} nats there, {zoo test accuracy:.3f} and {zoo test loss:.3f}
-here. The published ones do not say on which. Every field begins at the exact flow between Gaussians of the moments of
-source and data, and learns what is left. Settings were tried on another zoo of the same kind.
-
-**Losses.** A sampler that is faithful gives what the networks have, which bounds what a flow can be asked for: .018
-nats are less than half of what these have on the data that they were trained on. On the held-out split no network of
-this kind gets there: trained on (table *training*) they have {least test loss:.3f} nats and an accuracy of
-{greatest test accuracy:.3f} at the best of all epochs. With guidance the gradient of the loss on training data, times
-a strength of {guidance}, is followed beside the field. With a strength of {strongest:g} it leads to
-{guided, train loss} nats on that data, an accuracy of {guided, train accuracy}, and {guided, test loss} nats on the
-held-out split. That is the gradient's doing: followed alone, from a Gaussian, it gives {descended, train loss} and
-{descended, test loss}.
-
-**Orbit couplings** bring each network to its draw of the source, so that what is learned is the distribution over
-whole orbits, with one copy of each network for every permutation of its units. A perceptron has to learn every copy
-by itself: its samples have an accuracy of {orbits, train accuracy} after {steps} steps and
-{orbits, longer, train accuracy} after four times as many. Fields that move with permutations learn all copies at
-once: {orbits, units, train accuracy} (units as tokens) and {orbits, relational, train accuracy} (relational
-transformer, half the batch) after {steps} steps, from networks that nobody aligned.
-
-**New and good.** Performant is a network with a test accuracy of {bar} or more; novel one that is farther from every
-training network, modulo the group, than half of these are from their nearest one. By that measure a faithful sampler
-gives as many as the held-out networks have, {held-out networks, novel and performant}, and no more. Draws of a
-Gaussian along principal components have {principal, novel and performant}, since {principal, novel} of them are
-novel, against {held-out networks, novel} of the networks: they lie too far out. The flow that begins as this Gaussian
-has {euclidean, aligned, PCA, novel and performant}, one of units on networks as trained
-{euclidean, as trained, units, novel and performant}. The geometric flow gives its training networks back:
-{geometric, aligned, memorised} of its samples are nearer to one of them than 99 % of these are to each other.
-Held-out networks moved to the nearest place in the span of the training networks keep an accuracy of
-{held-out networks, in the span, accuracy}. Cheap generators work on aligned networks; interpolations and soups are
-better networks, and none of them is novel.
-
-**Solvers.** After few steps flows are near the mean of the aligned networks, which is better than they are, and
-guidance adds what the gradient does: the geometric flow has {1 steps, test loss} nats on the held-out split after one
-Euler step ({1 steps, test loss, guided} guided) and {512 steps, test loss} after 512 ({512 steps, test loss, guided}
-guided).
-"""
 
 
-def _figure(
-    rows: list[list[Scalar]],
-    own: list[tuple[float, float]],
-    scores: Mapping[str, SampleScores],
-    solved: list[list[Scalar]],
-) -> "Figure":
+def _figure(results: Results) -> "Figure":
     from coset.figures import label_panel, new_figure
 
+    flows, generators, solvers = (
+        [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+        for table in (results.tables[name] for name in ("flows", "generators", "solvers"))
+    )
+    ways = [way for way in WAYS if any(row["permutations"] == way for row in flows)]
     figure = new_figure(7.6, 2.9)
     left, middle, right = figure.subplots(1, 3)
     colours = dict(zip(GEOMETRIES, ("C0", "C1", "C2"), strict=True))
-    for geometry, way, _, *numbers in rows:
-        place = list(WAYS).index(str(way)) + 0.2 * (GEOMETRIES.index(str(geometry)) - 1)
-        left.plot(place, float(str(numbers[3])), "o", color=colours[str(geometry)], markersize=3)
-    left.axhline(own[1][1], color="0.6", linewidth=0.8)
+    for row in flows:
+        geometry = str(row["geometry"])
+        place = ways.index(str(row["permutations"])) + 0.2 * (GEOMETRIES.index(geometry) - 1)
+        left.plot(place, float(str(row["test loss"])), "o", color=colours[geometry], markersize=3)
+    left.axhline(float(str(results.numbers["zoo test loss"])), color="0.6", linewidth=0.8)
     left.set_yscale("log")
-    left.set_xticks(range(len(WAYS)), [name.replace(", ", ",\n") for name in WAYS], fontsize=6)
+    left.set_xticks(range(len(ways)), ways, fontsize=6, rotation=90)
     for geometry, colour in colours.items():
         left.plot([], [], "o", color=colour, markersize=3, label=geometry)
     left.legend(fontsize=6, frameon=False)
     label_panel(left, "a", "test loss, nats")
-    names = list(scores)
-    middle.barh(range(len(names)), [one.novel_and_performant for one in scores.values()], color="C0", height=0.6)
+    names = [str(row["generator"]) for row in generators]
+    shares = [float(str(row["novel and performant"])) for row in generators]
+    middle.barh(range(len(names)), shares, color="C0", height=0.6)
     middle.set_yticks(range(len(names)), names, fontsize=6)
     middle.invert_yaxis()
     label_panel(middle, "b", "novel and performant")
-    for name in dict.fromkeys(str(row[0]) for row in solved):
-        own_rows = [row for row in solved if row[0] == name]
+    for name in dict.fromkeys(str(row["flow"]) for row in solvers):
+        own = [row for row in solvers if row["flow"] == name]
         right.plot(
-            [float(str(row[1])) for row in own_rows], [float(str(row[2])) for row in own_rows],
+            [float(str(row["Euler steps"])) for row in own], [float(str(row["test loss"])) for row in own],
             "o-", markersize=2.5, linewidth=0.8, color=colours[name.split(", ")[0]],
         )  # fmt: skip
     right.set_xscale("log", base=2)

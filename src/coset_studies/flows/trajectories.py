@@ -110,6 +110,28 @@ CLAIMS = [
 ]
 
 
+TEXT = """
+{networks} networks, five snapshots of each of {seeds} trajectories, were each moved by a random element of the group
+(permutations and scales of units). For every network the nearest other one was then looked up, by three distances. All
+three claims hold.
+
+As vectors the moved networks do not tell where they come from: {neighbours[as they are][own trajectory is nearest]:.0%}
+have a nearest neighbour of their own trajectory, and chance gives 2 %. Modulo the group
+{neighbours[modulo the group][own trajectory is nearest]:.0%} do. After each network was brought to its canonical form
+{neighbours[canonical form][own trajectory is nearest]:.0%} do, and no pair had to be aligned for that. A canonical form
+orders the units of each network by themselves; where two units are nearly equal in that order they can change places
+from one snapshot to the next. That is our explanation of the misses, and was not measured.
+
+The group is too large to try all of its elements. The distance modulo the group is therefore an upper bound, from
+alignments in both directions, and need not be a metric: it violated the triangle inequality in {violations:.2%} of all
+triples.
+
+In halves of the trajectories shares are a little higher, since half as many other networks are there to be nearest. The
+thesis has no number to compare with: the question is ours. The networks are small (30-16-16-2 on the breast-cancer
+data), and snapshots are ten epochs apart; networks that barely move between snapshots are an easy case.
+"""
+
+
 @study(
     name="flows-trajectories",
     title="Snapshots of a trajectory, found again behind random group elements",
@@ -121,6 +143,8 @@ CLAIMS = [
     """,
     presets={"quick": QUICK, "small": SMALL, "paper": Config(replace(SMALL.zoo, count=100))},
     claims=CLAIMS,
+    text={"small": TEXT},
+    tables={"neighbours": "Nearest neighbours of snapshots behind random group elements."},
 )
 def run(config: Config, context: Context) -> Findings:
     """All pairs of snapshots, by three distances."""
@@ -138,23 +162,10 @@ def run(config: Config, context: Context) -> Findings:
         rows.append([method, nearest_is_own(values, owners), min(halves), max(halves)])
     return Findings(
         numbers={"seeds": seeds, "networks": counted(together), "violations": violations},
-        tables={
-            "neighbours": Table(
-                ("distance", *COLUMNS), rows, "Nearest neighbours of snapshots behind random group elements."
-            )
-        },
-        outcome=_OUTCOME if violations is not None else _OUTCOME.split("\n\n")[0],
+        tables={"neighbours": Table(("distance", *COLUMNS), rows)},
         figure=lambda: _maps(found, owners),
         caption="Distances of pairs of snapshots of the first trajectories; each in units of its median.",
     )
-
-
-_OUTCOME = """
-{networks} networks of {seeds} trajectories, every one moved by a random element of the group (permutations and scales).
-
-Modulo the group, {violations:.2%} of all triples violate the triangle inequality: the group is too large to go
-through, and distances are bounds from above by alignment in both directions.
-"""
 
 
 def _maps(found: dict[str, Tensor], owners: Tensor) -> "Figure":
