@@ -288,3 +288,39 @@ def test_a_flow_with_a_metric_goes_through_a_file_and_to_other_widths(tmp_path):
     wide, sym = model(7)
     drawn = for_architecture(flow, sym, wide.state_dict()).sample(2, generator(5))
     assert drawn["layers.0.weight"].shape == (2, 7, 3)
+
+
+def _stirred(flow):
+    """A flow whose network says something."""
+    with torch.no_grad():
+        for parameter in flow.field.network.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator(1)))
+    return flow
+
+
+def test_contrast_multiplies_what_the_network_adds_to_the_baseline():
+    flow = _stirred(fitted())
+    rows, t = flow.source.sample(5, generator(0)), torch.tensor(0.4, dtype=torch.float64)
+    with torch.no_grad():
+        none, one, two = (flow.velocity(contrast=c)(t, rows) for c in (0.0, 1.0, 2.0))
+    assert float((one - none).abs().max()) > 0.01
+    torch.testing.assert_close(two - none, 2 * (one - none), atol=1e-10, rtol=1e-10)
+    # Without the network the flow is one between Gaussians, from the source of units to itself.
+    read, z, rest = flow.field.baseline.reads(rows, t.expand(5))
+    torch.testing.assert_close(none, flow.field.baseline.velocity(torch.zeros_like(read), z, rest, t.expand(5)))
+
+
+def test_temperature_multiplies_deviations_of_the_source():
+    flow = fitted(recipe=FlowRecipe(steps=1, batch_size=8, every=1, learning_rate=1e-12))
+    cold, warm = (flow.rows(4000, generator(0), temperature=tau) for tau in (0.5, 1.0))
+    # Nothing was learned: the flow is that of the baseline, which is linear.
+    torch.testing.assert_close(cold.std(0), warm.std(0) / 2, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(cold.mean(0), flow.source.mean + (warm.mean(0) - flow.source.mean) / 2, atol=1e-6, rtol=0)
+    none = flow.rows(2, generator(0), temperature=0.0)
+    torch.testing.assert_close(none[0], none[1], atol=1e-12, rtol=0)
+    for wrong in (-1.0, float("nan")):
+        with pytest.raises(InputError, match="temperature"):
+            flow.rows(2, generator(0), temperature=wrong)
+    sphere = fitted(source="uniform", geometry="geometric")
+    with pytest.raises(InputError, match="Gaussian sources"):
+        sphere.rows(2, generator(0), temperature=0.5)
