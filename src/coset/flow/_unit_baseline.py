@@ -204,7 +204,8 @@ def _measured(
     forth[own[:, None], own], back[own[:, None], own] = root * size, inverse / size
     turned = flat @ forth
     variances, basis = (part.flip(-1) for part in torch.linalg.eigh(turned.T @ turned / len(turned)))
-    variances = variances.clamp_min(FLOOR * variances[0])
+    # Directions that no input has are small by the metric alone.
+    variances = variances.clamp_min(_LEAST * FLOOR * variances[0])
     k = len(variances) if components is None else min(components, len(variances))
     dual = basis.T @ back
     found = {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from coset.canonical import distances
 from coset.data import Split
 from coset.flow import (
     Flow,
@@ -28,10 +29,10 @@ from coset_studies.flows._sampled import (
     averaged,
     descended,
     difference_of_shares,
+    disturbed,
     mean_and_error,
     of_rows,
     on_batches,
-    reader_kind,
     scored,
     steps_to,
     tuned,
@@ -43,8 +44,8 @@ from coset_studies.flows._zoos import Networks, Stack, chosen, counted, in_turn
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FIRST, INTERPOLATION = "units, orbits", "interpolation"
-GUIDED, ALONE = "units, orbits, guided", "the gradient alone"
+FIRST, INTERPOLATION = "units, by inputs", "interpolation"
+GUIDED, ALONE, OTHERS = f"{FIRST}, guided", "the gradient alone", "held-out networks"
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,10 @@ class Config:
     where more is asked of each. ``bar``: the accuracy of performant networks. Guidance takes ``guided`` Euler steps, of
     the strength ``task`` by the loss on the data of the zoo, of several ``strengths`` by that on ``other`` data, to
     which networks are tuned, too, for so many ``tuning`` steps, until the loss is below ``reach``. ``width``:
-    another number of hidden units. ``likelihoods``: of so many held-out networks.
+    another number of hidden units. ``likelihoods``: of so many held-out networks. ``settings`` of samples of the first
+    flow: contrast and temperature, of which the first is what claims speak of. What explains a miss: held-out networks
+    of which so many ``components`` are kept, or all of which has ``errors``; the first flow with ``fewer`` networks,
+    for ``fewer_steps``; ``remembered`` samples are compared with all networks.
     """
 
     zoo: Networks
@@ -72,8 +76,24 @@ class Config:
     tuning: int
     reach: float
     width: int
+    settings: tuple[tuple[float, float], ...]
+    components: tuple[int, ...]
+    errors: tuple[float, ...]
+    fewer: tuple[int, ...]
+    fewer_steps: int
+    remembered: int
     likelihoods: int = 8
     average: int = 64
+
+    @property
+    def sharp(self) -> str:
+        """The samples of the first flow with the first setting."""
+        return told(*self.settings[0])
+
+
+def told(contrast: float, temperature: float) -> str:
+    """The name of samples of the first flow with a contrast and a temperature."""
+    return f"{FIRST}, c {contrast:g}" + (f", τ {temperature:g}" if temperature != 1 else "")
 
 
 _QUICK_FIELD = {"channels": 8, "layers": 1, "heads": 2}
@@ -88,7 +108,7 @@ QUICK = Config(
         order="shared",
     ),
     held_out=3,
-    kinds={FIRST: unit_kind(_QUICK_FIELD, 5)},
+    kinds={FIRST: unit_kind(_QUICK_FIELD, 5, coupling="independent", by_inputs=True)},
     samples=4,
     few=2,
     steps=2,
@@ -102,6 +122,12 @@ QUICK = Config(
     tuning=3,
     reach=2.0,
     width=6,
+    settings=((1.5, 1.0),),
+    components=(2,),
+    errors=(0.3,),
+    fewer=(6,),
+    fewer_steps=2,
+    remembered=2,
     likelihoods=2,
     average=2,
 )
@@ -110,28 +136,29 @@ SMALL = Config(
         "mlp",
         {"in_features": 784, "widths": [10], "out_features": 10},
         {"name": "mnist", "flatten": True},
-        {"optimizer": "adam", "learning_rate": 3e-3, "batch_size": 100, "epochs": 3},
-        600,
+        {"optimizer": "adam", "learning_rate": 3e-3, "batch_size": 100, "epochs": 3, "schedule": "cosine"},
+        2000,
         order="shared",
     ),
-    held_out=60,
+    held_out=100,
     kinds={
-        FIRST: unit_kind(_FIELD, 128),
-        "units, independent": unit_kind(_FIELD, 128, coupling="independent"),
-        "units, orbits, normalized": unit_kind(_FIELD, 128, geometry="normalized"),
-        "units, orbits, geometric": unit_kind(_FIELD, 128, geometry="geometric", source="uniform"),
+        FIRST: unit_kind(_FIELD, 48, 2500, coupling="independent", by_inputs=True),
+        "units, by inputs, orbits": unit_kind(_FIELD, 48, by_inputs=True),
+        "units, by weights": unit_kind(_FIELD, 48, coupling="independent"),
+        "units, normalized": unit_kind(
+            _FIELD, 48, coupling="independent", by_inputs=True, geometry="normalized"
+        ),
+        "units, geometric": unit_kind(_FIELD, 48, coupling="independent", geometry="geometric", source="uniform"),
         "MLP, aligned, PCA": Kind(
             {"order": "aligned", "field": "mlp", "projection": "pca", "components": 300}, {"learning_rate": 1e-3}
         ),
-        "relational": reader_kind("relational", 60),
-        "PNA": reader_kind("pna", 60),
     },
     samples=128,
     few=32,
-    steps=700,
+    steps=600,
     batch_size=64,
     bar=0.85,
-    compared=150,
+    compared=100,
     other={"name": "fashion-mnist", "flatten": True},
     strengths=(0.1, 5.0, 20.0, 40.0),
     guided=300,
@@ -139,6 +166,12 @@ SMALL = Config(
     tuning=300,
     reach=0.6,
     width=32,
+    settings=((1.5, 1.0), (2.0, 1.0), (1.0, 0.8), (1.5, 0.8)),
+    components=(8, 16, 32, 48),
+    errors=(0.1, 0.2, 0.3, 0.4),
+    fewer=(100, 500, 1900),
+    fewer_steps=800,
+    remembered=32,
 )
 
 
@@ -250,6 +283,7 @@ def run(config: Config, context: Context) -> Findings:
     count = counted(everything) - config.held_out
     stack, unseen = chosen(everything, slice(0, count)), chosen(everything, slice(count, None))
     some = Split(data.train.x[:1000], data.train.y[:1000])
+    inputs = data.train.x[:20_000]
     zoo = measure_zoo(
         model, sym, stack, (data.test.x, data.test.y), held_out=unseen, calibration=(some.x, some.y),
         compared=min(config.compared, count), seed=context.seed, show=False,
@@ -258,22 +292,33 @@ def run(config: Config, context: Context) -> Findings:
     sets: dict[str, Stack] = {}
 
     def fit(name: str) -> None:
-        flows[name] = config.kinds[name].fitted(sym, stack, config.steps, config.batch_size, context.seed)
+        kind = config.kinds[name]
+        flows[name] = kind.fitted(sym, stack, config.steps, config.batch_size, context.seed, inputs)
         sets[name] = flows[name].sample(config.samples, context.generator(f"samples {name}"))
 
     in_turn(context, "flows", list(config.kinds), fit)
+    for contrast, temperature in config.settings:
+        sets[told(contrast, temperature)] = flows[FIRST].sample(
+            config.samples, context.generator(f"samples {FIRST}"), contrast=contrast, temperature=temperature
+        )
     sets |= _by_the_task(config, context, model, data.train, flows[FIRST])
     aligned = _aligned(sym, stack)
     options = {"soup": {"count": min(16, count)}}
     sets |= cheap_samples(aligned, config.samples, seed=context.seed, options=options)
+    sets[OTHERS] = unseen
     scores = in_turn(
         context, "scores", list(sets), lambda name: score_against(zoo, sets[name], bar=config.bar, show=False)
     )
-    averages = _averages(config, model, data.test, {name: sets[name] for name in (*flows, GUIDED)} | {"zoo": stack})
+    averages = _averages(
+        config, model, data.test, {name: sets[name] for name in (*flows, config.sharp, GUIDED)} | {"zoo": stack}
+    )
     first = flows[FIRST]
     guided = _guided(config, context, model, first)
     wide = _width(config, context, first, data.test)
     starts = _starts(config, context, model, first, stack)
+    explained = _explained(config, context, model, data.test, first, unseen)
+    fewer = _fewer(config, context, sym, model, data.test, stack, inputs)
+    memory = _memory(config, sym, stack, {FIRST: sets[FIRST], config.sharp: sets[config.sharp], OTHERS: unseen})
     return Findings(
         numbers={
             "networks": count, "held out": config.held_out, "samples": config.samples, "bar": config.bar,
@@ -287,6 +332,9 @@ def run(config: Config, context: Context) -> Findings:
             "width": Table(("networks", "scale", "accuracy", "standard error", "averaged"), wide, _WIDTH),
             "starts": Table(("start", "steps to the loss", "loss at first", "loss at last"), starts, _STARTS),
             "likelihood": Table(("flow", "nats per weight", "standard error"), _likely(config, flows, unseen), _LIKELY),
+            "explained": Table(("networks", "amount", "accuracy", "standard error"), explained, _EXPLAINED),
+            "fewer": Table(("networks", "steps", "loss", "held out", "accuracy", "standard error"), fewer, _FEWER),
+            "memory": Table(("networks", "nearest", "least", "nearer than others"), memory, _MEMORY),
         },
         outcome=_TOLD,
         figure=lambda: _figure(scores, averages, zoo.evaluation.measures),
@@ -380,6 +428,52 @@ def _starts(config: Config, context: Context, model: nn.Module, flow: Flow, stac
     return rows
 
 
+def _explained(
+    config: Config, context: Context, model: nn.Module, part: Split, flow: Flow, unseen: Stack
+) -> list[list[Scalar]]:
+    """Accuracy of held-out networks of which only some components are kept, or all are known with an error.
+
+    What is not kept is drawn from the Gaussian of units: so much any flow that reads these components may reach. With
+    the relative error e units are √(1−e²)·y + e·y′, y′ another draw of it.
+    """
+    rows: list[list[Scalar]] = []
+    for name, amounts in (("components kept", config.components), ("relative error", config.errors)):
+        for amount in amounts:
+            broken = disturbed(flow, unseen, context.generator("disturbed"), **{name.split()[0]: amount})
+            rows.append([name, amount, *mean_and_error(accuracies(model, part, broken))])
+    return [["as trained", None, *mean_and_error(accuracies(model, part, unseen))], *rows]
+
+
+def _fewer(
+    config: Config, context: Context, sym: Symmetry, model: nn.Module, part: Split, stack: Stack, inputs: Tensor
+) -> list[list[Scalar]]:
+    """The first flow of fewer networks, a tenth of them held out."""
+    rows: list[list[Scalar]] = []
+    kind = replace(config.kinds[FIRST], steps=config.fewer_steps)
+    for count in config.fewer:
+        batch = min(config.batch_size, count // 2)
+        some = chosen(stack, slice(0, count))
+        fit = kind.fit(sym, some, config.fewer_steps, batch, context.seed, inputs, validation=0.1)
+        drawn = fit.posterior.sample(config.few, context.generator("samples of fewer"))
+        last = fit.trace[-1]
+        values = accuracies(model, part, drawn)
+        rows.append([count, config.fewer_steps, last["loss"], last["held out"], *mean_and_error(values)])
+    return rows
+
+
+def _memory(config: Config, sym: Symmetry, stack: Stack, sets: Mapping[str, Stack]) -> list[list[Scalar]]:
+    """Distances to the nearest of all training networks; of held-out networks, which no memory can know, too."""
+    nearest = {
+        name: distances(sym, chosen(own, slice(0, config.remembered)), stack, show=False).values.amin(1)
+        for name, own in sets.items()
+    }
+    middle = nearest[OTHERS].median()
+    return [
+        [name, float(own.median()), float(own.min()), float((own < middle).double().mean())]
+        for name, own in nearest.items()
+    ]
+
+
 def _likely(config: Config, flows: Mapping[str, Flow], unseen: Stack) -> list[list[Scalar]]:
     """Log-likelihood of held-out networks per weight, in nats, of the flows that have one by weights."""
     some = chosen(unseen, slice(0, config.likelihoods))
@@ -403,6 +497,15 @@ _GUIDANCE = "Samples guided by the loss on batches of Fashion-MNIST; chosen: the
 _WIDTH = "Networks of another width, without training."
 _STARTS = "Adam on Fashion-MNIST, on the same batches from every start: steps until the mean loss of all is low enough."
 _LIKELY = "Log-likelihood of held-out networks in nats per weight, by weights; in the frame of each flow."
+_EXPLAINED = (
+    "Held-out networks of which only so many components of units are kept, and all else is drawn from the Gaussian of "
+    "units; or all of which has an error, relative to the deviations of units."
+)
+_FEWER = "The first flow by the number of networks, a tenth of which are held out; losses of flow matching."
+_MEMORY = (
+    "Distances modulo the group to the nearest of all training networks: median, least, and the share that is nearer "
+    "than half of the held-out networks are."
+)
 _CAPTION = (
     "a: test accuracy of samples; the grey line is the zoo. b: novel and performant samples. c: accuracy of averaged "
     "predictions by the number of networks."
@@ -420,9 +523,11 @@ def _figure(scores: Mapping[str, SampleScores], averages: list[list[Scalar]], zo
     figure = new_figure(7.6, 2.9)
     left, middle, right = figure.subplots(1, 3)
     names = list(scores)
+    own = [name for name in dict.fromkeys(str(row[0]) for row in averages) if name != "zoo"]
+    colours = {name: f"C{number}" for number, name in enumerate(own)}
     for place, name in enumerate(names):
         values = scores[name].evaluation.measures
-        left.plot(values[:40], [place] * len(values[:40]), ".", color="C0", markersize=2, alpha=0.5)
+        left.plot(values[:40], [place] * len(values[:40]), ".", color=colours.get(name, "0.5"), markersize=2, alpha=0.5)
         left.plot([float(values.nanmean())], [place], "|", color="k", markersize=7)
     left.axvline(float(zoo.mean()), color="0.6", linewidth=0.8)
     left.set_yticks(range(len(names)), names, fontsize=6)
@@ -432,10 +537,10 @@ def _figure(scores: Mapping[str, SampleScores], averages: list[list[Scalar]], zo
     middle.set_yticks(range(len(names)), [""] * len(names))
     middle.invert_yaxis()
     label_panel(middle, "b", "novel and performant")
-    for name in dict.fromkeys(str(row[0]) for row in averages):
-        own = [row for row in averages if row[0] == name and row[3] == 0]
-        right.plot([float(str(r[1])) for r in own], [float(str(r[4])) for r in own], "o-", markersize=2,
-                   linewidth=0.8, label=name, color="0.6" if name == "zoo" else None)  # fmt: skip
+    for name in (*own, "zoo"):
+        points = [row for row in averages if row[0] == name and row[3] == 0]
+        right.plot([float(str(r[1])) for r in points], [float(str(r[4])) for r in points], "o-", markersize=2,
+                   linewidth=0.8, label=name, color=colours.get(name, "0.6"))  # fmt: skip
     right.set_xscale("log", base=2)
     right.set_xlabel("networks")
     right.legend(fontsize=5, frameon=False)
