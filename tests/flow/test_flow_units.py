@@ -198,9 +198,9 @@ def test_what_does_not_suit_units_is_refused():
 
 def _metric(rank, seed=5):
     """Second moments of inputs (3,) that span so many directions."""
-    seen = torch.randn(40, rank, generator=generator(seed), dtype=torch.float64) @ torch.eye(3, dtype=torch.float64)[
-        :rank
-    ]
+    seen = (
+        torch.randn(40, rank, generator=generator(seed), dtype=torch.float64) @ torch.eye(3, dtype=torch.float64)[:rank]
+    )
     return seen.T @ seen / 40
 
 
@@ -315,7 +315,9 @@ def test_temperature_multiplies_deviations_of_the_source():
     cold, warm = (flow.rows(4000, generator(0), temperature=tau) for tau in (0.5, 1.0))
     # Nothing was learned: the flow is that of the baseline, which is linear.
     torch.testing.assert_close(cold.std(0), warm.std(0) / 2, atol=1e-6, rtol=1e-4)
-    torch.testing.assert_close(cold.mean(0), flow.source.mean + (warm.mean(0) - flow.source.mean) / 2, atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        cold.mean(0), flow.source.mean + (warm.mean(0) - flow.source.mean) / 2, atol=1e-6, rtol=0
+    )
     none = flow.rows(2, generator(0), temperature=0.0)
     torch.testing.assert_close(none[0], none[1], atol=1e-12, rtol=0)
     for wrong in (-1.0, float("nan")):

@@ -138,9 +138,7 @@ class Flow(Distribution):
         for first in range(0, n, _AT_ONCE):
             part = start[first : first + _AT_ONCE]
             own = None if told is None else told[first : first + _AT_ONCE]
-            velocity = self.velocity(
-                condition=own, guidance=guidance, loss=loss, strength=strength, contrast=contrast
-            )
+            velocity = self.velocity(condition=own, guidance=guidance, loss=loss, strength=strength, contrast=contrast)
             if noise:
                 parts.append(self._stochastic(velocity, part, chosen, generator, noise))
             else:

@@ -152,7 +152,9 @@ def units_metric(
     starts = dict(zip(space.names, (0, *accumulate(space.sizes)), strict=False))
     for name, matrix in metric.items():
         if name not in starts:
-            raise InputError(f"metric names '{name}', which is no parameter of the flow; expected one of {_listed(starts)}")
+            raise InputError(
+                f"metric names '{name}', which is no parameter of the flow; expected one of {_listed(starts)}"
+            )
         size = space.sizes[space.names.index(name)]
         keys = [key for key, numbers in _of_parameter(sym, name, size) if numbers.numel() == size and len(key) == 1]
         if len(keys) != 1:
@@ -161,7 +163,9 @@ def units_metric(
                 f"between units and inputs or outputs"
             )
         if keys[0] in found:
-            raise InputError(f"metric is given for '{name}' of a class that has one already; expected one for each class")
+            raise InputError(
+                f"metric is given for '{name}' of a class that has one already; expected one for each class"
+            )
         places = units.places[keys[0]]
         own = ((places[0] >= starts[name]) & (places[0] < starts[name] + size)).nonzero().flatten()
         check_metric(name, matrix, len(own))
@@ -175,7 +179,9 @@ def check_metric(name: str, matrix: Tensor, size: int) -> None:
         told = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
         raise InputError(f"metric of '{name}' is {told}; expected a matrix ({size}, {size}), of second moments")
     wide = matrix.detach().double()
-    if not bool(torch.isfinite(wide).all()) or not torch.allclose(wide, wide.T, rtol=1e-4, atol=1e-6 * float(wide.abs().max())):
+    if not bool(torch.isfinite(wide).all()) or not torch.allclose(
+        wide, wide.T, rtol=1e-4, atol=1e-6 * float(wide.abs().max())
+    ):
         raise InputError(f"metric of '{name}' is not symmetric, or not finite; expected second moments of inputs")
     least = float(torch.linalg.eigvalsh(wide)[0])
     if least < -1e-4 * float(wide.abs().max()):

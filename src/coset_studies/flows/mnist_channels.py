@@ -154,7 +154,14 @@ def run(config: Config, context: Context) -> Findings:
                 rows.append([name, width, way, *_measured(wide, part, own, config.average)])
                 if way == WAYS[0]:
                     found.setdefault(name, []).append((width, float(str(rows[-1][3]))))
-    rows.append(["held-out networks", config.own, WAYS[0], *_measured(model, part, unseen, min(config.average, config.held_out))])
+    rows.append(
+        [
+            "held-out networks",
+            config.own,
+            WAYS[0],
+            *_measured(model, part, unseen, min(config.average, config.held_out)),
+        ]
+    )
     return Findings(
         numbers={
             "networks": count, "held out": config.held_out, "steps": config.steps, "contrast": config.contrast,

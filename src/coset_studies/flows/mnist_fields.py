@@ -51,7 +51,9 @@ class Config:
     solved: int = 20
 
 
-def _fields(units: Mapping[str, int | float], readers: Mapping[str, int], hidden: int, components: int) -> dict[str, Field]:
+def _fields(
+    units: Mapping[str, int | float], readers: Mapping[str, int], hidden: int, components: int
+) -> dict[str, Field]:
     free = {"order": "given"}
     return {
         UNITS: Field(
@@ -147,7 +149,9 @@ def run(config: Config, context: Context) -> Findings:
         drawn = flow.sample(config.samples, context.generator(f"samples {name}"))
         held[name] = accuracies(small, part, drawn)
         size = sum(p.numel() for p in flow.field.parameters())
-        rows.append([name, *mean_and_error(held[name]), averaged(small, part, drawn, config.average)[0], size, seconds, *record])
+        rows.append(
+            [name, *mean_and_error(held[name]), averaged(small, part, drawn, config.average)[0], size, seconds, *record]
+        )
 
     in_turn(context, "fields", list(config.fields), fit)
     aligned = dict(align_stack(sym, chosen(stack, torch.tensor(0)), stack, show=False).aligned)
