@@ -11,6 +11,7 @@ from coset.models import build, example_input
 from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, Table, study
 from coset.symmetry import discover
 from coset_studies.flows._sampled import Kind, accuracies, averaged, mean_and_error, of_rows, unit_kind
+from coset_studies.flows._stored_flows import stored_flow
 from coset_studies.flows._zoos import Networks, Stack, chosen, counted
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def run(config: Config, context: Context) -> Findings:
     part = context.data(str(config.zoo.data["name"])).test
     count = counted(everything) - config.held_out
     stack, unseen = chosen(everything, slice(0, count)), chosen(everything, slice(count, None))
-    flow = config.kind.fitted(sym, stack, config.steps, config.batch_size, context.seed)
+    flow, _ = stored_flow(context, config.zoo, config.kind, sym, stack, config.steps, config.batch_size)
     rows: list[list[Scalar]] = []
     found: dict[str, list[tuple[int, float]]] = {}
     for width in config.widths:

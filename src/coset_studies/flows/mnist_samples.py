@@ -39,6 +39,7 @@ from coset_studies.flows._sampled import (
     unit_kind,
     within,
 )
+from coset_studies.flows._stored_flows import stored_flow
 from coset_studies.flows._zoos import Networks, Stack, chosen, counted, in_turn
 
 if TYPE_CHECKING:
@@ -300,7 +301,9 @@ def run(config: Config, context: Context) -> Findings:
 
     def fit(name: str) -> None:
         kind = config.kinds[name]
-        flows[name] = kind.fitted(sym, stack, config.steps, config.batch_size, context.seed, inputs)
+        flows[name], _ = stored_flow(
+            context, config.zoo, kind, sym, stack, config.steps, config.batch_size, inputs
+        )
         sets[name] = flows[name].sample(config.samples, context.generator(f"samples {name}"))
 
     in_turn(context, "flows", list(config.kinds), fit)
@@ -469,9 +472,10 @@ def _fewer(
     for count in config.fewer:
         batch = min(config.batch_size, count // 2)
         some = chosen(stack, slice(0, count))
-        fit = kind.fit(sym, some, config.fewer_steps, batch, context.seed, inputs, validation=0.1)
-        drawn = fit.posterior.sample(config.few, context.generator("samples of fewer"))
-        last = fit.trace[-1]
+        flow, last = stored_flow(
+            context, config.zoo, kind, sym, some, config.fewer_steps, batch, inputs, validation=0.1
+        )
+        drawn = flow.sample(config.few, context.generator("samples of fewer"))
         values = accuracies(model, part, drawn)
         rows.append([count, config.fewer_steps, last["loss"], last["held out"], *mean_and_error(values)])
     return rows
