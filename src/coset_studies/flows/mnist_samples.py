@@ -160,7 +160,7 @@ SMALL = Config(
     tuning=300,
     reach=0.6,
     width=32,
-    settings=((2.0, 1.0), (1.0, 0.8), (2.0, 0.8)),
+    settings=((2.0, 1.0), (3.0, 1.0), (1.0, 0.8), (2.0, 0.8), (2.0, 0.7)),
     components=(8, 16, 32, 48),
     errors=(0.1, 0.2, 0.3, 0.4),
     fewer=(100, 500, 1900),
@@ -301,9 +301,7 @@ def run(config: Config, context: Context) -> Findings:
 
     def fit(name: str) -> None:
         kind = config.kinds[name]
-        flows[name], _ = stored_flow(
-            context, config.zoo, kind, sym, stack, config.steps, config.batch_size, inputs
-        )
+        flows[name], _ = stored_flow(context, config.zoo, kind, sym, stack, config.steps, config.batch_size, inputs)
         sets[name] = flows[name].sample(config.samples, context.generator(f"samples {name}"))
 
     in_turn(context, "flows", list(config.kinds), fit)
