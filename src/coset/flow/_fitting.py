@@ -71,10 +71,10 @@ def fit_flow(
     which move with permutations of units, too; or a module called as ``module(numbers (N, k), clock (N, 64))``, which
     gives (N, k). It is added to a ``baseline``, the exact field from the source to a Gaussian with the moments of the
     networks; without, to the field from the source to itself, so that the module learns means and deviations, too.
-    ``metric`` (with field and source "units", and "pca"): for weights, of which a unit has n, the second moments E[xxᵀ] (n, n) of
-    what these multiply: components are those of how units answer to inputs, errors of the field are weighed by it, and
-    what lies in no component has the covariance of the networks. ``conditions``: a label (N,) or numbers (N, C) for every network. ``validation``: this share of the networks is held
-    out, and the trace has their loss.
+    ``metric`` (with field and source "units", and "pca"): for weights, of which a unit has n, the second moments E[xxᵀ]
+    (n, n) of what these multiply: components are those of how units answer to inputs, errors of the field are weighed
+    by it, and what lies in no component has the covariance of the networks. ``conditions``: a label (N,) or numbers
+    (N, C) for every network. ``validation``: this share of the networks is held out, and the trace has their loss.
     """
     check_seed(seed)
     check_choice("projection", projection, PROJECTIONS)

@@ -26,9 +26,9 @@ class UnitBaseline(Baseline):
     carries, have variances feature by feature. Along the same directions the source has variances 1 where its
     coordinates are independent, and ``matched``²·λ where it is a ``UnitSource``.
 
-    With a metric on weights in, components are principal in yL, where L is a root of it: V = L·U with U orthonormal, and
-    y is z·W and a rest, W = UᵀL⁻¹ (k, F), WV = 1. Then the rest has all of its covariance, of which a matched source
-    takes care: S (F, F), SᵀS the covariance of units.
+    With a metric on weights in, components are principal in yL, where L is a root of it: V = L·U with U orthonormal,
+    and y is z·W and a rest, W = UᵀL⁻¹ (k, F), WV = 1. Then the rest has all of its covariance, of which a matched
+    source takes care: S (F, F), SᵀS the covariance of units.
     """
 
     def __init__(

@@ -63,7 +63,9 @@ def _fields(
         RELATIONAL: Field(
             {**free, "field": "relational", "field_options": readers}, {"learning_rate": 3e-3, "warmup": 1, "ema": 0.99}
         ),
-        PNA: Field({**free, "field": "pna", "field_options": readers}, {"learning_rate": 3e-3, "warmup": 1, "ema": 0.99}),
+        PNA: Field(
+            {**free, "field": "pna", "field_options": readers}, {"learning_rate": 3e-3, "warmup": 1, "ema": 0.99}
+        ),
         PERCEPTRON: Field(
             {"order": "aligned", "field": "mlp", "field_options": {"hidden": hidden}, "projection": "pca",
              "components": components},
@@ -226,7 +228,7 @@ def _figure(held: Mapping[str, Tensor]) -> "Figure":
 
     figure = new_figure(5.6, 2.6)
     panel = figure.subplots()
-    for place, (name, values) in enumerate(held.items()):
+    for place, values in enumerate(held.values()):
         panel.plot(values[:60], [place] * len(values[:60]), ".", color=f"C{place % 10}", markersize=2.5, alpha=0.6)
         panel.plot([float(values.mean())], [place], "|", color="k", markersize=8)
     panel.set_yticks(range(len(held)), list(held), fontsize=7)
