@@ -11,6 +11,7 @@ from coset.distribution import MeanField
 from coset.errors import InputError
 from coset.symmetry import discover
 from coset.symmetry.action import Acted
+from coset.symmetry.incidence import appearances
 from mixing_networks import NETWORKS, LanguageModel, outputs, setting, tokens
 
 # Between widths 4 and 2 the readers of a linear network miss directions: weights are then not told by the function.
@@ -244,6 +245,31 @@ def test_planted_elements_are_found_by_other_weightings(name, weighting):
     wanted, reached = (sym.act(gauge, weights) for weights in (params, found.params))
     for key in wanted:
         assert torch.allclose(reached[key], wanted[key], atol=1e-5 * float(wanted[key].abs().max())), key
+
+
+@pytest.mark.parametrize("weighting", ["even", "directed"])
+@pytest.mark.parametrize("name", ["layer norm", "rms norm, tied", "low-rank adapter", "rotary, norms of queries"])
+def test_the_objective_is_the_product_of_both_networks_as_they_count(name, weighting):
+    """Σ n·⟨D₀θ₀ | D₁·g·θ₁⟩/(‖D₀θ₀‖·‖D₁θ₁‖) over trained weights but gains, each network multiplied out by itself."""
+    _, sym, params, _ = setting(name)
+    params = sym.without_translations(params)
+    other = sym.without_translations(unrelated(params))
+    found = align(sym, params, other, weighting=weighting)
+    gains = {gain for item in sym.continuous.values() for gain in item.gains}
+    ours, theirs = (sym.act(matching_gauge(sym, network), network) for network in (params, other))
+    g = sym.compose(matching_gauge(sym, params), sym.compose(found.element, sym.inverse(matching_gauge(sym, other))))
+    total = 0.0
+    # A rotation g takes D₁θ₁ to D₁'·g·θ₁, with D₁' of the moved network.
+    counted = [ours, sym.act(g, theirs)]
+    if weighting == "directed":
+        counted = [{key: directed(sym, directions(sym, net), key, net[key]) for key in net} for net in counted]
+    for key in params.keys() - gains:
+        one, two = (net[key] for net in counted)
+        on = {item.name for _, item in appearances(sym, key)} - {n for n, item in sym.classes.items() if item.size == 1}
+        alone = len(on) == 1 and not any(sym.classes[n].parent for n in on) and on <= sym.continuous.keys()
+        if one.norm() > 0 and two.norm() > 0:
+            total += (30 if alone else 1) * one.numel() * float((one * two).sum() / (one.norm() * two.norm()))
+    assert found.objective == pytest.approx(total, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", ["layer norm", "rms norm, tied", "low-rank adapter", "rotary halves"])

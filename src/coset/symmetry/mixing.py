@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coset._values import Frozen, transformed_by_functorch
 from coset.errors import InputError
-from coset.symmetry.incidence import appearances, unit_rows
+from coset.symmetry.incidence import appearances, unit_order, unit_rows
 from coset.symmetry.pairs import rotations, turned
 from coset.symmetry.structure import Appearance, Stretch, Structure
 
@@ -226,10 +226,20 @@ def _multiplied(
     tensor: Tensor, lead: int, structure: Structure, stretch: Stretch, item: Appearance, blocks: Tensor
 ) -> Tensor:
     """The tensor with the units of each block replaced by their combinations; ``blocks``: (B, n, n)."""
-    rows, order, moved = unit_rows(tensor, lead, structure, stretch, item)
-    old = rows[order].reshape(blocks.shape[0], blocks.shape[1], -1)
+    order, count, n = unit_order(item), *blocks.shape[:2]
     # Half precision holds no rotation: products are taken in single, and rounded once.
-    wide = torch.promote_types(rows.dtype, torch.float32)
+    wide = torch.promote_types(tensor.dtype, torch.float32)
+    first = stretch.dims[0]
+    side_by_side = stretch.dims == tuple(range(first, first + len(stretch.dims)))
+    if side_by_side and len(order) == stretch.size and bool((order[1:] > order[:-1]).all()):
+        # All positions in order: nothing has to be gathered.
+        before = math.prod(tensor.shape[:lead]) * math.prod(structure.sizes[:first])
+        old, own = tensor.reshape(before, count, n, -1).to(wide), blocks.to(wide)
+        new = (old[..., 0].transpose(0, 1) @ own.mT).transpose(0, 1) if old.shape[-1] == 1 else own @ old
+        return new.to(tensor.dtype).reshape(tensor.shape).contiguous()
+    rows, _, moved = unit_rows(tensor, lead, structure, stretch, item)
+    order = order.to(tensor.device)
+    old = rows[order].reshape(count, n, -1)
     new = (blocks.to(wide) @ old.to(wide)).to(rows.dtype)
     result = rows.index_copy(0, order, new.reshape(len(order), -1)).reshape(moved.shape)
     back = tuple(lead + dim for dim in stretch.dims)

@@ -7,7 +7,7 @@ the best rotations in them are worth (nuclear norms: Theus et al. 2025).
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -123,9 +123,11 @@ def balanced(sym: Symmetry, name: str, params: Params) -> Tensor:
     return turned.reshape(*sym.shape(name), sym.shape(name)[-1])
 
 
-def grams(sym: Symmetry, name: str, params: Params, only: Collection[str] | None = None) -> tuple[Tensor, Tensor]:
+def grams(
+    sym: Symmetry, name: str, params: Params, only: Collection[str] | None = None, *, rounded: bool = False
+) -> tuple[Tensor, Tensor]:
     """The Gram matrices of what is written to a class and of what is read from it, (blocks, n, n), on trained
-    parameters, or on some of them.
+    parameters, or on some of them; ``rounded``: products in the type of the weights, and their sums in float64.
     """
     *outer, n = sym.shape(name)
     found = {way: torch.zeros(math.prod(outer), n, n, dtype=torch.float64) for way in (1, -1)}
@@ -133,8 +135,11 @@ def grams(sym: Symmetry, name: str, params: Params, only: Collection[str] | None
         for place, units in units_of_parameter(sym, name, parameter, params[parameter]):
             if place.way and (only is None or parameter in only):
                 wide = torch.view_as_real(units.detach()).flatten(-2) if units.is_complex() else units.detach()
-                wide = wide.double()
-                found[place.way] += (wide @ wide.mT).cpu()
+                if rounded:
+                    found[place.way] += _contracted("bik,bjk->bij", wide, wide).cpu()
+                else:
+                    wide = wide.double()
+                    found[place.way] += (wide @ wide.mT).cpu()
     return found[1], found[-1]
 
 
@@ -180,6 +185,13 @@ def polar(matrix: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     return u @ vh, s.sum(-1)
 
 
+def _worth(matrix: Tensor, kind: str) -> Tensor:
+    """The value of ``polar`` alone."""
+    if kind in ("rotary", "centred"):
+        return polar(matrix, kind)[1]
+    return torch.linalg.svdvals(matrix).sum(-1)
+
+
 def _contracted(equation: str, left: Tensor, right: Tensor) -> Tensor:
     """Products over the last axis in the type of the weights, no narrower than float32; their sums in float64.
 
@@ -201,6 +213,9 @@ class Rotations:
 
     sym: Symmetry
     reference: Params
+    seen: Callable[[str, int, Tensor], Tensor] | None = None
+    """What the scores of a class are, of what is written to it (1) or reads it (−1), where networks are held otherwise
+    than they are compared."""
 
     def scores(self, name: str, other: Params, settled: Iterable[str] | None = None) -> Tensor:
         """Σ over places of X₀·X₁ᵀ for all pairs of blocks, (B, B, n, n); on parameters of ``settled`` classes alone.
@@ -209,22 +224,25 @@ class Rotations:
         """
         *outer, n = self.sym.shape(name)
         blocks, rotary = math.prod(outer), self.sym.continuous[name].kind == "rotary"
-        total = torch.zeros(blocks, blocks, *((n, 2, 2) if rotary else (n, n)), dtype=torch.float64)
+        equation, shape = ("bpik,cpjk->bcpij", (n, 2, 2)) if rotary else ("bik,cjk->bcij", (n, n))
+        totals: dict[int, Tensor] = {}
         for parameter in _counted(self.sym, name, other):
             beside = {item.name for _, item in appearances(self.sym, parameter)} - {name}
             if settled is not None and not beside <= {*settled, *self._fixed()}:
                 continue
             sides = [self._units(name, parameter, params[parameter]) for params in (self.reference, other)]
-            for left, right in zip(*sides, strict=True):
-                equation = "bpik,cpjk->bcpij" if rotary else "bik,cjk->bcij"
-                total += _contracted(equation, left, right.to(left.device)).cpu()
-        return total
+            for (way, left), (_, right) in zip(*sides, strict=True):
+                found = _contracted(equation, left, right.to(left.device)).cpu()
+                totals[way] = totals[way] + found if way in totals else found
+        none = torch.zeros(blocks, blocks, *shape, dtype=torch.float64)
+        return sum((self.seen(name, way, total) if self.seen else total for way, total in totals.items()), start=none)
 
-    def _units(self, name: str, parameter: str, tensor: Tensor) -> list[Tensor]:
-        """What is mixed of a class on a parameter: (B, n, all else), of rotary pairs (B, n, 2, all else)."""
+    def _units(self, name: str, parameter: str, tensor: Tensor) -> list[tuple[int, Tensor]]:
+        """What is mixed of a class on a parameter, with its way: (B, n, all else), of pairs that turn (B, n, 2, …)."""
         if self.sym.continuous[name].kind == "rotary":
-            return pairs_of_parameter(self.sym, name, parameter, tensor)
-        return [units for place, units in units_of_parameter(self.sym, name, parameter, tensor) if place.way]
+            return [(1, pairs) for pairs in pairs_of_parameter(self.sym, name, parameter, tensor)]
+        found = units_of_parameter(self.sym, name, parameter, tensor)
+        return [(place.way, units) for place, units in found if place.way]
 
     def _fixed(self) -> set[str]:
         return {name for name, item in self.sym.classes.items() if item.size == 1}
@@ -251,13 +269,13 @@ class Rotations:
     def exchange(self, parent: str, other: Params) -> Element:
         """The best order of the units of a class, each worth what the best rotations of what is in it are."""
         inside = [name for name in self.sym.continuous if self.sym.classes[name].parent == parent]
-        turned, values = {}, torch.zeros(())
-        for name in inside:
-            turned[name], value = polar(self.scores(name, other), self.sym.continuous[name].kind)
-            values = values + value
+        kinds = {name: self.sym.continuous[name].kind for name in inside}
+        scores = {name: self.scores(name, other) for name in inside}
+        values = sum((_worth(scores[name], kind) for name, kind in kinds.items()), start=torch.zeros(()))
         order = torch.from_numpy(assign(values.numpy()))
         rows = torch.arange(len(order))
-        matrices = {name: turned[name][rows, order].reshape(matrices_shape(self.sym, name)) for name in inside}
+        best = {name: polar(scores[name][rows, order], kind)[0] for name, kind in kinds.items()}
+        matrices = {name: best[name].reshape(matrices_shape(self.sym, name)) for name in inside}
         return self.sym.element({parent: order}, matrices=matrices)
 
 

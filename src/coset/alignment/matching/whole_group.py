@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coset.alignment._agreement import is_trained
 from coset.alignment.matching.rotations import Params, Rotations, inner_product, matching_gauge, polar
-from coset.alignment.matching.weightings import weighed
+from coset.alignment.matching.weightings import Weighting, weighed
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.action import Acted, move
 from coset.symmetry.incidence import appearances
@@ -61,25 +61,24 @@ def rotated(
     gauges = [matching_gauge(sym, params, scales=normalized) for params in (reference, other())]
 
     # No name for the other network: it is not held beside its moved copy.
-    left, count = weighed(
-        sym, weighting, _streams(sym), Acted(sym, gauges[0], reference), Acted(sym, gauges[1], other())
-    )
+    left, counting = weighed(sym, weighting, _streams(sym), gauges[0], reference, Acted(sym, gauges[1], other()))
 
     def moved(start: Element) -> dict[str, Tensor]:
         params = dict(other())
-        if weighting == "plain":
+        if counting is None:
             move(sym, sym.compose(start, gauges[1]), params)
             return params
         move(sym, gauges[1], params)
-        count(params)
+        counting.count(params)
         move(sym, start, params)
+        counting.place(params)
         return params
 
     starts = [(as_it_is(sym, *gauges), True)] if begun else [(start, False) for start in _common_signs(sym)]
     generator = torch.Generator().manual_seed(seed)
     # Without scales and with rotations alone, so that networks stay in the gauge.
     starts += [(sym.random(generator, spread=0.0, turns=0), True) for _ in range(restarts)]
-    best = _best_of(sym, left, moved, starts, units, report)
+    best = _best_of(sym, left, moved, starts, units, report, counting)
     return Rotated(sym.compose(sym.inverse(gauges[0]), sym.compose(best.element, gauges[1])), best.history)
 
 
@@ -125,6 +124,7 @@ def _best_of(
     starts: Iterable[tuple[Element, bool]],
     units: Units,
     report: Callable[[float, str], bool],
+    counting: Weighting | None = None,
 ) -> Rotated:
     """The best ascent; ``right``: the other network in the gauge, moved by the element it is to begin with.
 
@@ -139,7 +139,7 @@ def _best_of(
         return stopped
 
     for start, placed in starts:
-        found = _Ascent(sym, left, right(start), units, told).run(start, placed)
+        found = _Ascent(sym, left, right(start), units, told, counting).run(start, placed)
         best = found if best is None or found.history[-1] > best.history[-1] else best
         if stopped:
             break
@@ -151,11 +151,18 @@ class _Ascent:
     """Rounds of exact steps from one start; both networks in the gauge in which they are matched."""
 
     def __init__(
-        self, sym: Symmetry, left: Params, right: dict[str, Tensor], units: Units, report: Callable[[float, str], bool]
+        self,
+        sym: Symmetry,
+        left: Params,
+        right: dict[str, Tensor],
+        units: Units,
+        report: Callable[[float, str], bool],
+        counting: Weighting | None,
     ) -> None:
-        """``right`` is moved in place, so that there is one copy of it."""
+        """``right`` is moved in place, so that there is one copy of it; ``counting``: how it was made to count."""
         self.sym, self.left, self.right, self.match, self.report = sym, left, right, units, report
-        self.steps = Rotations(sym, left)
+        self.counting = counting
+        self.steps = Rotations(sym, left, None if counting is None else counting.scores)
         classes = sym.classes
         self.parents, self.free = _blocks(sym), _streams(sym)
         owners = {sym.families[key].owner for key in sym.flipping}
@@ -184,7 +191,7 @@ class _Ascent:
         best, history = g, [self.product()]
         for h, what in self._course(placed):
             g = self.sym.compose(h, g)
-            moved = move(self.sym, h, self.right)
+            moved = move(self.sym, h, self.right) if self.counting is None else self.counting.move(h, self.right)
             self._renew(name for name in self.names if name in moved)
             value = self.product()
             if value > history[-1]:
