@@ -177,7 +177,7 @@ def of_likelihood(config: Config, flows: Mapping[str, Flow], unseen: Stack) -> l
     some = chosen(unseen, slice(0, config.likelihoods))
     rows: list[list[Scalar]] = []
     for name, flow in flows.items():
-        if flow.frame.geometry != "euclidean" or config.kinds[name].steps:
+        if flow.frame.geometry != "euclidean":
             continue
         space = flow.frame.space
         own = flow.canonical(some)

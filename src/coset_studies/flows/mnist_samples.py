@@ -256,7 +256,7 @@ to reach a loss of {reach}.
 def _figure(scores: Mapping[str, SampleScores], averages: list[list[Scalar]], zoo: Tensor) -> "Figure":
     from coset.figures import label_panel, new_figure
 
-    figure = new_figure(7.6, 2.9)
+    figure = new_figure(7.6, 3.4)
     left, middle, right = figure.subplots(1, 3)
     names = list(scores)
     own = [name for name in dict.fromkeys(str(row[0]) for row in averages) if name != "zoo"]
