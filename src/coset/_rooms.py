@@ -1,6 +1,17 @@
 """The rooms of the house, from the ground up: a room imports only from rooms before it."""
 
-INFRASTRUCTURE = ("errors", "callbacks", "_checks", "_values", "_files", "_show", "figures", "_magnitudes", "_batches")
+INFRASTRUCTURE = (
+    "errors",
+    "callbacks",
+    "_checks",
+    "_values",
+    "_files",
+    "_show",
+    "figures",
+    "_magnitudes",
+    "_batches",
+    "_callables",
+)
 """What every room may use; none of it knows of networks."""
 
 ROOMS = (

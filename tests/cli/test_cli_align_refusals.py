@@ -48,7 +48,7 @@ def test_networks_that_do_not_fit_are_refused_by_name(here, ab, methods, change,
     ("arguments", "message"),
     [
         (align(a="gone.pt"), "gone.pt does not exist; expected a file of weights"),
-        (align(a="."), ". is a folder; expected a file of weights"),
+        (align(a="."), ". is a folder without weights"),
         (align(out="a.safetensors"), "a.safetensors would overwrite a.safetensors; expected another file to write"),
         (align(out="x/../b.pt"), "b.pt would overwrite b.pt"),
         (align(out="."), ". is a folder; expected a file to write"),

@@ -104,11 +104,18 @@ def test_names_and_types_are_those_of_the_first(here, tmp_path):
         (merge("--weights", "1,x,2"), "--weights takes numbers separated by commas, found '1,x,2'"),
         (merge("--weights", "0,0,0"), "expected finite numbers with a positive sum"),
         (merge("--average", "median"), "--average is 'median'; expected one of mean, spherical"),
+        (merge("--average", "ties"), "--average ties needs --base, the network from which the others began"),
+        (merge("--base", "a.safetensors"), "--average mean takes no --base"),
+        (merge("--density", "0.5"), "average 'mean' has no options"),
+        (
+            merge("--average", "ties", "--base", "a.safetensors", "--density", "2"),
+            "density is 2.0; expected more than 0",
+        ),
         (merge("--renormalize", "pray"), "--renormalize is 'pray'; expected one of none, refresh"),
         (merge("--method", "magic"), "--method is 'magic'; expected one of"),
         (merge("--renormalize", "repair"), "--renormalize repair measures units on inputs: say on which with --data"),
         (
-            merge("--data", "digits", "--no-align"),
+            merge("--data", "inputs.npy", "--no-align"),
             "neither the alignment nor --renormalize none looks at data; leave --data out",
         ),
         (merge("--no-align", "--method", "magic"), "--method is 'magic'; expected one of"),
@@ -164,3 +171,59 @@ def test_the_seed_reaches_the_noise(here, three):
         found.append(load_file(f"{len(found)}")["layers.0.weight"])
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
+
+
+DIGITS = ["--model", "mlp", "--option", "in_features=64", "--option", "widths=[5]", "--option", "out_features=10"]
+
+
+@pytest.fixture
+def digits(tmp_path):
+    """Three networks for digits on disk."""
+    networks = []
+    for seed, name in enumerate("abc"):
+        generator = torch.Generator().manual_seed(seed)
+        state = MLP(64, [5], 10).state_dict()
+        networks.append({key: torch.randn(t.shape, generator=generator) for key, t in state.items()})
+        save_file(networks[-1], tmp_path / f"{name}.safetensors")
+    return networks
+
+
+def test_with_labels_it_says_what_all_are_worth(here, digits):
+    arguments = ["a.safetensors", "b.safetensors", *DIGITS, "--data", "digits"]
+    code, out, _ = here("merge", *arguments, "-o", "out.safetensors", "--json")
+    assert code == 0
+    rows = {row["network"]: row for row in json.loads(out)["worth"]}
+    split = coset.data.load("digits", flatten=True).test
+    mean = {name: (digits[0][name] + digits[1][name]) / 2 for name in digits[0]}
+    model = MLP(64, [5], 10)
+    networks = {"a.safetensors": digits[0], "b.safetensors": digits[1], "plain average": mean}
+    networks["merged"] = load_file("out.safetensors")
+    assert rows.keys() == networks.keys()
+    for name, params in networks.items():
+        outputs = torch.func.functional_call(model, params, (split.x,))
+        loss = torch.nn.functional.cross_entropy(outputs, split.y)
+        assert rows[name]["loss"] == pytest.approx(float(loss), rel=1e-5)
+        assert rows[name]["accuracy"] == pytest.approx(float((outputs.argmax(-1) == split.y).double().mean()))
+    code, out, _ = here("evaluate", *arguments, "--json")
+    assert (code, json.loads(out)["networks"]) == (0, [rows["a.safetensors"], rows["b.safetensors"]])
+    code, out, _ = here("evaluate", *arguments)
+    assert "accuracy" in out
+    assert "b.safetensors" in out
+
+
+def test_task_vectors_of_files(here, digits):
+    arguments = ["a.safetensors", "b.safetensors", *DIGITS, "--base", "c.safetensors", "--no-align"]
+    code, _, err = here("merge", *arguments, "--average", "task-arithmetic", "--scale", "2", "-o", "out.safetensors")
+    assert (code, err) == (0, "")
+    a, b, base = digits
+    for name, tensor in load_file("out.safetensors").items():
+        torch.testing.assert_close(tensor, a[name] + b[name] - base[name], rtol=1e-6, atol=1e-6)
+    assert metadata("out.safetensors")["coset.base"] == "c.safetensors"
+
+
+def test_data_without_labels_cannot_be_evaluated(here, digits):
+    code, _, err = here("evaluate", "a.safetensors", *DIGITS, "--data", "inputs.npy")
+    assert (code, err) == (
+        2,
+        "coset: --data inputs.npy has inputs alone; expected a name from `coset data list`, with targets\n",
+    )

@@ -14,7 +14,7 @@ from coset import discover
 from coset.canonical import canonicalize
 from coset.distribution import normalize_scales
 from coset.errors import InputError
-from coset.geometry import Manifold, manifold
+from coset.geometry import Manifold, _blocks, manifold
 from coset.models import MLP
 from coset.symmetry import Symmetry
 
@@ -114,6 +114,106 @@ def test_maps_on_every_layout(name, bias):
     stacked = {key: torch.stack([piece[key] for piece in pieces]) for key in x}
     torch.testing.assert_close(space.length(stacked), space.distance(x, y))
     close(space.mean([x, y], [0.7, 0.3]), space.geodesic(x, y, 0.3), atol=1e-11)
+
+
+def steps(space, x, y, v):
+    """Every step that goes through many networks, and the numbers of networks."""
+    found = {
+        "exp": space.exp(x, v),
+        "log": space.log(x, y),
+        "transport": space.transport(x, y, v),
+        "tangent": space.tangent(x, y),
+        "project": space.project({name: 2 * tensor for name, tensor in y.items()}),
+    }
+    numbers = {"distance": space.distance(x, y)}
+    return {(what, name): tensor for what, point in found.items() for name, tensor in point.items()} | numbers
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("bias", ["outside", "inside"])
+def test_networks_in_blocks_are_networks_alone(name, bias, monkeypatch):
+    """Blocks of two networks or more, the last one smaller; and one point with all of many."""
+    _, sym, params, _ = setting(name)
+    space = manifold(sym.monomial, bias=bias)
+    x, y = spread_points(space, params, 1, count=5)
+    v = space.tangent(x, space.uniform(generator(5), 5, params))
+    alone = [steps(space, *({key: t[i] for key, t in point.items()} for point in (x, y, v))) for i in range(5)]
+    first = {key: tensor[0] for key, tensor in x.items()}
+    near = space.wrapped_normal(first, 0.3, generator(6), 5)
+    from_one = [space.distance(first, {key: t[i] for key, t in near.items()}) for i in range(5)]
+    size = max(item.rows(x)[0].numel() for item in space.spheres)
+    monkeypatch.setattr(_blocks, "_BLOCK", 2 * size)
+    together = steps(space, x, y, v)
+    for key, found in together.items():
+        torch.testing.assert_close(found, torch.stack([one[key] for one in alone]), rtol=1e-14, atol=1e-14)
+    torch.testing.assert_close(space.distance(first, near), torch.stack(from_one), rtol=1e-14, atol=1e-14)
+    close(space.log(first, near), space.log({k: t.expand(5, *t.shape) for k, t in first.items()}, near), atol=0)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("bias", ["outside", "inside"])
+@pytest.mark.parametrize("block", [1, 2**40])
+def test_a_step_into_memory_that_is_there(name, bias, block, monkeypatch):
+    _, sym, params, _ = setting(name)
+    space = manifold(sym.monomial, bias=bias)
+    x, y = spread_points(space, params, 1, count=3)
+    v = space.log(x, y)
+    before = {key: tensor.clone() for key, tensor in x.items()}
+    expected = space.exp(x, v)
+    monkeypatch.setattr(_blocks, "_BLOCK", block)
+    out = {
+        key: torch.full_like(tensor, math.nan) if tensor.is_floating_point() else tensor for key, tensor in x.items()
+    }
+    found = space.exp(x, v, out=out)
+    close(found, expected, atol=1e-15)
+    for key in space.shapes:
+        assert key not in found or not found[key].is_floating_point() or found[key] is out[key]
+    close(dict(x), before, atol=0)
+    own = {key: tensor.contiguous() for key, tensor in x.items()}
+    close(space.exp(own, v, out=own), expected, atol=1e-15)
+    close(own, expected, atol=1e-15)
+
+
+def test_memory_that_does_not_fit_is_refused():
+    params, sym = network()
+    space = manifold(sym)
+    x, y = spread_points(space, params, 1, count=3)
+    v, name = space.log(x, y), next(iter(space.shapes))
+    for out, message in (
+        ({key: t[:2] for key, t in x.items()}, r"out has the leading axes \(2,\); expected \(3,\)"),
+        ({**x, name: x[name].float()}, f"'{name}' of out is of torch.float32 on cpu; expected torch.float64"),
+        ({**x, name: x[name][:1].expand(3, -1, -1)}, f"'{name}' of out has several entries in one place; expected"),
+        ({**x, name: x[name].clone().requires_grad_()}, f"out is given and '{name}' requires a gradient"),
+        ({key: t for key, t in x.items() if key != name}, f"out has no '{name}'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            space.exp(x, v, out=out)
+
+
+def test_derivatives_follow_steps_of_many_networks(monkeypatch):
+    monkeypatch.setattr(_blocks, "_BLOCK", 1)
+    params, sym = network()
+    space = manifold(sym)
+    x, y = spread_points(space, params, 1, count=3)
+    v = space.log(x, y)
+    name = space.spheres[0].names[0]
+    (given,) = torch.autograd.grad(
+        space.distance(x, space.exp(x, {**v, name: (moved := v[name].clone().requires_grad_())})).sum(), moved
+    )
+    # d‖v‖/dv = v/‖v‖ among tangent vectors.
+    size = space.norm(x, v).reshape(-1, 1, 1)
+    torch.testing.assert_close(space.tangent(x, {**v, name: given})[name], v[name] / size)
+
+
+def test_opposite_units_are_named_by_their_network_among_all(monkeypatch):
+    monkeypatch.setattr(_blocks, "_BLOCK", 1)
+    params, sym = network()
+    space = manifold(sym)
+    x = space.uniform(generator(0), 5, params)
+    y = {key: tensor.clone() for key, tensor in x.items()}
+    y[space.spheres[0].names[0]][3, 2] *= -1
+    with pytest.raises(InputError, match=r"unit 2 of .* of network 3, in"):
+        space.log(x, y)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -387,7 +387,7 @@ def test_bad_data_are_refused_by_name(network, points):
         ((x, y + 1), "y has labels from 1 to 4; the model has 4 classes"),
         ((x, y.double()), "expected labels, whole numbers"),
         ((x / 0, y), "not finite"),
-        ([x, y], "data is a list; expected a pair of tensors"),
+        ([x, y], "data is a list; expected inputs and targets"),
     ]:
         with pytest.raises(InputError, match=message):
             fit_mean_field(network, data, **settings)

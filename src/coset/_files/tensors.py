@@ -1,11 +1,16 @@
-"""Tensors and texts in safetensors files: the one place where these are written, and read from the disk."""
+"""Tensors and texts in safetensors files: the one place where these are written, and read from the disk; PyTorch files
+without the code that may be in them."""
 
 import json
 import os
+import pickle
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -36,6 +41,27 @@ def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, st
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             return tensors, file.metadata() or {}
+
+
+def read_pytorch(where: Path) -> Any:
+    """What a PyTorch file holds, as ``torch.load`` with ``weights_only=True`` reads it, on the CPU."""
+    try:
+        # From an open file: by name alone torch would take it for what its ending says. Its warnings about pickles of
+        # other protocols say nothing that a failure does not.
+        with where.open("rb") as file, warnings.catch_warnings(action="ignore"):
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        needed = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if needed is None:
+            raise InputError(f"{where} is not a PyTorch file of plain tensors, or is damaged") from error
+        raise InputError(
+            f"{where} holds pickled code (it asks for {needed[1]}), which is not run; expected a state dict of "
+            f"tensors, as torch.save(model.state_dict(), …) writes it"
+        ) from error
+    # Bytes that nobody vouches for can fail anywhere in the unpickler, with any exception.
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{where} is damaged or not a PyTorch file: {reason}") from error
 
 
 def _sort_metadata(path: Path) -> None:

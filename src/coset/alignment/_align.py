@@ -13,6 +13,8 @@ from coset.alignment.matching.sinkhorn import match_sinkhorn
 from coset.alignment.matching.straight_through import match_straight_through
 from coset.alignment.matching.weights import match_weights
 from coset.callbacks import check_callback
+from coset.data import given
+from coset.distribution.contract import unwrapped
 from coset.errors import InputError
 from coset.symmetry import Symmetry
 from coset.train.randomness import own_global_state, seed_global_state
@@ -42,7 +44,10 @@ def align(sym: Symmetry, reference: T, other: T, method: str = "weights", **opti
     seed = options.get("seed", 0)
     check_seed(seed)
     check_callback(options.get("callback"))
+    reference, other = unwrapped(reference), unwrapped(other)
     check_pair(sym, reference, other)
+    if options.get("data") is not None:
+        options["data"] = given(options["data"], options.get("model"))
     if options.get("model") is not None:
         check_on(sym, options["model"], options.get("data"))
     # A loader that shuffles draws from the global state: the same seed must give the same result with it, too.

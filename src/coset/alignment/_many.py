@@ -26,6 +26,7 @@ from coset.alignment.matching.turns import unturned
 from coset.alignment.matching.weights import GAUGES, untranslated, with_means
 from coset.callbacks import check_callback
 from coset.distribution import normalize_scales
+from coset.distribution.contract import unwrapped
 from coset.distribution.rescaling import common_exponent, rescaled
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
@@ -99,7 +100,7 @@ def align_many(
     they are consistent by construction. ``rounds``: at
     most so many times through all networks.
     """
-    networks = list(networks)
+    networks = [unwrapped(network) for network in networks]
     check_choice("method", method, STRATEGIES)
     if len(networks) < 2:
         raise InputError(f"{len(networks)} networks are given; expected two or more to align")

@@ -11,6 +11,7 @@ from coset._checks import check_choice, is_number
 from coset._magnitudes import exponent, scaled, unscaled
 from coset.alignment._result import Params, T, Weights, deviations, points
 from coset.alignment.inputs import check_same_names, is_correlated, is_posterior
+from coset.alignment.task_vectors import KINDS, TaskVectors, combine
 from coset.distribution import Delta, Distribution, MeanField, Normal
 from coset.distribution.contract import rule_for
 from coset.distribution.ties import ties as tied_names
@@ -45,17 +46,48 @@ def average(
     *,
     kind: str = "mean",
     buffers: Collection[str] = (),
+    base: T | None = None,
+    task: TaskVectors | None = None,
 ) -> T:
-    """The average of the ``kind`` named in ``AVERAGES``; ``buffers`` are not trained and averaged linearly."""
-    check_choice("average", kind, AVERAGES)
-    _check(networks)
+    """The average of the ``kind`` named in ``AVERAGES``; ``buffers`` are not trained and averaged linearly.
+
+    Or of what networks learned beyond their ``base``, by a name in ``task_vectors.KINDS`` and as ``task`` says.
+    """
+    check_kind(kind, base is not None, task)
+    _check(networks if base is None else [*networks, base])
     shares = normalized_weights(weights, len(networks))
+    if base is not None:
+        return _beyond(networks, base, shares, kind, buffers, task or TaskVectors())
     parts = [points(network) for network in networks]
     ties = tied_names(*parts)
     trained = [n for n, tensor in parts[0].items() if ties[n] == n and n not in buffers and _averaged(tensor)]
     mine = _combined(parts, shares, AVERAGES[kind](parts, trained, shares), ties, buffers)
     spreads = [deviations(network) for network in networks]
     return like(networks[0], mine, _combined(spreads, shares, shares, tied_names(*spreads), ()))
+
+
+def check_kind(kind: str, based: bool, task: TaskVectors | None) -> None:
+    """Raise unless there is an average of that name, and a base where it is one of task vectors."""
+    check_choice("average", kind, [*AVERAGES, *KINDS])
+    if (kind in KINDS) != based:
+        what = "needs the network from which the others began: base is missing" if kind in KINDS else "has no base"
+        raise InputError(f"average {kind!r} {what}")
+    if task is not None and kind not in KINDS:
+        raise InputError(f"average {kind!r} has no options; expected one of {', '.join(KINDS)} with them")
+
+
+def _beyond(
+    networks: Sequence[T], base: T, shares: Sequence[float], kind: str, buffers: Collection[str], task: TaskVectors
+) -> T:
+    """The base and what the networks learned beyond it; buffers are averaged linearly."""
+    if is_posterior(base):
+        raise InputError(f"average {kind!r} is of networks; found a {type(base).__name__}")
+    parts, start = [points(network) for network in networks], points(base)
+    ties = tied_names(start, *parts)
+    named = [n for n, tensor in start.items() if ties[n] == n and n not in buffers and tensor.is_floating_point()]
+    found = _combined(parts, shares, shares, ties, buffers)
+    joined = combine(kind, {n: start[n] for n in named}, parts, shares, task)
+    return like(base, {name: joined.get(ties[name], tensor) for name, tensor in found.items()}, {})
 
 
 def like(network: T, mean: Params, std: Params) -> T:

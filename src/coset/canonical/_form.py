@@ -9,7 +9,7 @@ from coset.alignment import METHODS
 from coset.canonical._steps import Form
 from coset.canonical._value import Canonical, Params, T, with_networks
 from coset.distribution import Distribution
-from coset.distribution.contract import networks_of
+from coset.distribution.contract import networks_of, unwrapped
 from coset.errors import InputError
 from coset.geometry.scales import BIASES
 from coset.symmetry import Symmetry
@@ -56,6 +56,7 @@ def canonicalize(
     if not isinstance(sym, Symmetry):
         raise InputError(f"sym is a {type(sym).__name__}; expected a Symmetry, as discover gives it")
     form = Form(sym, bias, classifier, method, options)
+    params = unwrapped(params)
     networks = networks_of(params)
     if networks is None and params is not None:
         return cast(Canonical[T], form.distribution(cast(Distribution, params), reference))

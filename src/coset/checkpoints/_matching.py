@@ -56,7 +56,7 @@ def as_stored(checkpoint: Checkpoint, params: Mapping[str, Tensor], what: str) -
         if value.is_floating_point() and bool((torch.isfinite(value) & ~torch.isfinite(stored.to(value.dtype))).any()):
             largest = float(value.abs().max())
             raise InputError(f"{name!r} of {what} reaches {largest:.3g}, too large for {tensor.dtype} as it is stored")
-        result[checkpoint.prefix + name] = stored
+        result[checkpoint.prefix + checkpoint.inside.get(name, name)] = stored
     return result
 
 

@@ -10,10 +10,14 @@ from torch import Tensor
 
 from coset._files.atomic import atomic_path, new_folder, output_folder, require_reachable
 from coset._files.tensors import write_tensors
-from coset.checkpoints.reading import require_finite
+from coset.checkpoints._folders import copy_beside, sharded
+from coset.checkpoints.reading import Checkpoint, require_finite
 from coset.errors import InputError
 
 AnyPath = str | os.PathLike[str]
+
+PYTORCH = (".pt", ".pth")
+"""Names of files that are written as ``torch.save`` does."""
 
 
 def write_checkpoint(path: AnyPath, params: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
@@ -47,6 +51,46 @@ def write_checkpoints(
         for row, file in enumerate(files):
             write_checkpoint(file, {name: tensor[row] for name, tensor in networks.items()}, metadata)
     return files
+
+
+def write_like(
+    path: AnyPath, checkpoint: Checkpoint, params: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write ``params``, named as in the file, in the form of a ``checkpoint``.
+
+    One that was a folder becomes a new folder with the same shards, configuration and tokenizer. Of a file the name of
+    what is written decides: .pt and .pth are PyTorch's, all else is safetensors.
+    """
+    target = Path(path)
+    if checkpoint.where.is_dir():
+        with new_folder(target) as folder:
+            for file, held in sharded(checkpoint.where, params).items():
+                write_checkpoint(folder / file, held, metadata)
+            copy_beside(checkpoint.where, folder)
+    elif target.suffix in PYTORCH:
+        for name, tensor in params.items():
+            require_finite(name, tensor, f"what is to be written to {path}")
+        with atomic_path(target) as part:
+            torch.save({name: tensor.detach().cpu() for name, tensor in params.items()}, part)
+    else:
+        write_checkpoint(target, params, metadata)
+
+
+@contextmanager
+def output_place(path: AnyPath, others: Sequence[AnyPath], *, folder: bool) -> Iterator[Path]:
+    """``output_file``, or of what becomes a folder: a new or empty one that is none of the ``others``."""
+    if not folder:
+        with output_file(path, others) as target:
+            yield target
+        return
+    target = Path(path)
+    require_reachable(target)
+    if target.is_file():
+        raise InputError(f"{target} is a file; expected a new folder, as what is read is one")
+    if target.is_dir() and any(target.iterdir()):
+        raise InputError(f"{target} is not empty; expected a new folder")
+    with output_folder(target.parent):
+        yield target
 
 
 @contextmanager

@@ -2,19 +2,17 @@
 
 import hashlib
 import os
-import pickle
-import re
-import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coset._files.tensors import read_tensors
+from coset._files.tensors import read_pytorch, read_tensors
 from coset._values import freeze
+from coset.checkpoints._folders import digest_of, shards_of
 from coset.errors import InputError
 
 USUAL_KEYS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "params", "weights")
@@ -26,7 +24,8 @@ class Checkpoint:
     """The weights of one file, on the CPU, dense and finite.
 
     ``metadata`` are the texts in a safetensors header; ``where`` is the file and ``sha256`` that of its bytes.
-    ``prefix`` was taken off every name: in the file they are ``prefix + name``.
+    ``prefix`` was taken off every name: in the file they are ``prefix + name``. Of a folder ``sha256`` is that of the
+    names and digests of its files of weights.
     """
 
     params: Mapping[str, Tensor]
@@ -34,9 +33,19 @@ class Checkpoint:
     where: Path
     sha256: str
     prefix: str = ""
+    inside: Mapping[str, str] = field(default_factory=dict)
+    """Name → the name in the file, where that is another one."""
 
     def __post_init__(self) -> None:
-        freeze(self, "params", "metadata")
+        freeze(self, "params", "metadata", "inside")
+
+    def renamed(self, names: Mapping[str, str]) -> "Checkpoint":
+        """The same weights under other names, from the name in the file to the new one."""
+        params = {names.get(name, name): tensor for name, tensor in self.params.items()}
+        if len(params) < len(self.params):
+            raise InputError(f"{self.where} holds two tensors under names that stand for one")
+        inside = {new: old for old, new in names.items() if old in self.params}
+        return replace(self, params=params, inside=inside)
 
 
 def read_checkpoint(path: str | os.PathLike[str], *, key: str | None = None, strip_prefix: str = "") -> Checkpoint:
@@ -44,9 +53,44 @@ def read_checkpoint(path: str | os.PathLike[str], *, key: str | None = None, str
 
     Which of them it is is told by its content. A PyTorch file holds a state dict, or one under a usual name such as
     "state_dict" or "model" beside other things; if several are there, ``key`` chooses. ``strip_prefix`` (such as
-    "module.") is taken off the names of a file if all of them have it; if only some have it that is an error.
+    "module.") is taken off the names of a file if all of them have it; if only some have it that is an error. Of a
+    folder as Hugging Face writes it all shards are read, as its index says.
     """
     where = Path(path)
+    if where.is_dir():
+        return _read_folder(where, key, strip_prefix)
+    params, metadata, digest = _read_file(where, key)
+    return _checkpoint(params, metadata, where, digest, strip_prefix)
+
+
+def _read_folder(where: Path, key: str | None, strip_prefix: str) -> Checkpoint:
+    params: dict[str, Tensor] = {}
+    metadata: dict[str, str] = {}
+    digests = {}
+    for file, names in shards_of(where).items():
+        held, texts, digests[file] = _read_file(where / file, key)
+        if names is not None and held.keys() != set(names):
+            odd = min(held.keys() ^ set(names))
+            what = "lacks" if odd in names else "holds"
+            raise InputError(f"{where / file} {what} {odd!r}, other than the index of the folder says")
+        if twice := params.keys() & held.keys():
+            raise InputError(f"{where} holds {min(twice)!r} in two files")
+        params |= held
+        metadata |= texts
+    return _checkpoint(params, metadata, where, digest_of(digests), strip_prefix)
+
+
+def _checkpoint(
+    params: dict[str, Tensor], metadata: dict[str, str], where: Path, digest: str, strip_prefix: str
+) -> Checkpoint:
+    if not params:
+        raise InputError(f"{where} holds no tensors")
+    stripped = _stripped(params, strip_prefix, where)
+    return Checkpoint(stripped, metadata, where, digest, strip_prefix if stripped.keys() != params.keys() else "")
+
+
+def _read_file(where: Path, key: str | None) -> tuple[dict[str, Tensor], dict[str, str], str]:
+    """The tensors and texts of a file and the SHA-256 of its bytes."""
     _require_file(where)
     try:
         with where.open("rb") as file:
@@ -62,43 +106,17 @@ def read_checkpoint(path: str | os.PathLike[str], *, key: str | None = None, str
             raise InputError(f"{where} is a safetensors file, which has no parts; {key!r} cannot be chosen there")
         found, metadata = read_tensors(where, str(where))
     elif start.startswith((b"PK\x03\x04", b"\x80")):  # a zip archive; a pickle
-        found = _state_dict(_read_pytorch(where), key, where)
+        found = _state_dict(read_pytorch(where), key, where)
     else:
         raise InputError(f"{where} is neither a safetensors nor a PyTorch file; it begins with {start[:8]!r}")
-    params = {name: _checked(name, value, where) for name, value in found.items()}
-    if not params:
-        raise InputError(f"{where} holds no tensors")
-    stripped = _stripped(params, strip_prefix, where)
-    return Checkpoint(stripped, metadata, where, digest, strip_prefix if stripped.keys() != params.keys() else "")
+    return {name: _checked(name, value, where) for name, value in found.items()}, metadata, digest
 
 
 def _require_file(where: Path) -> None:
-    if where.is_dir():
-        raise InputError(f"{where} is a folder; expected a file of weights")
     if not where.exists():
         raise InputError(f"{where} does not exist; expected a file of weights")
     if not where.is_file():
         raise InputError(f"{where} is not a regular file; expected a file of weights")
-
-
-def _read_pytorch(where: Path) -> Any:
-    try:
-        # From an open file: by name alone torch would take it for what its ending says. Its warnings about pickles of
-        # other protocols say nothing that a failure does not.
-        with where.open("rb") as file, warnings.catch_warnings(action="ignore"):
-            return torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        needed = re.search(r"GLOBAL ([\w.]+)", str(error))
-        if needed is None:
-            raise InputError(f"{where} is not a PyTorch file of plain tensors, or is damaged") from error
-        raise InputError(
-            f"{where} holds pickled code (it asks for {needed[1]}), which is not run; expected a state dict of "
-            f"tensors, as torch.save(model.state_dict(), …) writes it"
-        ) from error
-    # Bytes that nobody vouches for can fail anywhere in the unpickler, with any exception.
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{where} is damaged or not a PyTorch file: {reason}") from error
 
 
 def _state_dict(content: Any, key: str | None, where: Path) -> Mapping[Any, Any]:

@@ -55,7 +55,7 @@ def align(
     """
     from coset._files.atomic import atomic_path
     from coset.alignment import align as align_networks
-    from coset.checkpoints import as_stored, output_file, write_checkpoint
+    from coset.checkpoints import as_stored, output_file, output_place, write_like
 
     choice = choose(data, split, limit, mean, std, seed)
     settings = given.gathered(setting, gauge=gauge, scales=scales, continuous=continuous, objective=objective)
@@ -66,10 +66,11 @@ def align(
         raise InputError(f"the method {method} looks at weights only; leave --data out")
     inputs = [reference, other, *([symmetry] if symmetry else [])]
     with ExitStack() as stack:
-        stack.enter_context(output_file(out, inputs))
+        stack.enter_context(output_place(out, inputs, folder=other.is_dir()))
         if element:
             stack.enter_context(output_file(element, [*inputs, out]))
-        given.check_formats({"--out": out, "--element": element})
+        given.check_formats({"--out": out}, given.WEIGHTS)
+        given.check_formats({"--element": element})
         source = Source(model, option, shapes, symmetry, key, strip_prefix)
         networks = read_networks([reference, other], source)
         needed: dict[str, Any] = {"model": networks.model, "seed": seed}
@@ -84,7 +85,7 @@ def align(
         if element:
             # It takes its place only when the weights have taken theirs.
             result.element.save(stack.enter_context(atomic_path(element)), networks.symmetry)
-        write_checkpoint(out, stored, _metadata(networks, told))
+        write_like(out, networks.checkpoints[1], stored, _metadata(networks, told))
     if as_json:
         print_json({"out": str(out), "element": str(element) if element else None, **told})
         return

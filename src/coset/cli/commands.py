@@ -3,6 +3,7 @@
 import io
 import signal
 import sys
+from typing import Annotated
 
 import typer
 
@@ -12,6 +13,7 @@ from coset.cli.barrier import barrier
 from coset.cli.compare import compare
 from coset.cli.data import data_app
 from coset.cli.discover import discover
+from coset.cli.evaluate import evaluate
 from coset.cli.flow import flow_app
 from coset.cli.merge import merge
 from coset.cli.overview import demo, version
@@ -23,11 +25,28 @@ from coset.errors import InputError, one_line
 app = typer.Typer(
     help="Neural networks modulo their symmetries.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (version, demo, discover, align, merge, barrier, compare, audit):
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    show_version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print versions and exit.")
+    ] = False,
+) -> None:
+    """Neural networks modulo their symmetries."""
+
+
+for command in (version, demo, discover, align, merge, evaluate, barrier, compare, audit):
     app.command()(command)
 app.add_typer(zoo_app, name="zoo")
 app.add_typer(flow_app, name="flow")

@@ -90,6 +90,10 @@ def read_networks(files: Sequence[Path], source: Source, *, posteriors: bool = F
         raise InputError(f"{files[0]} is a {kinds[0]} and {files[1]} a {kinds[1]}; expected two of one kind")
     model, inputs = build_model(source.model, source.options, source.shapes)
     what = f"the model {source.model}"
+    names = getattr(model, "saved_names", {})
+    if names:
+        checkpoints = tuple(_named(checkpoint, names) for checkpoint in checkpoints)
+        values = [_value(checkpoint, source, known, posteriors) for checkpoint in checkpoints]
     params = [_matched(*pair, model, what) for pair in zip(checkpoints, values, strict=True)]
     types = {tensor.dtype for tensors in params for tensor in tensors.values()}
     dtype = torch.float64 if torch.float64 in types else torch.float32
@@ -102,6 +106,11 @@ def read_networks(files: Sequence[Path], source: Source, *, posteriors: bool = F
             raise InputError(f"{source.symmetry} does not fit: {error}") from error
     inputs = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
     return Networks(checkpoints, tuple(values), tuple(params), model.to(dtype), dtype, inputs, known, source)
+
+
+def _named(checkpoint: "Checkpoint", names: Mapping[str, str]) -> "Checkpoint":
+    """A checkpoint under the model's names, if it has those of its files."""
+    return checkpoint.renamed(names) if names.keys() & checkpoint.params.keys() else checkpoint
 
 
 def build_model(

@@ -16,7 +16,7 @@ StoreFolder = Annotated[
     Path | None, typer.Option("--store", help="Folder of the store [default: COSET_STORE or the user's cache].")
 ]
 
-MODEL_HELP = "MODULE:FACTORY, FILE.py:FACTORY, or a built-in model such as resnet20."
+MODEL_HELP = "hf:FOLDER, MODULE:FACTORY, FILE.py:FACTORY, or a built-in model such as resnet20."
 Model = Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)]
 FactoryOptions = Annotated[
     list[str] | None,
@@ -50,7 +50,10 @@ FigureStem = Annotated[
     Path | None, typer.Option("-o", "--out", metavar="STEM", help="Write STEM.png, .svg, .json and .csv.")
 ]
 OutFile = Annotated[
-    Path, typer.Option("-o", "--out", metavar="OUT", help="Write the weights to this safetensors file.")
+    Path,
+    typer.Option(
+        "-o", "--out", metavar="OUT", help="Write the weights here: safetensors, .pt, or a folder like the one read."
+    ),
 ]
 
 DataName = Annotated[
@@ -106,10 +109,14 @@ Settings = Annotated[
 _OTHER_FORMATS = (".pt", ".pth", ".ckpt", ".bin", ".pkl", ".pickle", ".h5", ".npz", ".npy", ".onnx", ".json")
 
 
-def check_formats(files: Mapping[str, Path | None]) -> None:
+WEIGHTS = (".pt", ".pth")
+"""Names of files of weights that are written as PyTorch's."""
+
+
+def check_formats(files: Mapping[str, Path | None], allowed: Sequence[str] = ()) -> None:
     """Raise if an option's file of tensors would get the name of another format than the one that is written."""
     for option, path in files.items():
-        if path is not None and path.suffix.lower() in _OTHER_FORMATS:
+        if path is not None and path.suffix.lower() in _OTHER_FORMATS and path.suffix not in allowed:
             expected = f"{path.stem}.safetensors"
             raise InputError(f"{option} is {path}, but what is written is safetensors; expected a name as {expected}")
 

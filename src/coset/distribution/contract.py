@@ -111,6 +111,12 @@ class Normal(Distribution):
         """H(q) in nats over what varies."""
 
 
+def unwrapped(value: T) -> T:
+    """What an inference found, of its result; anything else as it is given."""
+    found = getattr(value, "posterior", None) if not isinstance(value, Mapping) else None
+    return cast(T, found) if isinstance(found, Distribution) else value
+
+
 def centre_of(value: object) -> Mapping[str, Tensor] | None:
     """The network that stands for what is given: a dict itself, the mean of what is ``centred``; None for all else."""
     if isinstance(value, Distribution):

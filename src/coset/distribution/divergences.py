@@ -10,7 +10,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from coset._magnitudes import scaled
-from coset.distribution.contract import Distribution, rule_for
+from coset.distribution.contract import Distribution, rule_for, unwrapped
 from coset.distribution.delta import Delta
 from coset.distribution.density import vector
 from coset.distribution.gaussian import Gaussian
@@ -32,6 +32,7 @@ def kl(q: Distribution, p: Distribution) -> Tensor:
     the same names in both; points play no part, as in ``log_prob``. It does not change if one element of the group
     moves both. What has no density (a deviation of 0, a singular covariance) is an InputError: the KL is infinite.
     """
+    q, p = unwrapped(q), unwrapped(p)
     # It has no unit: both may be multiplied by what makes their squares numbers.
     by = 0 if rule_for(KL, q, p) is None else common_exponent(q, p)
     return _of(KL, rescaled(q, by), rescaled(p, by), "kl")
@@ -66,6 +67,7 @@ def wasserstein2_squared(q0: Distribution, q1: Distribution) -> Tensor:
 
 def _w2_squared(q0: Distribution, q1: Distribution) -> tuple[Tensor, int]:
     """W₂²·4⁻ᵉ, and e."""
+    q0, q1 = unwrapped(q0), unwrapped(q1)
     _check_same(q0.mean, q1.mean)
     by = common_exponent(q0, q1)
     return _of(WASSERSTEIN, rescaled(q0, by), rescaled(q1, by), "wasserstein2"), by

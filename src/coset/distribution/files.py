@@ -21,7 +21,7 @@ from coset._files.atomic import parse_json
 from coset._files.sealed import TEXTS, checksum_key, unsealed, write_sealed
 from coset.checkpoints import Checkpoint, read_checkpoint
 from coset.checkpoints.reading import require_finite
-from coset.distribution.contract import Distribution
+from coset.distribution.contract import Distribution, unwrapped
 from coset.distribution.delta import Delta
 from coset.distribution.gaussian import Gaussian
 from coset.distribution.low_rank import LowRank
@@ -87,7 +87,7 @@ def save_distribution(
             raise InputError(f"metadata has {name!r}, which is the file's own; expected other names")
         if not isinstance(name, str) or not isinstance(text, str):
             raise InputError(f"metadata {name!r} is {text!r}; expected a text")
-    tensors, description = pack(q)
+    tensors, description = pack(unwrapped(q))
     for name, tensor in tensors.items():
         require_finite(name, tensor, f"what is to be written to {path}")
     content = {"content": description, "symmetry": None if sym is None else sym.fingerprint}

@@ -12,7 +12,11 @@ import torch
 from torch import Tensor
 
 from coset._magnitudes import exponents, scaled_by
+from coset.geometry._blocks import counted
 from coset.geometry.spheres import norm
+
+_SMALL, _LARGE = 2.0**-400, 2.0**400
+"""Norms between these have squares, and sums of squares, that are numbers in float64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +162,11 @@ class Spheres:
         parts = [place.sizes * (2 if place.name in complex_ else 1) for place in self.places]
         return torch.stack(parts).sum(0)
 
+    def in_memory_of(self, point: Mapping[str, Tensor]) -> bool:
+        """Whether what ``view`` gives of a point is all of a parameter, in its own memory."""
+        alone = self._alone()
+        return alone is not None and alone.whole and point[alone.name].is_contiguous()
+
     def _alone(self) -> Slices | None:
         """The place, if units are slices of one parameter."""
         first = self.places[0]
@@ -191,10 +200,22 @@ class Spheres:
     def norms(self, point: Mapping[str, Tensor]) -> Tensor:
         """‖x‖ of every unit, of any size, (…, S) in float64."""
         rows, dims = self.view(point)
-        wide = rows.double()
-        by = exponents(wide, dims)
-        ones = [1 if dim - wide.ndim in dims else length for dim, length in enumerate(wide.shape)]
-        return scaled_by(norm(scaled_by(wide, by.reshape(ones)), dims), -by)
+        return counted(norms_of_any_size)(rows, self.radius, dims)
+
+
+def norms_of_any_size(part: Tensor, radius: float, dim: tuple[int, ...]) -> Tensor:
+    """‖x‖ over ``dim`` in float64, of numbers whose squares are none."""
+    wide = part.double()
+    plain = norm(wide, dim)
+    if bool(((plain > _SMALL) & (plain < _LARGE)).all()):
+        return plain
+    by = exponents(wide, dim)
+    return scaled_by(norm(scaled_by(wide, by.reshape(with_ones(wide, dim))), dim), -by)
+
+
+def with_ones(part: Tensor, dim: tuple[int, ...]) -> list[int]:
+    """The shape of a tensor with ones for the dimensions ``dim``."""
+    return [1 if number - part.ndim in dim else length for number, length in enumerate(part.shape)]
 
 
 def laid_out(key: str, labels: Mapping[str, Tensor], radius: float = 1.0) -> Spheres:

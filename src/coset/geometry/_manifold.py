@@ -10,11 +10,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from coset._checks import is_number
 from coset._values import freeze
 from coset.errors import InputError
 from coset.geometry import _random, spheres
-from coset.geometry._layout import Scattered, Spheres
+from coset.geometry._arc import Arc
+from coset.geometry._blocks import counted, stepped
+from coset.geometry._layout import Scattered, Spheres, norms_of_any_size, with_ones
 
 Point = Mapping[str, Tensor]
 
@@ -148,8 +149,12 @@ class Manifold:
         points: Sequence[dict[str, Tensor]],
         flat: Callable[..., Tensor],
         curved: Callable[..., Tensor],
+        room: dict[str, Tensor] | None = None,
     ) -> dict[str, Tensor]:
-        """Coordinates by ``flat(*tensors)`` on Euclidean parts, and ``curved(*tensors, radius, dim)`` on spheres."""
+        """Coordinates by ``flat(*tensors)`` on Euclidean parts, and ``curved(*tensors, radius, dim)`` on spheres.
+
+        With ``room``, memory for all coordinates, which may be that of a point, ``curved`` takes ``out``, too.
+        """
         lead = spheres.common_shape(*(self.lead(point) for point in points))
         out: dict[str, Tensor] = {}
         for name in points[0]:
@@ -159,12 +164,19 @@ class Manifold:
                 out[name] = result.clone() if name in self._counts else result
         for item in self.spheres:
             parts = [item.view(point) for point in points]
+            direct = room is not None and item.in_memory_of(room)
+            given = {"out": item.view(room)[0]} if room is not None and direct else {}
             try:
-                result = curved(*(part for part, _ in parts), item.radius, parts[0][1])
+                result = curved(*(part for part, _ in parts), item.radius, parts[0][1], **given)
             except spheres.Opposite as error:
                 raise self.opposite(item, error.where.flatten(len(lead))) from error
-            item.put(out, result, points[0])
-        return {name: out[name] for name in points[0]}
+            if not direct:
+                item.put(out, result, points[0])
+        if room is None:
+            return {name: out[name] for name in points[0]}
+        for name, tensor in out.items():
+            room[name].copy_(tensor)
+        return room
 
     def opposite(self, item: Spheres, where: Tensor) -> OppositeUnits:
         """What is raised where units (…, S) are opposite at two points."""
@@ -177,26 +189,52 @@ class Manifold:
 
     # Maps -------------------------------------------------------------------------------------------------------------
 
-    def exp(self, x: Point, v: Point) -> dict[str, Tensor]:
-        """exp_x(v): the end of the geodesic from x in the direction v, of length ‖v‖; x + v on Euclidean parts."""
+    def exp(self, x: Point, v: Point, *, out: Point | None = None) -> dict[str, Tensor]:
+        """exp_x(v): the end of the geodesic from x in the direction v, of length ‖v‖; x + v on Euclidean parts.
+
+        ``out``: a point whose memory takes the coordinates of the result, such as that of the last step, or x itself;
+        for large stacks fresh memory takes longer than the arithmetic. No derivatives follow it.
+        """
         start = self.read(x, "x")
-        return self.complete(self.mapped((start, self.read(v, "v", start)), torch.add, spheres.exp), x)
+        points = (start, self.read(v, "v", start))
+        room = None if out is None else self._room(out, points)
+        return self.complete(self.mapped(points, torch.add, stepped(spheres.exp), room), x)
+
+    def _room(self, out: Point, points: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """The memory of ``out``, checked."""
+        room, lead = self.read(out, "out", points[0]), spheres.common_shape(*(self.lead(point) for point in points))
+        if self.lead(room) != lead:
+            raise InputError(f"out has the leading axes {self.lead(room)}; expected {lead} as the result")
+        for name, tensor in room.items():
+            parts = [point[name] for point in points]
+            dtype = torch.result_type(*parts)
+            if tensor.dtype != dtype or tensor.device != parts[0].device:
+                raise InputError(
+                    f"'{name}' of out is of {tensor.dtype} on {tensor.device}; expected {dtype} on {parts[0].device}"
+                )
+            if any(step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)):
+                raise InputError(f"'{name}' of out has several entries in one place; expected a place for each")
+            if torch.is_grad_enabled() and any(part.requires_grad for part in (tensor, *parts)):
+                raise InputError(
+                    f"out is given and '{name}' requires a gradient; expected out=None, or torch.no_grad()"
+                )
+        return room
 
     def log(self, x: Point, y: Point) -> dict[str, Tensor]:
         """log_x(y): the tangent vector at x with exp_x(log_x(y)) = y; no unit may be opposite."""
-        found = self.mapped((self.read(x, "x"), self.read(y, "y")), lambda a, b: b - a, spheres.log)
+        found = self.mapped((self.read(x, "x"), self.read(y, "y")), lambda a, b: b - a, stepped(spheres.log))
         return self.vector(found, x)
 
     def transport(self, x: Point, y: Point, v: Point) -> dict[str, Tensor]:
         """v, tangent at x, carried in parallel along the shortest geodesic to y; an isometry of tangent spaces."""
         start = self.read(x, "x")
         points = (start, self.read(y, "y"), self.read(v, "v", start))
-        return self.vector(self.mapped(points, lambda a, b, w: w, spheres.transport), v)
+        return self.vector(self.mapped(points, lambda a, b, w: w, stepped(spheres.transport)), v)
 
     def tangent(self, x: Point, v: Point) -> dict[str, Tensor]:
         """The part of any vector that is tangent at x: v − ⟨x, v⟩x/r² on every sphere."""
         start = self.read(x, "x")
-        found = self.mapped((start, self.read(v, "v", start)), lambda a, w: w, spheres.tangent)
+        found = self.mapped((start, self.read(v, "v", start)), lambda a, w: w, stepped(spheres.tangent))
         return self.vector(found, v)
 
     def project(self, x: Point) -> dict[str, Tensor]:
@@ -204,21 +242,21 @@ class Manifold:
         at=…)`` leaves units that vanish at given points out.
         """
         read = self.read(x, "x")
-        out = {name: tensor.clone() if name in self._counts else tensor for name, tensor in read.items()}
+        partly = self._counts.keys() - self._whole
+        out = {name: tensor.clone() if name in partly else tensor for name, tensor in read.items()}
         for item in self.spheres:
             part, dims = item.view(read)
-            norms = item.norms(read)
-            if bool((bad := ~(torch.isfinite(norms) & (norms > 0))).any()):
-                *_, unit = bad.nonzero()[0].tolist()
+            try:
+                item.put(out, stepped(_onto)(part, item.radius, dims), read)
+            except _NoDirection as error:
+                *_, unit = error.where.nonzero()[0].tolist()
                 raise InputError(
                     f"the incoming weights of unit {int(item.units[unit])} of '{item.key}', in {_listed(item)}, have "
-                    f"norm {float(norms[bad][0]):g}; expected a positive number"
-                )
-            ones = [1 if dim - part.ndim in dims else length for dim, length in enumerate(part.shape)]
-            item.put(out, (part * (item.radius / norms.reshape(ones))).to(part.dtype), read)
+                    f"norm {float(error.norms[error.where][0]):g}; expected a positive number"
+                ) from error
         return self.complete(out, x)
 
-    def arc(self, x: Point, y: Point, dtype: torch.dtype | None = None) -> "Arc":
+    def arc(self, x: Point, y: Point, dtype: torch.dtype | None = None) -> Arc:
         """The geodesic from x to y as a function of t, computed in ``dtype`` or in the type of the points."""
         start, end = self.read(x, "x"), self.read(y, "y")
         shares = []
@@ -247,16 +285,20 @@ class Manifold:
 
     def angles(self, x: Point, y: Point) -> dict[str, Tensor]:
         """φ = 2·atan2(‖x − y‖, ‖x + y‖) of every unit: family → (…, S)."""
-        a, b = self.read(x, "x"), self.read(y, "y")
-        return {
-            item.key: spheres.distance(item.view(a)[0], item.view(b)[0], 1.0, item.view(a)[1]) for item in self.spheres
-        }
+        return self._angles(self.read(x, "x"), self.read(y, "y"))
+
+    def _angles(self, a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, Tensor]:
+        found = {}
+        for item in self.spheres:
+            (first, dims), (second, _) = item.view(a), item.view(b)
+            found[item.key] = counted(spheres.angle)(first, second, item.radius, dims)
+        return found
 
     def distance(self, x: Point, y: Point) -> Tensor:
         """√(Σ r²φ² + ‖x − y‖² on Euclidean parts), the length of the shortest geodesic, (…)."""
         radii = {item.key: item.radius for item in self.spheres}
         a, b = self.read(x, "x"), self.read(y, "y")
-        parts = [radii[key] * spheres.norm(angle) for key, angle in self.angles(x, y).items()]
+        parts = [radii[key] * spheres.norm(angle) for key, angle in self._angles(a, b).items()]
         return _joined([*parts, *(spheres.norm(b - a) for a, b in self.euclidean(a, b))])
 
     def euclidean(self, *points: dict[str, Tensor]) -> list[list[Tensor]]:
@@ -382,62 +424,21 @@ class Manifold:
         return _random.wrapped_normal_log_density(self, x, y, std)
 
 
-@dataclass(frozen=True, eq=False)
-class Arc:
-    """A geodesic between two points. On spheres x(t) = [sin((1−t)φ)x₀ + sin(tφ)x₁]/sin φ for the directions of both
-    ends, lengths (which are the radius up to rounding) on the line; where ends agree, they are given back exactly.
+class _NoDirection(InputError):
+    """Units (…, S) with ``norms`` that are 0 or no numbers; ``where``: which."""
 
-    ``shares``: for each of the manifold's spheres the norms of both ends, ‖x̂₀ − x̂₁‖ and φ.
-    """
-
-    manifold: Manifold
-    start: Mapping[str, Tensor]
-    end: Mapping[str, Tensor]
-    shares: tuple[tuple[Tensor, Tensor, Tensor, Tensor], ...]
-    dtype: torch.dtype | None = None
-
-    def __call__(self, t: float | Tensor) -> dict[str, Tensor]:
-        """The coordinates of the point at t."""
-
-        def flat(a: Tensor, b: Tensor) -> Tensor:
-            return torch.lerp(a, b, _ahead(number, max(a.ndim, b.ndim), a.dtype))
-
-        def curved(a: Tensor, b: Tensor, radius: float, dims: tuple[int, ...]) -> Tensor:
-            first, second, apart, angle = next(queue)
-            at = _ahead(number, max(a.ndim, b.ndim), angle.dtype)
-            length = torch.lerp(first, second, at)
-            of_a, of_b = spheres.arc_shares(angle, at)
-            of_a, of_b = torch.where(apart > 0, of_a, 1.0), torch.where(apart > 0, of_b, 0.0)
-            wide_a, wide_b = a.to(self.dtype or a.dtype), b.to(self.dtype or b.dtype)
-            return (of_a * length / first * wide_a + of_b * length / second * wide_b).to(a.dtype)
-
-        number, queue = self._time(t), iter(self.shares)
-        return self.manifold.mapped((dict(self.start), dict(self.end)), flat, curved)
-
-    def velocity(self, t: float | Tensor) -> dict[str, Tensor]:
-        """dx/dt at t, tangent there: φ[cos(tφ)x₁ − cos((1−t)φ)x₀]/sin φ on spheres, x₁ − x₀ on Euclidean parts."""
-
-        def curved(a: Tensor, b: Tensor, radius: float, dims: tuple[int, ...]) -> Tensor:
-            first, second, _, angle = next(queue)
-            of_a, of_b = spheres.arc_speeds(angle, _ahead(number, max(a.ndim, b.ndim), angle.dtype))
-            wide_a, wide_b = a.to(self.dtype or a.dtype), b.to(self.dtype or b.dtype)
-            return (radius * (of_a / first * wide_a + of_b / second * wide_b)).to(a.dtype)
-
-        number, queue = self._time(t), iter(self.shares)
-        return self.manifold.mapped((dict(self.start), dict(self.end)), lambda a, b: b - a, curved)
-
-    def _time(self, t: float | Tensor) -> float | Tensor:
-        if not isinstance(t, Tensor) and not is_number(t):
-            raise InputError(f"t is {t!r}; expected a number, or a tensor of them")
-        return t if isinstance(t, Tensor) else float(t)
+    def __init__(self, where: Tensor, norms: Tensor) -> None:
+        super().__init__("units have norm 0")
+        self.where, self.norms = where, norms
 
 
-def _ahead(t: float | Tensor, ndim: int, dtype: torch.dtype) -> float | Tensor:
-    """t with ones behind it, so that it stands on the leading axes."""
-    if not isinstance(t, Tensor):
-        return t
-    real = torch.zeros((), dtype=dtype).abs().dtype
-    return t.to(real).reshape(*t.shape, *[1] * (ndim - t.ndim)) if t.ndim else t.to(real)
+def _onto(part: Tensor, radius: float, dim: tuple[int, ...], out: Tensor | None = None) -> Tensor:
+    """r·x/‖x‖ of every unit."""
+    norms = norms_of_any_size(part, radius, dim)
+    if bool((bad := ~(torch.isfinite(norms) & (norms > 0))).any()):
+        raise _NoDirection(bad, norms)
+    factor = radius / norms.reshape(with_ones(part, dim))
+    return (part * factor).to(part.dtype) if out is None else out.copy_(part * factor)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

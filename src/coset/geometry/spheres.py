@@ -53,35 +53,48 @@ def are_opposite_by_cosine(cosines: Tensor) -> Tensor:
 
 def distance(x: Tensor, y: Tensor, radius: float = 1.0, dim: Dims = -1) -> Tensor:
     """r·φ, the length of the great circle between two points, (…)."""
-    return radius * angle_of(norm(x - y, dim), norm(x + y, dim))
+    return radius * angle(x, y, radius, dim)
 
 
-def tangent(x: Tensor, v: Tensor, radius: float = 1.0, dim: Dims = -1) -> Tensor:
+def angle(x: Tensor, y: Tensor, radius: float = 1.0, dim: Dims = -1) -> Tensor:
+    """φ of two points, (…)."""
+    return angle_of(norm(x - y, dim), norm(x + y, dim))
+
+
+def tangent(x: Tensor, v: Tensor, radius: float = 1.0, dim: Dims = -1, out: Tensor | None = None) -> Tensor:
     """v − ⟨x, v⟩x/r², the part of v that is tangent to the sphere at x."""
-    return v - (x * v).sum(dim, keepdim=True) * x / (radius * radius)
+    return torch.addcmul(v, (x * v).sum(dim, keepdim=True) / (radius * radius), x, value=-1, out=out)
 
 
-def exp(x: Tensor, v: Tensor, radius: float = 1.0, dim: Dims = -1) -> Tensor:
-    """cos(‖v‖/r)x + r·sin(‖v‖/r)v/‖v‖: where the great circle from x in the direction v ends after the length ‖v‖."""
+def exp(x: Tensor, v: Tensor, radius: float = 1.0, dim: Dims = -1, out: Tensor | None = None) -> Tensor:
+    """cos(‖v‖/r)x + r·sin(‖v‖/r)v/‖v‖: where the great circle from x in the direction v ends after the length ‖v‖.
+
+    ``out``: memory of the result, which may be that of x or of v.
+    """
     turned = norm(v, dim, keepdim=True) / radius
-    moved = torch.sinc(turned / math.pi) * v
+    if out is not None and out.data_ptr() == x.data_ptr():
+        return torch.mul(x, turned.cos(), out=out).addcmul_(torch.sinc(turned / math.pi), v)
+    moved = torch.mul(v, torch.sinc(turned / math.pi), out=out)
     if moved.shape != common_shape(x.shape, v.shape) or transformed_by_functorch(x):
         return torch.addcmul(moved, turned.cos(), x)
     # Into memory that is there already: where there are many networks, fresh memory takes longer than the arithmetic.
     return moved.addcmul_(turned.cos(), x)
 
 
-def log(x: Tensor, y: Tensor, radius: float = 1.0, dim: Dims = -1) -> Tensor:
+def log(x: Tensor, y: Tensor, radius: float = 1.0, dim: Dims = -1, out: Tensor | None = None) -> Tensor:
     """r·φ·u/‖u‖, u = y − ⟨x, y⟩x/r²: the tangent vector at x with ``exp(x, log(x, y)) = y``; 0 at y = x."""
-    angle = _checked_angle(x, y, radius, dim)
+    ahead = y - x
+    angle = _checked(norm(ahead, dim, keepdim=True), norm(x + y, dim, keepdim=True), x.dtype, radius)
     # ⟨x, y − x⟩ is small where the angle is: u has the digits of y − x. Near the antipode u is small beside y: what is
     # left along x after the first projection is not, and goes with the second.
-    direction = tangent(x, tangent(x, y - x, radius, dim), radius, dim)
+    direction = tangent(x, tangent(x, ahead, radius, dim), radius, dim)
     size = norm(direction, dim, keepdim=True)
-    return angle * radius / torch.where(size > 0, size, 1) * direction
+    return torch.mul(angle * radius / torch.where(size > 0, size, 1), direction, out=out)
 
 
-def transport(x: Tensor, y: Tensor, v: Tensor, radius: float = 1.0, dim: Dims = -1) -> Tensor:
+def transport(
+    x: Tensor, y: Tensor, v: Tensor, radius: float = 1.0, dim: Dims = -1, out: Tensor | None = None
+) -> Tensor:
     """v − 2⟨s, v⟩s/‖s‖², s = x + y: v, tangent at x, carried in parallel along the great circle to y.
 
     The reflection that takes x to −y. What is at right angles to the plane of x and y stays, in the plane x's tangent
@@ -90,7 +103,7 @@ def transport(x: Tensor, y: Tensor, v: Tensor, radius: float = 1.0, dim: Dims = 
     _checked_angle(x, y, radius, dim)
     along = x + y
     share = (along * v).sum(dim, keepdim=True) / along.square().sum(dim, keepdim=True)
-    return v - 2 * share * along
+    return torch.addcmul(v, share, along, value=-2, out=out)
 
 
 def slerp(x: Tensor, y: Tensor, t: float, radius: float = 1.0, dim: Dims = -1) -> Tensor:
@@ -212,8 +225,12 @@ def norm(x: Tensor, dim: Dims = -1, keepdim: bool = False) -> Tensor:
 
 def _checked_angle(x: Tensor, y: Tensor, radius: float, dim: Dims) -> Tensor:
     """φ, with ones for the dimensions ``dim``."""
-    apart, along = norm(x - y, dim, keepdim=True), norm(x + y, dim, keepdim=True)
-    opposite = are_opposite(apart, along, torch.finfo(x.dtype).eps, radius)
+    return _checked(norm(x - y, dim, keepdim=True), norm(x + y, dim, keepdim=True), x.dtype, radius)
+
+
+def _checked(apart: Tensor, along: Tensor, dtype: torch.dtype, radius: float) -> Tensor:
+    """φ of ‖x − y‖ and ‖x + y‖; opposite points are refused."""
+    opposite = are_opposite(apart, along, torch.finfo(dtype).eps, radius)
     if bool(opposite.any()):
         raise Opposite(opposite)
     return angle_of(apart, along)

@@ -14,6 +14,7 @@ from coset._magnitudes import squares_hold
 from coset._show.progress import progress
 from coset._show.tables import csv_table
 from coset._values import freeze
+from coset.data import given
 from coset.errors import InputError
 from coset.landscape._path import Path, check_tau
 from coset.posterior.prediction.draws import draws_of
@@ -119,6 +120,7 @@ def activation_variances(
     in memory.
     """
     check_model(model)
+    x = given(x, model, what="x")
     check_count("samples", samples)
     check_repeatable(x, "x")
     grid, at = _points(path, points, taus)

@@ -13,6 +13,7 @@ from coset import callbacks
 from coset._batches import Labelled, check_repeatable, is_pair, labelled_batches
 from coset._checks import check_choice, is_count, is_number
 from coset._show.progress import progress
+from coset.data import given
 from coset.errors import InputError
 from coset.landscape._criterion import Criterion, Mean, mean_loss
 from coset.landscape._curves import KINDS, Bezier, PolygonalChain
@@ -92,6 +93,7 @@ def fit_curve(
     the batch ("train"; dropout is on, too): then evaluate with statistics computed anew at each point, which is what
     ``at`` of ``barrier`` is for. The same ``seed`` gives the same curve.
     """
+    data = given(data, model)
     _check_numbers(bends, steps, learning_rate, batch_size, weight_decay, seed)
     callbacks.check_callback(callback)
     check_choice("kind", kind, KINDS)

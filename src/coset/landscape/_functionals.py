@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from coset._batches import BATCH_SIZE, Labelled, check_repeatable, labelled_batches
+from coset.data import given
 from coset.distribution import Estimate
 from coset.errors import InputError
 from coset.landscape._criterion import RIGHT, Criterion, Mean, check_name, mean_accuracy, mean_loss
@@ -69,6 +70,7 @@ class DataFunctional:
     unit: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "data", given(self.data, self.model))
         check_repeatable(self.data, f"the data of '{self.name}'")
 
     def __call__(self, point: Any) -> float:
@@ -90,7 +92,7 @@ def loss(
     name: str = "loss",
     batch_size: int = BATCH_SIZE,
 ) -> DataFunctional:
-    """The mean loss per data point on ``data``: tensors (x, y), or any loader of such batches.
+    """The mean loss per data point on ``data``: tensors or arrays (x, y), a loader, a file (``coset.data.given``).
 
     ``criterion``: "cross-entropy" (nats), "mse", "binary-cross-entropy" (nats), computed in float64 from the outputs;
     or a function of outputs and targets that gives their mean or one value each.
@@ -139,7 +141,7 @@ def on(
         raise InputError("on has no data; expected some by name, as in on(model, train=(x, y), test=(x, y))")
     classifies = not callable(criterion) and check_name(criterion) in RIGHT
     found: dict[str, DataFunctional] = {}
-    for split, data in splits.items():
+    for split, data in ((split, given(data, model)) for split, data in splits.items()):
         parts = {"loss": loss(model, data, criterion, name=f"{split} loss", batch_size=batch_size)}
         if classifies:
             parts["error"] = error(model, data, str(criterion), name=f"{split} error", batch_size=batch_size)

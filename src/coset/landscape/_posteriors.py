@@ -78,7 +78,7 @@ def predictive_likelihood(
     name: str = "log-likelihood",
 ) -> PosteriorFunctional:
     """L(q) = (1/N) Σ_i log (1/M) Σ_j p(y_i | x_i, θ_j), θ_j ~ q: a likelihood, so its barrier is a drop."""
-    parts = (model, data_tensors(data), _log_likelihood, as_likelihood(likelihood))
+    parts = (model, data_tensors(data, model), _log_likelihood, as_likelihood(likelihood))
     return PosteriorFunctional(name, *parts, samples, seed, batch_size)
 
 
@@ -93,7 +93,7 @@ def expected_loss(
     name: str = "expected loss",
 ) -> PosteriorFunctional:
     """−(1/NM) Σ_ij log p(y_i | x_i, θ_j): the loss of one network drawn from q, not of their averaged predictions."""
-    parts = (model, data_tensors(data), _expected_loss, as_likelihood(likelihood))
+    parts = (model, data_tensors(data, model), _expected_loss, as_likelihood(likelihood))
     return PosteriorFunctional(name, *parts, samples, seed, batch_size, "lower")
 
 
@@ -108,7 +108,7 @@ def predictive_error(
     name: str = "error",
 ) -> PosteriorFunctional:
     """The share of points whose most probable label by the averaged predictions is wrong; its error is not known."""
-    parts = (model, data_tensors(data), _wrong, _classifier(likelihood))
+    parts = (model, data_tensors(data, model), _wrong, _classifier(likelihood))
     return PosteriorFunctional(name, *parts, samples, seed, batch_size, "lower", "fraction")
 
 
@@ -123,7 +123,7 @@ def predictive_accuracy(
     name: str = "accuracy",
 ) -> PosteriorFunctional:
     """1 − ``predictive_error``, of which higher values are better: its barrier is a drop."""
-    parts = (model, data_tensors(data), _right, _classifier(likelihood))
+    parts = (model, data_tensors(data, model), _right, _classifier(likelihood))
     return PosteriorFunctional(name, *parts, samples, seed, batch_size, "higher", "fraction")
 
 
@@ -143,7 +143,7 @@ def evidence_bound(
     believed = as_prior(prior)
     check_positive("temperature", temperature, zero=True)
     measure = partial(_evidence_bound, prior=believed, temperature=temperature)
-    parts = (model, data_tensors(data), measure, as_likelihood(likelihood))
+    parts = (model, data_tensors(data, model), measure, as_likelihood(likelihood))
     return PosteriorFunctional(name, *parts, samples, seed, batch_size, prior=believed)
 
 
@@ -172,7 +172,7 @@ def predictive_on(
         kinds["error"] = predictive_error
     found: dict[str, PosteriorFunctional] = {}
     for split, data in splits.items():
-        pair = data_tensors(data)
+        pair = data_tensors(data, model)
         for kind, make in kinds.items():
             found[f"{split} {kind}"] = make(model, pair, name=f"{split} {kind}", **settings)
     return found

@@ -20,6 +20,7 @@ from coset._show.progress import progress
 from coset._values import Frozen
 from coset.errors import InputError
 from coset.posterior.problem import Problem
+from coset.symmetry.action import Action
 from coset.train import DivergenceError
 from coset.train.randomness import own_global_state, stream, stream_seed
 
@@ -72,6 +73,11 @@ class Fit(Generic[Q]):
     method: str
     seconds: float
     notes: tuple[str, ...] = field(default=())
+
+    def transformed(self, action: Action, *, partial: bool) -> Any:
+        """The posterior of g·θ, so that elements act on a ``Fit`` as on what it found."""
+        posterior: Any = self.posterior
+        return posterior.transformed(action, partial=partial)
 
     def __repr__(self) -> str:
         return f"Fit({self.method}: {type(self.posterior).__name__}, {self.trace!r}, {self.seconds:.2f} s)"

@@ -14,10 +14,9 @@ import torch
 from torch import Size, Tensor, nn
 from torch.func import vmap
 
-from coset._batches import is_pair
 from coset._checks import check_positive
 from coset._values import freeze
-from coset.data import Split
+from coset.data import given_pair
 from coset.errors import InputError
 from coset.posterior.likelihoods import Likelihood, as_likelihood
 from coset.posterior.priors import GaussianPrior, Named, Prior, as_prior, flat_moments
@@ -100,8 +99,9 @@ def layout_of(model: nn.Module) -> VectorLayout:
     return VectorLayout({name: tensor.shape for name, tensor in trained.items()}, fixed, aliases)
 
 
-Data = tuple[Tensor, Tensor] | Split
-"""Inputs and targets, row by row: a pair of tensors, or a part of a dataset."""
+Data = Any
+"""Inputs and targets, row by row: a pair of tensors, or what ``coset.data.given`` makes one of; a loader's are put
+together."""
 
 PriorLike = Prior | float | Callable[[Mapping[str, Tensor]], Tensor]
 
@@ -206,7 +206,7 @@ def pose(
     the weights they were trained with. Of several networks they must agree.
     """
     check_model(model)
-    x, y = data_tensors(data)
+    x, y = data_tensors(data, model)
     check_positive("temperature", temperature)
     device = model_device(model)
     own = copy.deepcopy(model).eval()
@@ -263,12 +263,8 @@ def _require_function(model: nn.Module, x: Tensor) -> None:
         )
 
 
-def data_tensors(data: Any) -> tuple[Tensor, Tensor]:
-    """Inputs and targets as two tensors with as many rows."""
-    if isinstance(data, Split):
-        data = (data.x, data.y)
-    if not is_pair(data):
-        found = type(data).__name__
-        raise InputError(f"data is a {found}; expected a pair of tensors (inputs, targets) or a part of a dataset")
-    check_pair(*data, "x", "y")
-    return data
+def data_tensors(data: Data, model: nn.Module | None = None) -> tuple[Tensor, Tensor]:
+    """Inputs and targets as two tensors with as many rows; arrays get the type of ``model``'s weights."""
+    pair = given_pair(data, model)
+    check_pair(*pair, "x", "y")
+    return pair

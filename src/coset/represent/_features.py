@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from coset._batches import BATCH_SIZE, Inputs, count_batches, input_batches
 from coset._show.progress import progress
-from coset.data import Split
+from coset.data import Split, given
 from coset.errors import InputError
 from coset.running import check_layers, outputs_with, recording, suited, whole_weights
 from coset.train.metrics import evaluation_mode
@@ -34,8 +34,9 @@ def features(
     tokens, (N, T, C), on the last. The model runs in evaluation mode and without derivatives; device and type of the
     features are those that it computes in. ``feature_chunks`` is for features too large to hold.
     """
+    data = inputs_of(data, model)
     parts: dict[str, list[Tensor]] = {}
-    with progress("features", count_batches(inputs_of(data), batch_size) or 0, show=show) as bar:
+    with progress("features", count_batches(data, batch_size) or 0, show=show) as bar:
         chunks = feature_chunks(model, data, layers, params=params, channel_axis=channel_axis, batch_size=batch_size)
         for chunk in chunks:
             for name, tensor in chunk.items():
@@ -67,7 +68,7 @@ def feature_chunks(
     names = check_layers(model, layers)
     weights = None if params is None else whole_weights(model, params)
     own = weights if weights is not None else dict(model.named_parameters()) | dict(model.named_buffers())
-    for inputs in input_batches(inputs_of(data), batch_size):
+    for inputs in input_batches(inputs_of(data, model), batch_size):
         x = suited(inputs, own)
         with torch.no_grad(), evaluation_mode(model), recording(model, names) as outputs:
             if weights is None:
@@ -101,6 +102,7 @@ def channel_position(shape: tuple[int, ...], name: str, examples: int, channel_a
     return axis % len(shape)
 
 
-def inputs_of(data: Inputs | Split) -> Inputs:
-    """The inputs of a ``Split``; other forms of data as they are."""
-    return data.x if isinstance(data, Split) else data
+def inputs_of(data: Inputs | Split, model: nn.Module | None = None) -> Inputs:
+    """Data in whatever form they are given as tensors or batches (``coset.data.given``)."""
+    found: Inputs = given(data, model)
+    return found

@@ -1,7 +1,7 @@
-"""Barriers between all networks of a zoo, as they are and in one frame: the small MLP of the thesis' final form."""
+"""Barriers between all networks of a zoo, by every method, on lines and great circles: the small MLP of the thesis."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from coset.alignment import align, align_stack
 from coset.canonical import canonicalize, manifold
 from coset.data import Split
+from coset.distribution import normalize_scales
 from coset.landscape import barriers, linear, on
 from coset.study import Claim, Context, Findings, Scalar, Table, study
 from coset.symmetry import Symmetry
@@ -18,35 +19,46 @@ from coset_studies.flows._zoos import Networks, Stack, chosen, counted, disjoint
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RAW, WEIGHTS, CIRCLES = "as trained", "weights", "weights, great circles"
-ORDER, NORMAL = "canonical order", "weights, normalized"
+RAW, ORDER = "as trained", "canonical order"
+WEIGHTS, NORMAL = "weights", "weights, normalized"
+MIDPOINT = "sinkhorn, midpoint"
 LEARNED: Mapping[str, Mapping[str, Any]] = {
     "activations": {"method": "activations"},
     "sinkhorn, l2": {"method": "sinkhorn", "objective": "l2"},
-    "sinkhorn, midpoint": {"method": "sinkhorn", "objective": "midpoint"},
+    MIDPOINT: {"method": "sinkhorn", "objective": "midpoint"},
+    "sinkhorn, random": {"method": "sinkhorn", "objective": "random"},
     "ste, midpoint": {"method": "ste", "objective": "midpoint", "scales": False},
 }
 """Methods of ``align`` that go one network at a time."""
 
-ALL_COLUMNS = ("mean barrier, nats", "least fifth", "greatest fifth")
+LINE, CIRCLE = "line", "great circle"
+PATHS = (LINE, CIRCLE)
+COLUMNS = {path: (f"{path}, nats", f"{path}, least fifth", f"{path}, greatest fifth") for path in PATHS}
 
-_SHOWN = 60
+_PANELS = (RAW, ORDER, WEIGHTS, MIDPOINT)
+"""The frames on the figure."""
+
+_SHOWN = 40
 """So many networks are on the figure."""
 
 _HELD = 500
 """So many pairs are run together."""
 
+_SCHEMA = 1
+
+Maps = Mapping[str, Mapping[str, Tensor]]
+"""By method and path: the barriers of all pairs, (N, N)."""
+
 
 @dataclass(frozen=True)
 class Config:
-    """``all_pairs``: of so many networks, drawn from all snapshots; ``compared``: of so many for every method.
+    """``networks``: so many are drawn from all snapshots, and compared pair by pair.
 
     ``steps`` of methods that learn, None: as many as each takes by default.
     """
 
     zoo: Networks
-    all_pairs: int
-    compared: int
+    networks: int
     steps: int | None = None
 
 
@@ -60,8 +72,7 @@ QUICK = Config(
         3,
         (3,),
     ),
-    all_pairs=5,
-    compared=3,
+    networks=5,
     steps=3,
 )
 SMALL = Config(
@@ -73,8 +84,7 @@ SMALL = Config(
         100,
         (14, 16, 18),
     ),
-    all_pairs=250,
-    compared=40,
+    networks=250,
 )
 
 
@@ -108,6 +118,12 @@ def mean_of_pairs(matrix: Tensor) -> float:
     return float(matrix.sum() / (count * (count - 1)))
 
 
+def without_scales(sym: Symmetry, stack: Stack) -> dict[str, Tensor]:
+    """Every network with units of unit norm, its units in the order in which they stand."""
+    found = [normalize_scales(sym, chosen(stack, torch.tensor(i)))[0] for i in range(counted(stack))]
+    return {name: torch.stack([one[name] for one in found]) for name in stack}
+
+
 def great_circles(sym: Symmetry, stack: Stack) -> Callable[[Stack, Stack], Any]:
     """Geodesics on the manifold of canonical weights."""
     space = manifold(sym, at=(stack,))
@@ -125,26 +141,26 @@ def one_by_one(context: Context, sym: Symmetry, stack: Stack, name: str, **optio
     return {key: torch.stack([one[key] for one in aligned]) for key in stack}
 
 
-def _claim(method: str, direction: str, threshold: float, published: float, paper: str, reason: str) -> Claim:
+def _claim(method: str, path: str, direction: str, threshold: float, published: float, paper: str, why: str) -> Claim:
     return Claim(
         paper=paper,
         source="Erdogan 2025, barriers between 250 networks of the breast-cancer MLP",
-        statistic=f"{method}: mean midpoint barrier between all networks, nats of training loss",
+        statistic=f"{method}, {path}: mean midpoint barrier between all networks, nats of training loss",
         direction=direction,
         threshold=threshold,
         published=published,
-        reason=reason,
+        reason=why,
         interval="From the least to the greatest of five disjoint parts of the networks.",
-        estimate=lambda results: estimate_in(results, "all-pairs", ALL_COLUMNS, method=method),
+        estimate=lambda results: estimate_in(results, "all-pairs", COLUMNS[path], method=method),
     )
 
 
 CLAIMS = [
-    _claim(RAW, "above", 0.1, 0.244, "Networks as trained are separated by a barrier.",
+    _claim(RAW, LINE, "above", 0.1, 0.244, "Networks as trained are separated by a barrier.",
            "Less than half of the published one would be another landscape; set before the run."),
-    _claim(WEIGHTS, "below", 0.07, 0.070, "Alignment lowers the mean barrier from 0.244 to 0.070.",
+    _claim(WEIGHTS, LINE, "below", 0.07, 0.070, "Alignment lowers the mean barrier from 0.244 to 0.070.",
            "The published value; set before the run."),
-    _claim(CIRCLES, "below", 0.07, 0.070, "Canonical networks are joined by great circles.",
+    _claim(NORMAL, CIRCLE, "below", 0.07, 0.070, "Canonical networks are joined by great circles.",
            "The value that is published for aligned lines; set before the run."),
 ]  # fmt: skip
 
@@ -157,44 +173,55 @@ CLAIMS = [
     Between 250 networks 30-16-16-2 on the breast-cancer data the mean barrier halfway is 0.244 nats, and 0.070 after
     alignment to one of them.
     """,
-    presets={"quick": QUICK, "small": SMALL, "paper": replace(SMALL, compared=100)},
+    presets={"quick": QUICK, "small": SMALL, "paper": SMALL},
     claims=CLAIMS,
 )
 def run(config: Config, context: Context) -> Findings:
-    """All pairs of many networks in three frames, and of fewer by every method."""
+    """All pairs of many networks, aligned by every method, along straight lines and great circles."""
     trained = config.zoo.trained(context)
     model, sym = config.zoo.built()
     part = context.data(str(config.zoo.data["name"])).train
     everything = joined([*trained.snapshots.values(), trained.last])
-    numbers = torch.randperm(counted(everything), generator=context.generator("networks"))[: config.all_pairs]
+    numbers = torch.randperm(counted(everything), generator=context.generator("networks"))[: config.networks]
     stack = chosen(everything, numbers)
-    maps = _in_frames(model, sym, part, stack)
-    rows = [_row(method, matrix) for method, matrix in maps.items()]
-    fewer = _by_every_method(config, context, model, sym, part, chosen(trained.last, slice(0, config.compared)))
-    table = ("mean barrier, nats", "median, nats", "greatest, nats")
-    compared: list[list[Scalar]] = [
-        [method, mean_of_pairs(matrix), float(_pairs(matrix).median()), float(matrix.max())]
-        for method, matrix in fewer.items()
+
+    def measured(method: str) -> dict[str, Tensor]:
+        aligned = _aligned(config, context, model, sym, stack, method)
+        canonical = without_scales(sym, aligned)
+        circles = of_all_pairs(model, part, canonical, great_circles(sym, canonical))
+        return {LINE: of_all_pairs(model, part, aligned), CIRCLE: circles}
+
+    maps: Maps = in_turn(context, "methods", [RAW, ORDER, WEIGHTS, NORMAL, *LEARNED], measured)
+    rows = [[method, *(x for path in PATHS for x in _mean_and_parts(of[path]))] for method, of in maps.items()]
+    spread = [[method, *(x for path in PATHS for x in _median_and_greatest(of[path]))] for method, of in maps.items()]
+    told = [
+        f"{method} {mean_of_pairs(of[LINE]):.3f} and {mean_of_pairs(of[CIRCLE]):.3f}" for method, of in maps.items()
     ]
-    means = {method: mean_of_pairs(matrix) for method, matrix in maps.items()}
     return Findings(
-        numbers={"networks": counted(stack), "compared": config.compared, "seeds": config.zoo.count},
+        numbers={"networks": counted(stack), "seeds": config.zoo.count},
         tables={
-            "all-pairs": Table(("method", *ALL_COLUMNS), rows, _ALL),
-            "methods": Table(("method", *table), compared, _FEWER),
+            "all-pairs": Table(("method", *COLUMNS[LINE], *COLUMNS[CIRCLE]), rows, _MEANS),
+            "spread": Table(("method", *(f"{path}, {what}" for path in PATHS for what in _SPREAD)), spread, _MEDIANS),
         },
-        outcome="Mean barrier halfway: " + ", ".join(f"{m} {v:.3f}" for m, v in means.items()) + ".\n\n" + _TOLD,
+        outcome="Mean barrier halfway, on lines and on great circles: " + "; ".join(told) + ".\n\n" + _TOLD,
         figure=lambda: _heat_maps(maps),
-        caption="Barriers halfway between pairs of the first networks, in nats, one colour range; means of all pairs.",
+        caption=f"Barriers halfway between pairs of {min(_SHOWN, counted(stack))} networks, on straight lines (above) "
+        "and on great circles (below), in nats, one colour range; the means are those of all pairs.",
     )
 
 
-_ALL = "Loss on training data halfway between two networks less the mean of theirs, over all pairs."
-_FEWER = "The same between fewer networks at the end of training, every one aligned to the first, by every method."
+_SPREAD = ("median, nats", "greatest, nats")
+_MEANS = (
+    "Loss on training data halfway between two networks less the mean of theirs: the mean over all pairs, and over "
+    "those of five disjoint parts of the networks. Every method aligns all networks to the first."
+)
+_MEDIANS = "The median and the greatest of the same barriers."
 _TOLD = """
-{networks} networks are drawn from the snapshots of {seeds} trajectories, and {compared} of different seeds are compared
-by every method. "weights" are matched to the first network as they are, "weights, normalized" without their scales;
-great circles join canonical networks that are matched to the canonical form of the first.
+{networks} networks are drawn from the snapshots of {seeds} trajectories, and each is aligned to the first of them by
+every method. Lines join networks as the method leaves them; for great circles the scales of every unit are removed
+then, with units in the same order. "canonical order" needs no other network; "weights, normalized" matches networks
+whose scales were removed before, so that both paths join canonical networks; all other methods match networks as they
+were trained.
 
 Networks are trained until their loss is about that of the published ones (0.048). With fifty epochs at ten times the
 rate, the first setting, networks overfit, and the average of two of them had a lower loss on test data than either,
@@ -203,33 +230,31 @@ loss that was trained on.
 """
 
 
-def _in_frames(model: nn.Module, sym: Symmetry, part: Split, stack: Stack) -> dict[str, Tensor]:
+def _aligned(
+    config: Config, context: Context, model: nn.Module, sym: Symmetry, stack: Stack, method: str
+) -> Mapping[str, Tensor]:
+    """The networks in the frame of a method; what takes minutes is found in the store the next time."""
     first = chosen(stack, torch.tensor(0))
-    canonical = canonicalize(sym, stack, first).params
-    return {
-        RAW: of_all_pairs(model, part, stack),
-        WEIGHTS: of_all_pairs(model, part, align_stack(sym, first, stack, show=False).aligned),
-        CIRCLES: of_all_pairs(model, part, canonical, great_circles(sym, canonical)),
-    }
-
-
-def _by_every_method(
-    config: Config, context: Context, model: nn.Module, sym: Symmetry, part: Split, stack: Stack
-) -> dict[str, Tensor]:
-    first = chosen(stack, torch.tensor(0))
-    train = context.data(str(config.zoo.data["name"])).train
-    maps = _in_frames(model, sym, part, stack)
-    maps[ORDER] = of_all_pairs(model, part, canonicalize(sym, stack).params)
-    maps[NORMAL] = of_all_pairs(model, part, canonicalize(sym, stack, first).params)
-
-    def matched(name: str) -> Tensor:
-        options: Mapping[str, Any] = {**LEARNED[name], "model": model}
-        data: Any = train.x if name == "activations" else (train.x, train.y)
-        own: dict[str, Any] = {} if name == "activations" else {"batch_size": 64}
-        own |= {"steps": config.steps} if own and config.steps else {}
-        return of_all_pairs(model, part, one_by_one(context, sym, stack, name, **options, data=data, **own))
-
-    return maps | in_turn(context, "methods", list(LEARNED), matched)
+    if method == RAW:
+        return stack
+    if method == ORDER:
+        return canonicalize(sym, stack).params
+    if method == NORMAL:
+        return canonicalize(sym, stack, first).params
+    if method == WEIGHTS:
+        return align_stack(sym, first, stack, show=False).aligned
+    options: dict[str, Any] = {**LEARNED[method], "model": model}
+    data = context.data(str(config.zoo.data["name"]))
+    if method == "activations":
+        options["data"] = data.train.x
+    else:
+        options |= {"data": (data.train.x, data.train.y), "batch_size": 64}
+        options |= {"steps": config.steps} if config.steps else {}
+    told = {key: value for key, value in options.items() if key not in ("model", "data")}
+    key: dict[str, object] = {"kind": "networks aligned to one", "schema": _SCHEMA, "zoo": asdict(config.zoo)}
+    key |= {"networks": config.networks, "seed": context.seed, "method": method, "options": told}
+    key |= {"data": data.fingerprint}
+    return context.store.get_or_make(key, lambda: one_by_one(context, sym, stack, method, **options)).params
 
 
 def _pairs(matrix: Tensor) -> Tensor:
@@ -237,23 +262,31 @@ def _pairs(matrix: Tensor) -> Tensor:
     return matrix[i, j]
 
 
-def _row(method: str, matrix: Tensor) -> list[Scalar]:
+def _mean_and_parts(matrix: Tensor) -> list[Scalar]:
     whole = mean_of_pairs(matrix)
     means = [mean_of_pairs(matrix[one][:, one]) for one in disjoint_parts(len(matrix), 5)] or [whole]
-    return [method, whole, min(means), max(means)]
+    return [whole, min(means), max(means)]
 
 
-def _heat_maps(maps: Mapping[str, Tensor]) -> "Figure":
-    """One heat map for each frame."""
+def _median_and_greatest(matrix: Tensor) -> list[Scalar]:
+    return [float(_pairs(matrix).median()), float(matrix.max())]
+
+
+def _heat_maps(maps: Maps) -> "Figure":
+    """One heat map for each frame and path."""
     from coset.figures import label_panel, new_figure
 
-    figure = new_figure(7.0, 2.5)
-    panels = figure.subplots(1, len(maps), squeeze=False)[0]
-    top = max(float(_pairs(maps[RAW]).quantile(0.95)), 1e-3)
-    for panel, letter, (method, matrix) in zip(panels, "abc", maps.items(), strict=True):
-        image = panel.imshow(matrix[:_SHOWN, :_SHOWN], cmap="magma", vmin=0, vmax=top, interpolation="nearest")
-        label_panel(panel, letter, f"{method}: mean {mean_of_pairs(matrix):.3f}")
-        panel.set_xticks([])
-        panel.set_yticks([])
+    figure = new_figure(7.0, 4.2)
+    panels = figure.subplots(len(PATHS), len(_PANELS), squeeze=False)
+    top = max(float(_pairs(maps[RAW][LINE]).quantile(0.95)), 1e-3)
+    letters = iter("abcdefgh")
+    for row, path in zip(panels, PATHS, strict=True):
+        for panel, method in zip(row, _PANELS, strict=True):
+            matrix = maps[method][path]
+            image = panel.imshow(matrix[:_SHOWN, :_SHOWN], cmap="magma", vmin=0, vmax=top, interpolation="nearest")
+            label_panel(panel, next(letters), f"{method}\nmean {mean_of_pairs(matrix):.3f}")
+            panel.set_xticks([])
+            panel.set_yticks([])
+        row[0].set_ylabel(path)
     figure.colorbar(image, ax=panels, shrink=0.8, label="nats")
     return figure

@@ -189,7 +189,8 @@ def _worth(matrix: Tensor, kind: str) -> Tensor:
     """The value of ``polar`` alone."""
     if kind in ("rotary", "centred"):
         return polar(matrix, kind)[1]
-    return torch.linalg.svdvals(matrix).sum(-1)
+    value: Tensor = torch.linalg.svdvals(matrix).sum(-1)
+    return value
 
 
 def _contracted(equation: str, left: Tensor, right: Tensor) -> Tensor:

@@ -17,6 +17,9 @@ from coset.alignment.inputs import check_networks, check_on
 from coset.alignment.merging import _renormalize as renormalization
 from coset.alignment.merging.measured import BEFORE_NORM, NOT_HIDDEN
 from coset.alignment.merging.renormalized import Renormalized
+from coset.alignment.task_vectors import KINDS, TaskVectors
+from coset.data import given
+from coset.distribution.contract import unwrapped
 from coset.errors import InputError
 from coset.symmetry import Element, Symmetry
 from coset.symmetry.preserving import check_model_of
@@ -65,6 +68,8 @@ def merge(
     *,
     weights: Sequence[float] | None = None,
     average: str = "mean",
+    base: T | None = None,
+    average_options: Mapping[str, Any] | None = None,
     align: bool = True,
     method: str = "weights",
     renormalize: str = "none",
@@ -80,7 +85,9 @@ def merge(
 
     Two networks are aligned by ``method`` (see ``align``), the second to the first; three or more by "weights" all
     together (see ``align_many``), by any other method each to the first. ``align=False`` averages them as they are.
-    ``average``: "mean" or "spherical", with ``weights`` (by default equal). ``renormalize``: a name in
+    ``average``: "mean" or "spherical", with ``weights`` (by default equal); or, of what the networks learned beyond the
+    ``base`` from which they began, "task-arithmetic", "ties", "dare" or "dare-ties", with the ``average_options`` of
+    ``TaskVectors``: the base is aligned, too, as the last network. ``renormalize``: a name in
     ``RENORMALIZATIONS``; all but "none" need the ``model``, and those that measure ``data``, which go to the alignment,
     too, where its method takes them. ``options`` are those of the alignment, ``renormalize_options`` those of the
     renormalisation; both get the ``seed``. ``callback``: called after every step of the alignment; returning True stops
@@ -89,10 +96,14 @@ def merge(
     if isinstance(networks, Mapping) or len(networks) < 2:
         found = "one network" if isinstance(networks, Mapping) else f"{len(networks)} networks"
         raise InputError(f"networks holds {found}; expected two or more to merge")
+    networks = [unwrapped(network) for network in networks]
     shares = averages.normalized_weights(weights, len(networks))
-    check_choice("average", average, averages.AVERAGES)
+    check_choice("average", average, [*averages.AVERAGES, *KINDS])
+    task = TaskVectors(**{"seed": seed, **(average_options or {})}) if average in KINDS or average_options else None
+    averages.check_kind(average, base is not None, task)
     check_choice("renormalize", renormalize, renormalization.RENORMALIZATIONS)
     known = renormalization.options_of(renormalize)
+    data = None if data is None else given(data, model)
     shared = {"data": data, "seed": seed, "show": show}
     extra: dict[str, Any] = {name: value for name, value in shared.items() if name in known}
     extra.update(renormalize_options or {})
@@ -102,24 +113,24 @@ def merge(
         check_model_of(sym, model)
     if model is not None:
         check_on(sym, model, data)
-    taken = _alignment_options(align, method, len(networks), options or {})
+    taken = _alignment_options(align, method, len(networks) + (base is not None), options or {})
     if data is not None and "data" not in known and "data" not in taken:
         raise InputError(
             f"data is given, but neither the alignment nor renormalize={renormalize!r} reads any; expected None"
         )
-    check_networks(sym, networks)
+    every = list(networks) if base is None else [*networks, base]
+    check_networks(sym, every)
     if align:
         offered = {"model": model, "data": data}
-        given = {name: value for name, value in offered.items() if name in taken and value is not None}
-        given.update(options or {})
-        aligned = _aligned(sym, networks, method, given, seed=seed, callback=callback, show=show)
+        chosen = {name: value for name, value in offered.items() if name in taken and value is not None}
+        chosen.update(options or {})
+        aligned = _aligned(sym, every, method, chosen, seed=seed, callback=callback, show=show)
     else:
-        aligned = _Aligned(tuple(networks), tuple(sym.identity() for _ in networks))
+        aligned = _Aligned(tuple(every), tuple(sym.identity() for _ in every))
+    mine, start = aligned.networks[: len(networks)], None if base is None else aligned.networks[-1]
     buffers = [name for name, parameter in sym.parameters.items() if parameter.buffer]
-    network = averages.average(aligned.networks, shares, kind=average, buffers=buffers)
-    done = renormalization.renormalize(
-        sym, model, network, aligned.networks, method=renormalize, weights=shares, **extra
-    )
+    network = averages.average(mine, shares, kind=average, buffers=buffers, base=start, task=task)
+    done = renormalization.renormalize(sym, model, network, mine, method=renormalize, weights=shares, **extra)
     return Merged(
         sym,
         _renewed(network, done),

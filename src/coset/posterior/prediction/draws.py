@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coset._checks import check_count, check_seed
-from coset.distribution.contract import rule_for
+from coset.distribution.contract import rule_for, unwrapped
 from coset.distribution.delta import Delta
 from coset.distribution.mean_field import MeanField
 from coset.distribution.mixture import Mixture
@@ -59,8 +59,7 @@ def draws_of(q: Posterior, samples: int | None, seed: int | torch.Generator) -> 
     """
     if samples is not None:
         check_count("samples", samples)
-    if isinstance(q, Fit):
-        q = q.posterior
+    q = unwrapped(q)
     if isinstance(q, Mapping):
         q = Delta(q)
     if isinstance(q, type) or not isinstance(q, Sampled):

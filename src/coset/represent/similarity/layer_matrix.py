@@ -109,7 +109,7 @@ def compare_layers(
     check_choice("measure", measure, MEASURES, quoted=True)
     if isinstance(data, Iterator):
         raise InputError("data is an iterator, which can be gone through once; expected tensors or a loader")
-    inputs = inputs_of(data)
+    inputs = inputs_of(data, model_x)
 
     def chunks() -> Iterator[Chunk]:
         sides = ((model_x, names_x, params_x), (model_y, names_y, params_y))

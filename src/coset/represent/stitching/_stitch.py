@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from coset._batches import is_pair
 from coset._checks import check_choice, check_count, is_number
 from coset._show.progress import progress
+from coset.data import given_pair
 from coset.errors import InputError
 from coset.represent._channel_maps import as_rows, find_axis, on_channels
 from coset.represent._cut import (
@@ -141,11 +141,10 @@ def stitch(
 
 
 def check_labelled(data: object, what: str) -> tuple[Tensor, Tensor]:
-    """``data`` if it is a pair of tensors, as many inputs (finite) as labels; raises otherwise."""
-    if not is_pair(data):
-        raise InputError(f"{what} is a {type(data).__name__}; expected a pair of tensors (inputs, labels)")
-    check_pair(*data, f"inputs of {what}", f"labels of {what}")
-    return data
+    """``data`` as a pair of tensors, as many inputs (finite) as labels; raises otherwise."""
+    pair = given_pair(data, what=what)
+    check_pair(*pair, f"inputs of {what}", f"labels of {what}")
+    return pair
 
 
 def _begin(
