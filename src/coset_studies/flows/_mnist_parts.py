@@ -78,7 +78,7 @@ def of_guidance(config: Config, context: Context, model: nn.Module, flow: Flow) 
 
 def _on(config: Config, context: Context, model: nn.Module, data: Dataset, drawn: Stack) -> list[Scalar]:
     """Training loss, accuracy with its error, and that of averaged predictions."""
-    held = float(on_batches(model, data.train, 2000, context.generator("losses"))(drawn).mean())
+    held = float(on_batches(model, data.train, 2000, context.generator("losses"))(dict(drawn)).mean())
     values = accuracies(model, data.test, drawn)
     return [held, *mean_and_error(values), averaged(model, data.test, drawn, config.few)[0]]
 
@@ -134,10 +134,12 @@ def of_disturbed(
     the relative error e units are √(1−e²)·y + e·y′, y′ another draw of it.
     """
     rows: list[list[Scalar]] = []
-    for name, amounts in (("components kept", config.components), ("relative error", config.errors)):
-        for amount in amounts:
-            broken = disturbed(flow, unseen, context.generator("disturbed"), **{name.split()[0]: amount})
-            rows.append([name, amount, *mean_and_error(accuracies(model, part, broken))])
+    for kept in config.components:
+        broken = disturbed(flow, unseen, context.generator("disturbed"), components=kept)
+        rows.append(["components kept", kept, *mean_and_error(accuracies(model, part, broken))])
+    for error in config.errors:
+        broken = disturbed(flow, unseen, context.generator("disturbed"), relative=error)
+        rows.append(["relative error", error, *mean_and_error(accuracies(model, part, broken))])
     return [["as trained", None, *mean_and_error(accuracies(model, part, unseen))], *rows]
 
 

@@ -14,10 +14,10 @@ from coset.flow import FlowRecipe, Solver, cheap_samples, fit_flow
 from coset.models import build, example_input
 from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, Table, study
 from coset.symmetry import Symmetry, discover
+from coset_studies.flows._mnist_config import QUICK as QUICK_SAMPLES
+from coset_studies.flows._mnist_config import SMALL as SMALL_SAMPLES
 from coset_studies.flows._sampled import accuracies, averaged, mean_and_error, of_rows, second_moments
 from coset_studies.flows._zoos import Networks, Stack, chosen, counted, in_turn
-from coset_studies.flows.mnist_samples import QUICK as QUICK_SAMPLES
-from coset_studies.flows.mnist_samples import SMALL as SMALL_SAMPLES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -179,7 +179,8 @@ def run(config: Config, context: Context) -> Findings:
 def components(x: Tensor, count: int) -> Tensor:
     """The first principal directions of inputs about 0, (D, count), with lengths so that inputs have variance 1."""
     values, vectors = torch.linalg.eigh(second_moments(x))
-    return vectors.flip(1)[:, :count] / values.flip(0)[:count].clamp_min(1e-12).sqrt()
+    found: Tensor = vectors.flip(1)[:, :count] / values.flip(0)[:count].clamp_min(1e-12).sqrt()
+    return found
 
 
 def turned(stack: Stack, basis: Tensor) -> dict[str, Tensor]:
