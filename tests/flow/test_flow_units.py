@@ -194,3 +194,135 @@ def test_what_does_not_suit_units_is_refused():
     deeper, other = model(4, 3)
     with pytest.raises(InputError, match="differs in the number of units alone"):
         for_architecture(fitted((4,)), other, deeper.state_dict())
+
+
+def _metric(rank, seed=5):
+    """Second moments of inputs (3,) that span so many directions."""
+    seen = (
+        torch.randn(40, rank, generator=generator(seed), dtype=torch.float64) @ torch.eye(3, dtype=torch.float64)[:rank]
+    )
+    return seen.T @ seen / 40
+
+
+@pytest.mark.parametrize("widths", [(4,), (4, 3)])
+def test_with_a_metric_the_source_has_the_covariance_of_units(widths):
+    made, sym = model(*widths)
+    stack = networks(made, 24)
+    flow = fitted(widths, metric={"layers.0.weight": _metric(3)})
+    space = flow.frame.space
+    units = units_of(space, sym)
+    (key,) = (key for key in units.places if len(key) == 1 and units.sizes[key] == flow_key_size(widths))
+    tokens = units.split(space.rows(stack))[key].flatten(0, 1)
+    centred = tokens - tokens.mean(0)
+    drawn = units.split(flow.source.sample(40_000, generator(1)))[key].flatten(0, 1)
+    wanted = centred.T @ centred / len(centred)
+    torch.testing.assert_close(drawn.mean(0), tokens.mean(0), atol=0.02, rtol=0)
+    torch.testing.assert_close(torch.cov(drawn.T), wanted, atol=0.03 * float(wanted.diagonal().max()), rtol=0)
+    # Its density is the normal one with that covariance.
+    rows = flow.source.sample(3, generator(2))
+    other = rows.clone()
+    other[:, units.places[key][0]] += 0.1 * torch.randn(3, tokens.shape[1], generator=generator(3), dtype=rows.dtype)
+    normal = torch.distributions.MultivariateNormal(tokens.mean(0), wanted)
+    first = [units.split(part)[key][:, 0] for part in (rows, other)]
+    found = flow.source.log_density(other) - flow.source.log_density(rows)
+    torch.testing.assert_close(found, normal.log_prob(first[1]) - normal.log_prob(first[0]), atol=1e-8, rtol=1e-8)
+
+
+def flow_key_size(widths):
+    return (widths[0], 6) if len(widths) == 1 else (widths[0], 4)
+
+
+def test_by_a_metric_components_are_what_inputs_see():
+    """Weights of an input that is always 0 vary most, and no component reads them; draws have their variance."""
+    made, sym = model(4)
+    stack = networks(made, 200)
+    stack["layers.0.weight"][..., 2] *= 30
+    options = {"order": "given", "field": "units", "field_options": SMALL_FIELD, "source": "units", "show": False}
+    metric = {"layers.0.weight": _metric(2)}
+    flow = fit_flow(
+        stack, RECIPE, sym=sym, projection="pca", components=5, metric=metric, solver=Solver("midpoint", 3), **options
+    ).posterior
+    baseline = flow.field.baseline
+    (key,) = baseline.turned
+    moved = torch.zeros(1, 4, 6, dtype=torch.float64)
+    places = baseline.units.places[key]
+    unseen = torch.zeros(len(flow.source.mean), dtype=torch.bool)
+    start = flow.frame.space.names.index("layers.0.weight")
+    first = sum(flow.frame.space.sizes[:start])
+    unseen[first + 2 : first + 12 : 3] = True
+    moved[:, unseen[places]] = 1.0
+    assert float(baseline.along(key, moved).abs().max()) < 0.01
+    assert baseline.of("variances", key).shape == (5,)
+    drawn = flow.sample(500, generator(0))["layers.0.weight"][..., 2]
+    assert abs(float(drawn.std() / stack["layers.0.weight"][..., 2].std()) - 1) < 0.05
+    # What components read of a network, and the rest, are the network.
+    rows = flow.source.sample(4, generator(1))
+    parts = baseline.units.split((rows - baseline.m0) / baseline.s0)
+    z = baseline.along(key, parts[key])
+    torch.testing.assert_close(baseline.along(key, baseline.back(key, z)), z, atol=1e-9, rtol=1e-9)
+
+
+def test_a_metric_that_does_not_fit_is_refused():
+    for metric, told in (
+        ({"layers.0.weight": torch.eye(4)}, r"\(4, 4\).*\(3, 3\)"),
+        ({"layers.1.bias": torch.eye(2)}, "no unit of a class"),
+        ({"layers.0.weight": torch.eye(3), "layers.1.weight": torch.eye(2)}, "already"),
+        ({"nothing": torch.eye(3)}, "no parameter"),
+        ({"layers.0.weight": -torch.eye(3)}, "below 0"),
+        ({"layers.0.weight": torch.eye(3) + torch.eye(3).roll(1, 0)}, "symmetric"),
+    ):
+        with pytest.raises(InputError, match=told):
+            fitted(metric=metric)
+    with pytest.raises(InputError, match="metric is given"):
+        fitted(metric={"layers.0.weight": torch.eye(3)}, source="gaussian")
+
+
+def test_a_flow_with_a_metric_goes_through_a_file_and_to_other_widths(tmp_path):
+    flow = fitted(metric={"layers.0.weight": _metric(2)})
+    save_flow(flow, tmp_path / "flow.safetensors")
+    again = load_flow(tmp_path / "flow.safetensors")
+    first, second = (one.sample(3, generator(4)) for one in (flow, again))
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+    own = flow.canonical(first)
+    assert torch.equal(*(one.log_prob(own, solver=Solver("midpoint", 2)) for one in (flow, again)))
+    wide, sym = model(7)
+    drawn = for_architecture(flow, sym, wide.state_dict()).sample(2, generator(5))
+    assert drawn["layers.0.weight"].shape == (2, 7, 3)
+
+
+def _stirred(flow):
+    """A flow whose network says something."""
+    with torch.no_grad():
+        for parameter in flow.field.network.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator(1)))
+    return flow
+
+
+def test_contrast_multiplies_what_the_network_adds_to_the_baseline():
+    flow = _stirred(fitted())
+    rows, t = flow.source.sample(5, generator(0)), torch.tensor(0.4, dtype=torch.float64)
+    with torch.no_grad():
+        none, one, two = (flow.velocity(contrast=c)(t, rows) for c in (0.0, 1.0, 2.0))
+    assert float((one - none).abs().max()) > 0.01
+    torch.testing.assert_close(two - none, 2 * (one - none), atol=1e-10, rtol=1e-10)
+    # Without the network the flow is one between Gaussians, from the source of units to itself.
+    read, z, rest = flow.field.baseline.reads(rows, t.expand(5))
+    torch.testing.assert_close(none, flow.field.baseline.velocity(torch.zeros_like(read), z, rest, t.expand(5)))
+
+
+def test_temperature_multiplies_deviations_of_the_source():
+    flow = fitted(recipe=FlowRecipe(steps=1, batch_size=8, every=1, learning_rate=1e-12))
+    cold, warm = (flow.rows(4000, generator(0), temperature=tau) for tau in (0.5, 1.0))
+    # Nothing was learned: the flow is that of the baseline, which is linear.
+    torch.testing.assert_close(cold.std(0), warm.std(0) / 2, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(
+        cold.mean(0), flow.source.mean + (warm.mean(0) - flow.source.mean) / 2, atol=1e-6, rtol=0
+    )
+    none = flow.rows(2, generator(0), temperature=0.0)
+    torch.testing.assert_close(none[0], none[1], atol=1e-12, rtol=0)
+    for wrong in (-1.0, float("nan")):
+        with pytest.raises(InputError, match="temperature"):
+            flow.rows(2, generator(0), temperature=wrong)
+    sphere = fitted(source="uniform", geometry="geometric")
+    with pytest.raises(InputError, match="Gaussian sources"):
+        sphere.rows(2, generator(0), temperature=0.5)

@@ -128,14 +128,22 @@ class FlowReader(nn.Module):
 class FlowField(nn.Module):
     """A velocity field (t (N,), x (N, D)) → (N, D): a ``baseline`` between Gaussians, and what a ``network`` adds.
 
-    It is called with what the baseline gives to read (N, k) and what the ``clock`` says of t and of conditions.
+    It is called with what the baseline gives to read (N, k) and what the ``clock`` says of t and of conditions. What it
+    adds may be multiplied by a ``contrast``.
     """
 
     def __init__(self, network: nn.Module, baseline: Baseline, clock: Clock) -> None:
         super().__init__()
         self.network, self.baseline, self.clock = network, baseline, clock
 
-    def forward(self, t: Tensor, x: Tensor, condition: Tensor | None = None, told: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        t: Tensor,
+        x: Tensor,
+        condition: Tensor | None = None,
+        told: Tensor | None = None,
+        contrast: float = 1.0,
+    ) -> Tensor:
         read, z, rest = self.baseline.reads(x, t)
         said: Tensor = self.network(read, self.clock(t, condition, told))
         if not isinstance(said, Tensor) or said.shape != read.shape:
@@ -143,7 +151,7 @@ class FlowField(nn.Module):
             raise InputError(
                 f"the field gives {found} for numbers of shape {tuple(read.shape)}; expected the same shape"
             )
-        return self.baseline.velocity(said, z, rest, t)
+        return self.baseline.velocity(said if contrast == 1 else contrast * said, z, rest, t)
 
 
 _READERS: Mapping[str, Callable[..., Reader]] = {"relational": RelationalTransformer, "pna": PNA}

@@ -20,7 +20,7 @@ from coset.flow._sources import SOURCES, Source, make_source
 from coset.flow._space import Space
 from coset.flow._training import FlowRecipe, train_field
 from coset.flow._unit_baseline import make_unit_baseline, unit_source
-from coset.flow._units import units_of
+from coset.flow._units import units_metric, units_of
 from coset.posterior.fit import Callback, Fit
 from coset.symmetry import Symmetry
 from coset.train.randomness import stream, stream_seed
@@ -43,6 +43,7 @@ def fit_flow(
     field_options: Mapping[str, Any] | None = None,
     projection: str = "none",
     components: int | None = None,
+    metric: Mapping[str, Tensor] | None = None,
     baseline: bool = True,
     conditions: Tensor | None = None,
     validation: float | None = None,
@@ -70,8 +71,10 @@ def fit_flow(
     which move with permutations of units, too; or a module called as ``module(numbers (N, k), clock (N, 64))``, which
     gives (N, k). It is added to a ``baseline``, the exact field from the source to a Gaussian with the moments of the
     networks; without, to the field from the source to itself, so that the module learns means and deviations, too.
-    ``conditions``: a label (N,) or numbers (N, C) for every network. ``validation``: this share of the networks is held
-    out, and the trace has their loss.
+    ``metric`` (with field and source "units", and "pca"): for weights, of which a unit has n, the second moments E[xxᵀ]
+    (n, n) of what these multiply: components are those of how units answer to inputs, errors of the field are weighed
+    by it, and what lies in no component has the covariance of the networks. ``conditions``: a label (N,) or numbers
+    (N, C) for every network. ``validation``: this share of the networks is held out, and the trace has their loss.
     """
     check_seed(seed)
     check_choice("projection", projection, PROJECTIONS)
@@ -103,7 +106,7 @@ def fit_flow(
     if recipe.coupling == "orbit" and sym is None:
         raise InputError("coupling is 'orbit', and there is no symmetry; expected 'independent' or 'optimal-transport'")
     begin, gaussians = _beginning(
-        frame, field, learned, _source_name(source, geometry), source_std, recipe, projection, components, seed
+        frame, field, learned, _source_name(source, geometry), source_std, recipe, projection, components, metric, seed
     )
     if not baseline:
         gaussians = gaussians.of_the_source()
@@ -172,6 +175,7 @@ def _beginning(
     recipe: FlowRecipe,
     projection: str,
     components: int | None,
+    metric: Mapping[str, Tensor] | None,
     seed: int,
 ) -> tuple[Source, Baseline]:
     """The source, and the baseline that fits it and a field: of units, of orbits of entries, or of entries."""
@@ -188,6 +192,11 @@ def _beginning(
         )
     if recipe.sigma and field == UNITS:
         raise InputError(f"sigma is {recipe.sigma}, and the field 'units' knows no noise along paths; expected 0")
+    if metric is not None and (field != UNITS or not matched or projection != "pca"):
+        raise InputError(
+            f"metric is given, and field is {field if isinstance(field, str) else 'a module'!r}, source {name!r}, "
+            f"projection {projection!r}; expected 'units', 'units' and 'pca'"
+        )
     if field == UNITS:
         if sym is None:
             raise InputError(f"field is {UNITS!r}, which reads networks, and there is no symmetry; expected 'mlp'")
@@ -196,14 +205,16 @@ def _beginning(
         begin = make_source(
             "gaussian" if matched else name, space.flat if matched else space, rows, 1.0 if matched else std
         )
+        units = units_of(frame.space, sym)
         made = make_unit_baseline(
-            units_of(frame.space, sym),
+            units,
             rows,
             begin.mean,
             begin.std,
             projection=projection,
             components=components,
             matched=check_positive("source_std", std) if matched else 0.0,
+            metric=None if metric is None else units_metric(frame.space, sym, units, metric),
         )
         return unit_source(space.flat, made) if matched else begin, made
     if matched:

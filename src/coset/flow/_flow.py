@@ -22,6 +22,7 @@ from coset.flow._solvers import Solver, Velocity, integrate
 from coset.flow._sources import NormalSource, Source
 from coset.flow._stochastic import integrate_stochastic
 from coset.flow._training import FlowRecipe
+from coset.flow._unit_baseline import UnitSource
 from coset.symmetry.action import Action
 
 _MOMENTS = 256
@@ -75,13 +76,18 @@ class Flow(Distribution):
         loss: Callable[[dict[str, Tensor]], Tensor] | None = None,
         strength: float = 0.1,
         noise: float = 0.0,
+        temperature: float = 1.0,
+        contrast: float = 1.0,
     ) -> dict[str, Tensor]:
         """n networks on a leading axis of every tensor.
 
         ``condition``: a label or number for all, or one for each; ``guidance`` w: v(untold) + w·(v(told) − v(untold)),
         of which 1 is the conditional flow. ``loss``: networks (N, …) → losses (N,); v − λ∇ℓ is followed in place of v,
         λ the ``strength``. ``noise`` η > 0: stochastic sampling (``integrate_stochastic``), of straight paths with
-        independent coupling from a Gaussian source.
+        independent coupling from a Gaussian source. ``temperature`` τ: it starts at m + τ(x₀ − m), m the mean of a
+        Gaussian source; less than 1 gives less spread. ``contrast`` c: v_b + c·(v − v_b) is followed, v_b the baseline,
+        a Gaussian's: more than 1 is farther from one than what was learned (autoguidance). With either the draws are
+        no longer of the distribution that ``log_prob`` is of.
         """
         check_draws(n, generator)
         rows = self.rows(
@@ -93,6 +99,8 @@ class Flow(Distribution):
             loss=loss,
             strength=strength,
             noise=noise,
+            temperature=temperature,
+            contrast=contrast,
         )
         return self.placed(rows)
 
@@ -122,17 +130,19 @@ class Flow(Distribution):
         loss: Callable[[dict[str, Tensor]], Tensor] | None = None,
         strength: float = 0.1,
         noise: float = 0.0,
+        temperature: float = 1.0,
+        contrast: float = 1.0,
     ) -> Tensor:
         """``sample`` as rows (n, D) of the frame, before they are projected and moved."""
         check_positive("noise", noise, zero=True)
         chosen = self.solver if solver is None else solver
-        start = self.source.sample(n, generator)
+        start = self._warm(self.source.sample(n, generator), temperature)
         told = self._conditions(condition, n)
         parts = []
         for first in range(0, n, _AT_ONCE):
             part = start[first : first + _AT_ONCE]
             own = None if told is None else told[first : first + _AT_ONCE]
-            velocity = self.velocity(condition=own, guidance=guidance, loss=loss, strength=strength)
+            velocity = self.velocity(condition=own, guidance=guidance, loss=loss, strength=strength, contrast=contrast)
             if noise:
                 parts.append(self._stochastic(velocity, part, chosen, generator, noise))
             else:
@@ -146,9 +156,11 @@ class Flow(Distribution):
         guidance: float = 1.0,
         loss: Callable[[dict[str, Tensor]], Tensor] | None = None,
         strength: float = 0.1,
+        contrast: float = 1.0,
     ) -> Velocity:
         """(t, rows) → velocities of rows, as solvers take it; see ``sample``."""
         path = Path(self.frame.path_space)
+        check_positive("contrast", contrast, zero=True)
         conditional = bool(self.spec.labels or self.spec.numbers)
         if condition is None and guidance != 1:
             raise InputError(f"guidance is {guidance}, and there is no condition; expected 1, or a condition")
@@ -160,7 +172,7 @@ class Flow(Distribution):
 
         def plain(t: Tensor, rows: Tensor, told: Tensor | None) -> Tensor:
             times = t.expand(len(rows))
-            v: Tensor = self.field(times, rows, told)
+            v: Tensor = self.field(times, rows, told, contrast=contrast)
             if self.recipe.prediction == "end" and path.space.curved:
                 left = (1 - times)[:, None]
                 return path.towards(rows, rows + left * v, times)
@@ -176,6 +188,16 @@ class Flow(Distribution):
             return v
 
         return guided
+
+    def _warm(self, start: Tensor, temperature: float) -> Tensor:
+        if check_positive("temperature", temperature, zero=True) == 1:
+            return start
+        if not isinstance(self.source, NormalSource | UnitSource):
+            raise InputError(
+                f"temperature is {temperature}, which is for Gaussian sources, and the source is a "
+                f"{type(self.source).__name__}; expected 1"
+            )
+        return self.source.mean + temperature * (start - self.source.mean)
 
     def _gradient(self, loss: Callable[[dict[str, Tensor]], Tensor], rows: Tensor) -> Tensor:
         """∇ℓ of every network by its row."""

@@ -25,6 +25,10 @@ class UnitBaseline(Baseline):
     in all other directions: so what comes into a unit goes with what goes out of it. Pairs of units, and what no unit
     carries, have variances feature by feature. Along the same directions the source has variances 1 where its
     coordinates are independent, and ``matched``²·λ where it is a ``UnitSource``.
+
+    With a metric on weights in, components are principal in yL, where L is a root of it: V = L·U with U orthonormal,
+    and y is z·W and a rest, W = UᵀL⁻¹ (k, F), WV = 1. Then the rest has all of its covariance, of which a matched
+    source takes care: S (F, F), SᵀS the covariance of units.
     """
 
     def __init__(
@@ -44,6 +48,18 @@ class UnitBaseline(Baseline):
         """A buffer of a part: its "basis", its "variances", the variance of the "rest"."""
         return self.get_buffer(part_name(what, key))
 
+    def along(self, key: Key, part: Tensor) -> Tensor:
+        """The components z (…, k) of what units carry, y (…, F)."""
+        return part @ self.of("basis", key)
+
+    def back(self, key: Key, z: Tensor) -> Tensor:
+        """What units carry of components (…, k), (…, F)."""
+        return z @ (self.of("dual", key) if self.measured(key) else self.of("basis", key).T)
+
+    def measured(self, key: Key) -> bool:
+        """Whether components are principal by a metric."""
+        return part_name("dual", key) in self._buffers
+
     def _begin(self, variances: Tensor) -> Tensor | float:
         return self.matched**2 * variances if self.matched else 1.0
 
@@ -57,8 +73,8 @@ class UnitBaseline(Baseline):
         y = self.units.split((x - self.m0) / self.s0 - t[:, None] * self.mu)
         z, left = {}, {}
         for key, part in y.items():
-            z[key] = part @ self.of("basis", key) if key in self.turned else part
-            left[key] = part - z[key] @ self.of("basis", key).T if self.rests(key) else torch.zeros_like(part)
+            z[key] = self.along(key, part) if key in self.turned else part
+            left[key] = part - self.back(key, z[key]) if self.rests(key) else torch.zeros_like(part)
         read = []
         for key, part in z.items():
             variances = self.of("variances", key)
@@ -77,7 +93,7 @@ class UnitBaseline(Baseline):
             a = variance_at(times, variances, begin)
             found[key] = slope_of(times, variances, a, begin) * part + (variances * begin / a).sqrt() * spoken[key]
             if key in self.turned:
-                found[key] = found[key] @ self.of("basis", key).T
+                found[key] = self.back(key, found[key])
             if self.rests(key):
                 others = self.of("rest", key)
                 begin = self._begin(others)
@@ -86,7 +102,11 @@ class UnitBaseline(Baseline):
         return self.s0 * (self.mu + self.units.join(found))
 
     def balanced(self, rows: Tensor, power: float) -> Tensor:
-        """As in ``Baseline``."""
+        """As in ``Baseline``; with a metric components alone, in units of y, by which rows are fewer."""
+        if any(self.measured(key) for key in self.turned):
+            parts = self.units.split(rows / self.s0)
+            seen = {key: self.along(key, part) if key in self.turned else part for key, part in parts.items()}
+            return joined([part * self.of("variances", key).pow(-power / 2) for key, part in seen.items()])
         if not power:
             return rows
         found = {}
@@ -118,10 +138,18 @@ def part_name(what: str, key: Key) -> str:
 
 
 def make_unit_baseline(
-    units: Units, rows: Tensor, m0: Tensor, s0: Tensor, *, projection: str, components: int | None, matched: float = 0.0
+    units: Units,
+    rows: Tensor,
+    m0: Tensor,
+    s0: Tensor,
+    *,
+    projection: str,
+    components: int | None,
+    matched: float = 0.0,
+    metric: Mapping[Key, tuple[Tensor, Tensor]] | None = None,
 ) -> UnitBaseline:
     """The baseline of data rows (N, D); ``projection`` "pca": networks read so many principal components of units, of
-    classes whose units carry fewer numbers all of these.
+    classes whose units carry fewer numbers all of these. ``metric``: as ``units_metric`` gives it.
     """
     if projection not in ("none", "pca"):
         raise InputError(f"projection is {projection!r}, and the field is 'units'; expected 'none' or 'pca'")
@@ -140,6 +168,9 @@ def make_unit_baseline(
             parts[part_name("variances", key)] = part.flatten(0, -2).square().mean(0).clamp_min(FLOOR)
             continue
         flat = part.flatten(0, 1)
+        if metric is not None and key in metric:
+            parts |= _measured(key, flat, metric[key], s0.double()[units.places[key][0]], components)
+            continue
         values, vectors = torch.linalg.eigh(flat.T @ flat / len(flat))
         k = len(values) if components is None else min(components, len(values))
         parts[part_name("basis", key)] = vectors.flip(1)[:, :k].contiguous()
@@ -149,6 +180,42 @@ def make_unit_baseline(
     if matched:
         m0, mu = m0 + s0 * mu.to(rows), torch.zeros_like(mu)
     return UnitBaseline(units, m0, s0, mu.to(rows), {name: tensor.to(rows) for name, tensor in parts.items()}, matched)
+
+
+_LEAST = 1e-6
+"""Eigenvalues of a metric are at least so large, in units of the largest: directions that no input has."""
+
+
+def _measured(
+    key: Key, flat: Tensor, metric: tuple[Tensor, Tensor], s0: Tensor, components: int | None
+) -> dict[str, Tensor]:
+    """The parts of a class by a metric: y (units, F), the numbers of the features it is of, (n,), itself, (n, n).
+
+    Weights in count by their metric, all of them as much as all else that a unit carries.
+    """
+    own, moments = metric
+    values, vectors = torch.linalg.eigh(moments.to(flat) * s0[own, None] * s0[own])
+    values = values.clamp_min(_LEAST * values[-1])
+    root, inverse = vectors * values.sqrt(), (vectors / values.sqrt()).T
+    spread = (flat[:, own] @ root).square().mean(0).sum()
+    total = flat.square().mean(0).sum() - flat[:, own].square().mean(0).sum()
+    size = (total / spread).sqrt() if total > 0 else spread.rsqrt()
+    forth, back = (torch.eye(flat.shape[1]).to(flat) for _ in range(2))
+    forth[own[:, None], own], back[own[:, None], own] = root * size, inverse / size
+    turned = flat @ forth
+    variances, basis = (part.flip(-1) for part in torch.linalg.eigh(turned.T @ turned / len(turned)))
+    # Directions that no input has are small by the metric alone.
+    variances = variances.clamp_min(_LEAST * FLOOR * variances[0])
+    k = len(variances) if components is None else min(components, len(variances))
+    dual = basis.T @ back
+    found = {
+        "basis": (forth @ basis[:, :k]).contiguous(),
+        "dual": dual[:k].contiguous(),
+        "variances": variances[:k].contiguous(),
+        "rest": variances[k:].mean() if k < len(variances) else torch.ones(()).to(flat),
+        "spread": variances.sqrt()[:, None] * dual,
+    }
+    return {part_name(name, key): tensor for name, tensor in found.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +236,9 @@ class UnitSource(Source):
         normal = standard_normal((count, len(self.mean)), self.mean, generator)
         found = {}
         for key, part in own.units.split(normal).items():
+            if own.measured(key):
+                found[key] = part @ own.of("spread", key)
+                continue
             along = part @ own.of("basis", key) if key in own.turned else part
             drawn = along * own.of("variances", key).sqrt()
             found[key] = drawn @ own.of("basis", key).T if key in own.turned else drawn
@@ -180,6 +250,12 @@ class UnitSource(Source):
         own, total = self.baseline, torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
         y = (rows.double() - self.mean.double()) / (self.scale * own.s0.double())
         for key, part in own.units.split(y).items():
+            if own.measured(key):
+                root = own.of("spread", key).double()
+                normal = torch.linalg.solve(root, part, left=False)
+                total = total + _normal(normal, torch.ones(()).to(normal)).flatten(1).sum(1)
+                total = total - part.shape[1] * torch.linalg.slogdet(root)[1]
+                continue
             basis = own.of("basis", key).double() if key in own.turned else None
             along = part if basis is None else part @ basis
             total = total + _normal(along, own.of("variances", key)).flatten(1).sum(1)
@@ -205,7 +281,9 @@ def unit_source(space: Space, baseline: UnitBaseline) -> UnitSource:
     spread = {}
     for key, part in baseline.units.split(torch.ones_like(baseline.m0)[None]).items():
         variances = baseline.of("variances", key)
-        if key in baseline.turned:
+        if baseline.measured(key):
+            variances = baseline.of("spread", key).square().sum(0)
+        elif key in baseline.turned:
             squares = baseline.of("basis", key).square()
             variances = squares @ variances + (1 - squares.sum(1)) * baseline.of("rest", key)
         spread[key] = variances.sqrt().expand_as(part)

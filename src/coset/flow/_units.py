@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -138,3 +139,54 @@ def _of_parameter(sym: Symmetry, name: str, size: int) -> Iterator[tuple[Key, Te
         for (_, units), count in zip(own, shape, strict=True):
             order = order * count + units
         yield tuple(owner for owner, _ in own), here[order.argsort(stable=True)].reshape(*shape, -1)
+
+
+def units_metric(
+    space: Space, sym: Symmetry, units: Units, metric: Mapping[str, Tensor]
+) -> dict[Key, tuple[Tensor, Tensor]]:
+    """A metric by names of parameters as one of the features of units: class → the features (n,) and a matrix (n, n).
+
+    Refused where a parameter is not one of which every unit of a class carries n numbers alone.
+    """
+    found: dict[Key, tuple[Tensor, Tensor]] = {}
+    starts = dict(zip(space.names, (0, *accumulate(space.sizes)), strict=False))
+    for name, matrix in metric.items():
+        if name not in starts:
+            raise InputError(
+                f"metric names '{name}', which is no parameter of the flow; expected one of {_listed(starts)}"
+            )
+        size = space.sizes[space.names.index(name)]
+        keys = [key for key, numbers in _of_parameter(sym, name, size) if numbers.numel() == size and len(key) == 1]
+        if len(keys) != 1:
+            raise InputError(
+                f"metric is given for '{name}', whose entries no unit of a class carries alone; expected weights "
+                f"between units and inputs or outputs"
+            )
+        if keys[0] in found:
+            raise InputError(
+                f"metric is given for '{name}' of a class that has one already; expected one for each class"
+            )
+        places = units.places[keys[0]]
+        own = ((places[0] >= starts[name]) & (places[0] < starts[name] + size)).nonzero().flatten()
+        check_metric(name, matrix, len(own))
+        found[keys[0]] = (own, matrix.detach().double())
+    return found
+
+
+def check_metric(name: str, matrix: Tensor, size: int) -> None:
+    """Refuse what is no symmetric positive matrix (size, size)."""
+    if not isinstance(matrix, Tensor) or tuple(matrix.shape) != (size, size):
+        told = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
+        raise InputError(f"metric of '{name}' is {told}; expected a matrix ({size}, {size}), of second moments")
+    wide = matrix.detach().double()
+    if not bool(torch.isfinite(wide).all()) or not torch.allclose(
+        wide, wide.T, rtol=1e-4, atol=1e-6 * float(wide.abs().max())
+    ):
+        raise InputError(f"metric of '{name}' is not symmetric, or not finite; expected second moments of inputs")
+    least = float(torch.linalg.eigvalsh(wide)[0])
+    if least < -1e-4 * float(wide.abs().max()):
+        raise InputError(f"metric of '{name}' has the eigenvalue {least:.3g}; expected none below 0")
+
+
+def _listed(names: Mapping[str, int]) -> str:
+    return ", ".join(names)

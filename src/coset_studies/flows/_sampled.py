@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from coset.data import Split
 from coset.flow import Flow, FlowRecipe, SampleScores, Solver, fit_flow, task_loss
+from coset.posterior import Fit
 from coset.running import outputs_of_stack
 from coset.study import Estimate, Results, Scalar
 from coset.symmetry import Symmetry
@@ -18,19 +19,47 @@ from coset_studies.flows._zoos import Stack, counted
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of flow: settings of ``fit_flow`` and of its recipe; ``steps``: None as many as the study's."""
+    """One kind of flow: settings of ``fit_flow`` and of its recipe; ``steps``: None as many as the study's.
+
+    ``by_inputs``: components of units are those of how the first layer answers to inputs.
+    """
 
     options: Mapping[str, Any]
     recipe: Mapping[str, Any]
     steps: int | None = None
     solver: Solver = field(default_factory=lambda: Solver("midpoint", 20))
+    by_inputs: bool = False
 
-    def fitted(self, sym: Symmetry, stack: Stack, steps: int, batch_size: int, seed: int) -> Flow:
-        """One flow of this kind, with so many steps unless the kind has its own."""
+    def fit(
+        self,
+        sym: Symmetry,
+        stack: Stack,
+        steps: int,
+        batch_size: int,
+        seed: int,
+        inputs: Tensor | None = None,
+        **more: Any,
+    ) -> Fit[Flow]:
+        """One flow of this kind, with so many steps unless the kind has its own; ``inputs`` (N, D) of the networks."""
         number = self.steps or steps
         known = {"steps": number, "batch_size": batch_size, "every": max(1, number // 10)}
         recipe = FlowRecipe(**{**known, **self.recipe})
-        return fit_flow(stack, recipe, sym=sym, seed=seed, solver=self.solver, show=False, **self.options).posterior
+        options = {**self.options, **more}
+        if self.by_inputs and inputs is not None:
+            options["metric"] = {next(iter(stack)): second_moments(inputs)}
+        return fit_flow(stack, recipe, sym=sym, seed=seed, solver=self.solver, show=False, **options)
+
+    def fitted(
+        self, sym: Symmetry, stack: Stack, steps: int, batch_size: int, seed: int, inputs: Tensor | None = None
+    ) -> Flow:
+        """The flow alone."""
+        return self.fit(sym, stack, steps, batch_size, seed, inputs).posterior
+
+
+def second_moments(inputs: Tensor) -> Tensor:
+    """E[xxᵀ] of inputs (N, D)."""
+    wide = inputs.double()
+    return wide.T @ wide / len(wide)
 
 
 def unit_kind(field_options: Mapping[str, Any], components: int, steps: int | None = None, **changes: Any) -> Kind:
@@ -43,9 +72,10 @@ def unit_kind(field_options: Mapping[str, Any], components: int, steps: int | No
         "coupling": "orbit", "learning_rate": 2e-3, "balance": 0.5, "optimizer": "adamw", "weight_decay": 0.1,
         "ema": 0.998, "warmup": 1,
     }  # fmt: skip
+    by_inputs = bool(changes.pop("by_inputs", False))
     own = {name: value for name, value in changes.items() if name in options or name == "geometry"}
     others = {name: value for name, value in changes.items() if name not in own}
-    return Kind({**options, **own}, {**recipe, **others}, steps)
+    return Kind({**options, **own}, {**recipe, **others}, steps, by_inputs=by_inputs)
 
 
 def reader_kind(name: str, steps: int) -> Kind:
@@ -164,6 +194,28 @@ def descended(flow: Flow, count: int, generator: torch.Generator, loss: "Loss", 
         (gradient,) = torch.autograd.grad(loss(flow.frame.networks(leaves)).sum(), leaves)
         rows = rows - strength / steps * gradient
     return flow.frame.networks(rows)
+
+
+def disturbed(
+    flow: Flow, networks: Stack, generator: torch.Generator, *, components: int | None = None, relative: float = 0.0
+) -> Stack:
+    """Networks of which so many components of units are kept, or that have a relative error, by a Gaussian of units.
+
+    The flow has units as tokens and a metric: y = nS, n standard normal where y is a draw of its source.
+    """
+    rows = flow.frame.rows(networks)
+    other = flow.source.sample(len(rows), generator)
+    baseline: Any = flow.field.baseline
+    found, drawn = (baseline.units.split((one - baseline.m0) / baseline.s0) for one in (rows, other))
+    for key in baseline.turned:
+        kept = baseline.along(key, found[key])
+        if components is not None:
+            kept, own = kept.clone(), baseline.along(key, drawn[key])
+            kept[..., components:] = own[..., components:]
+            found[key] = drawn[key] - baseline.back(key, own) + baseline.back(key, kept)
+        else:
+            found[key] = (1 - relative**2) ** 0.5 * found[key] + relative * drawn[key]
+    return flow.frame.networks(baseline.m0 + baseline.s0 * baseline.units.join(found))
 
 
 Loss = Callable[[dict[str, Tensor]], Tensor]
