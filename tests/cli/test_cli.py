@@ -230,7 +230,7 @@ def test_study_commands(here):
     assert len(json.loads(here("study", "list", "--json")[1])) >= 2
     code, out, _ = here("study", "run", "godfrey-gelu-defect", "--out", "results")
     assert code == 0
-    assert "slope is 0.126754" in out
+    assert "0.1268 [0.1268, 0.1268]  holds" in out
     assert (Path("results") / "godfrey-gelu-defect" / "results.json").exists()
     shown = here("study", "show", "godfrey-gelu-defect", "--out", "results")
     assert shown[1] == out

@@ -80,7 +80,7 @@ def test_absurd_arguments(here, arguments, message):
     refused(here, "discover", "mlp", *arguments, message=message)
 
 
-@pytest.mark.parametrize("name", ["x.pt", "x.PTH", "new/x.ckpt", "x.npz", "x.bin"])
+@pytest.mark.parametrize("name", ["x.PTH", "new/x.ckpt", "x.npz", "x.bin"])
 def test_weights_are_not_written_under_the_name_of_another_format(here, ab, methods, name):
     message = f"--out is {name}, but what is written is safetensors; expected a name as x.safetensors"
     refused(here, *align(out=name), message=message)

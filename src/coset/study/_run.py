@@ -114,7 +114,9 @@ def rendered(study: Study, run: StudyRun) -> StudyRun:
 
 
 def _with_shown(study: Study, run: StudyRun) -> StudyRun:
-    return replace(run, shown=None if study.tables is None else tuple(study.tables))
+    return replace(
+        run, shown=None if study.tables is None else tuple(name for name in study.tables if name in run.tables)
+    )
 
 
 def _earlier(name: str, out: str | os.PathLike[str]) -> StudyRun:

@@ -126,6 +126,11 @@ CLAIMS = [
     ),
 ]
 
+TEXT = """
+A flow over {networks} networks with {own} channels in each of two layers, {weights} weights; {held out} more are held
+out and have a test accuracy of {zoo accuracy:.4f}. Contrast of the sharper samples: {contrast}.
+"""
+
 
 @study(
     name="flows-mnist-channels",
@@ -137,6 +142,7 @@ CLAIMS = [
     """,
     presets={"quick": QUICK, "small": SMALL, "paper": replace(SMALL, steps=20_000)},
     claims=CLAIMS,
+    text={"small": TEXT},
 )
 def run(config: Config, context: Context) -> Findings:
     """One flow, whose tokens are channels, and networks of several widths."""
@@ -170,7 +176,6 @@ def run(config: Config, context: Context) -> Findings:
             "weights": sum(tensor[0].numel() for tensor in stack.values()),
         },
         tables={"channels": Table(_COLUMNS, rows, _TABLE)},
-        outcome=_TOLD,
         figure=lambda: _figure(found, accuracies(model, part, unseen)),
         caption="Test accuracy of a sample, as it is sampled, by the number of channels; the grey line is the zoo.",
     )  # fmt: skip
@@ -199,10 +204,6 @@ _TABLE = (
     "Accuracy on the test data by channels of each layer, without training; weights into later layers as sampled, or "
     "over the ratio of widths. Independent units: the Gaussian that the flow begins with (contrast 0)."
 )
-_TOLD = """
-A flow over {networks} networks with {own} channels in each of two layers, {weights} weights; {held out} more are held
-out and have a test accuracy of {zoo accuracy:.4f}. Contrast of the sharper samples: {contrast}.
-"""
 
 
 def _figure(found: dict[str, list[tuple[int, float]]], zoo: Tensor) -> "Figure":

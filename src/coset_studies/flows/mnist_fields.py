@@ -117,6 +117,13 @@ def _above(one: str, other: str) -> Claim:
 
 CLAIMS = [_above(one, other) for one in (UNITS, RELATIONAL, PNA) for other in (PERCEPTRON, PRINCIPAL)]
 
+TEXT = """
+{networks} networks, of which a twentieth is held out of training, read {components} principal components of images in
+place of all pixels, so that they have {weights} weights; networks that no flow has seen have a test accuracy of
+{reduced:.4f} then, and {whole:.4f} with all pixels. Weights are nearly what a unit answers to inputs of variance 1,
+so that networks are aligned by what they answer. {steps} steps of {batch size} networks for every field.
+"""
+
 
 @study(
     name="flows-mnist-fields",
@@ -128,6 +135,7 @@ CLAIMS = [_above(one, other) for one in (UNITS, RELATIONAL, PNA) for other in (P
     """,
     presets={"quick": QUICK, "small": SMALL, "paper": replace(SMALL, steps=20_000)},
     claims=CLAIMS,
+    text={"small": TEXT},
 )
 def run(config: Config, context: Context) -> Findings:
     """The same networks, steps and batches for every field."""
@@ -170,7 +178,6 @@ def run(config: Config, context: Context) -> Findings:
             "whole": float(whole.mean()), "reduced": float(held["held-out networks"].mean()),
         },
         tables={"fields": Table(_COLUMNS, rows, _TABLE)},
-        outcome=_TOLD,
         figure=lambda: _figure(held),
         caption="Test accuracy of samples and of cheap generators, all of networks that read principal components.",
     )  # fmt: skip
@@ -216,12 +223,6 @@ _TABLE = (
     "tenth of the steps and at the end, each in the frame and from the source of its field, so that only those of one "
     "row are to be compared."
 )
-_TOLD = """
-{networks} networks, of which a twentieth is held out of training, read {components} principal components of images in
-place of all pixels, so that they have {weights} weights; networks that no flow has seen have a test accuracy of
-{reduced:.4f} then, and {whole:.4f} with all pixels. Weights are nearly what a unit answers to inputs of variance 1,
-so that networks are aligned by what they answer. {steps} steps of {batch size} networks for every field.
-"""
 
 
 def _figure(held: Mapping[str, Tensor]) -> "Figure":

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from coset.data import Split
 from coset.flow import Flow, cheap_samples, measure_zoo, score_against
-from coset.study import Claim, Context, Estimate, Findings, Results, Scalar, Table, study
+from coset.study import Claim, Context, Estimate, Findings, Results, Table, study
 from coset_studies.flows._mnist_config import (
     ALONE,
     FIRST,
@@ -141,6 +141,28 @@ CLAIMS = [
     ),
 ]  # fmt: skip
 
+TEXT = """
+Flows are fitted to {networks} networks, {held out} more are held out; the zoo has a test accuracy of {zoo accuracy:.4f}
+and a loss of {zoo loss:.3f}. Performant is a network with a test accuracy of {bar} or more. Starts on Fashion-MNIST are
+to reach a loss of {reach}. "c" is the contrast with which samples are drawn, "τ" the temperature; without either they
+are draws of the flow.
+
+Two things decide about a sample. The first are the coordinates: most of the variance of weights lies where images have
+none, so that principal components of weights miss what a unit answers; components by inputs do not ("units, by
+weights" beside "units, by inputs, orbits" and the last row of the table of fewer networks, all with {steps} steps). The
+second is training: the flow "units, by inputs" has several times as many steps, and its samples are better for it; more
+networks bring held-out losses down, too. Why a sample is no network of the zoo the table of what explains it says: the
+components that the flow reads would do, and an error of a fifth of the deviations of units costs as much as the flow
+lacks. Contrast and low temperature make up for most of that, and have a price: at a low temperature samples are nearer
+to training networks than held-out networks are, at a high contrast they are farther and vary more. Without either they
+are as far as held-out networks: this is not memory.
+
+Averages of the zoo itself are hardly above those of the flow, and bound them. Guidance by the task is mostly what its
+gradient does alone; on Fashion-MNIST the flow adds to it. Novelty is told by {compared} of the networks, so that most
+copies with noise on them ("noise") pass for novel: their column is to be read with that in mind, and the table of
+distances to all networks is the measure of memory.
+"""
+
 
 @study(
     name="flows-mnist",
@@ -153,6 +175,12 @@ CLAIMS = [
     """,
     presets={"quick": QUICK, "small": SMALL, "paper": replace(SMALL, steps=10_000)},
     claims=CLAIMS,
+    text={"small": TEXT},
+    figure=lambda results: _figure(results),
+    caption="""
+    a: test accuracy of samples, mean and deviation; the grey line is the zoo. b: novel and performant samples. c:
+    accuracy of averaged predictions by the number of networks.
+    """,
 )
 def run(config: Config, context: Context) -> Findings:
     """Flows with several fields on one zoo, and what the first of them does beyond its samples."""
@@ -218,9 +246,6 @@ def run(config: Config, context: Context) -> Findings:
             "fewer": Table(("networks", "steps", "loss", "held out", "accuracy", "standard error"), fewer, _FEWER),
             "memory": Table(("networks", "nearest", "least", "nearer than others"), memory, _MEMORY),
         },
-        outcome=_TOLD,
-        figure=lambda: _figure(generators, averages, config.samples, float(zoo.evaluation.measures.mean())),
-        caption=_CAPTION,
     )  # fmt: skip
 
 
@@ -241,36 +266,13 @@ _MEMORY = (
     "Distances modulo the group to the nearest of all training networks: median, least, and the share that is nearer "
     "than half of the held-out networks are."
 )
-_CAPTION = (
-    "a: test accuracy of samples, mean and deviation; the grey line is the zoo. b: novel and performant samples. c: "
-    "accuracy of averaged predictions by the number of networks."
-)
-_TOLD = """
-Flows are fitted to {networks} networks, {held out} more are held out; the zoo has a test accuracy of {zoo accuracy:.4f}
-and a loss of {zoo loss:.3f}. Performant is a network with a test accuracy of {bar} or more. Starts on Fashion-MNIST are
-to reach a loss of {reach}. "c" is the contrast with which samples are drawn, "τ" the temperature; without either they
-are draws of the flow.
-
-Two things decide about a sample. The first are the coordinates: most of the variance of weights lies where images have
-none, so that principal components of weights miss what a unit answers; components by inputs do not ("units, by
-weights" beside "units, by inputs, orbits" and the last row of the table of fewer networks, all with {steps} steps). The
-second is training: the flow "units, by inputs" has several times as many steps, and its samples are better for it; more
-networks bring held-out losses down, too. Why a sample is no network of the zoo the table of what explains it says: the
-components that the flow reads would do, and an error of a fifth of the deviations of units costs as much as the flow
-lacks. Contrast and low temperature make up for most of that, and have a price: at a low temperature samples are nearer
-to training networks than held-out networks are, at a high contrast they are farther and vary more. Without either they
-are as far as held-out networks: this is not memory.
-
-Averages of the zoo itself are hardly above those of the flow, and bound them. Guidance by the task is mostly what its
-gradient does alone; on Fashion-MNIST the flow adds to it. Novelty is told by {compared} of the networks, so that most
-copies with noise on them ("noise") pass for novel: their column is to be read with that in mind, and the table of
-distances to all networks is the measure of memory.
-"""
 
 
-def _figure(generators: list[list[Scalar]], averages: list[list[Scalar]], samples: int, zoo: float) -> "Figure":
+def _figure(results: Results) -> "Figure":
     from coset.figures import label_panel, new_figure
 
+    generators, averages = (results.tables[name].rows for name in ("generators", "averages"))
+    samples, zoo = (float(str(results.numbers[name])) for name in ("samples", "zoo accuracy"))
     figure = new_figure(7.6, 3.6)
     left, middle, right = figure.subplots(1, 3)
     rows = [dict(zip(SCORED, row, strict=True)) for row in generators]

@@ -163,6 +163,11 @@ CLAIMS = [
     *(_above(one, other) for one in (UNITS, BY_INPUTS, LONG) for other in ("interpolation", "soup")),
 ]  # fmt: skip
 
+TEXT = """
+{networks} networks with a test accuracy of {zoo accuracy:.4f} ± {zoo deviation:.4f}; {held out} more are held out.
+Performant from {bar}. All principal components of the aligned networks are learned by the MLP, as published.
+"""
+
 
 @study(
     name="flows-mnist-wide",
@@ -175,6 +180,7 @@ CLAIMS = [
     """,
     presets={"quick": QUICK, "small": SMALL, "paper": replace(SMALL, steps=10_000)},
     claims=CLAIMS,
+    text={"small": TEXT},
 )
 def run(config: Config, context: Context) -> Findings:
     """Flows in several frames and cheap generators, by what is good and what is new."""
@@ -218,7 +224,6 @@ def run(config: Config, context: Context) -> Findings:
             "generators": Table(SCORED, rows, _GENERATORS),
             "span": Table(("aligned to", "variance left", "networks", "accuracy", "standard error"), spans, _SPAN),
         },
-        outcome=_TOLD,
         figure=lambda: _figure(scores, zoo.novel_from),
         caption=_CAPTION,
     )  # fmt: skip
@@ -283,10 +288,6 @@ _GENERATORS = (
 _CAPTION = (
     "Accuracy and distance to the nearest training network, modulo the group; right of the line are novel networks."
 )
-_TOLD = """
-{networks} networks with a test accuracy of {zoo accuracy:.4f} ± {zoo deviation:.4f}; {held out} more are held out.
-Performant from {bar}. All principal components of the aligned networks are learned by the MLP, as published.
-"""
 
 
 def _figure(scores: Mapping[str, SampleScores], novel_from: float) -> "Figure":
