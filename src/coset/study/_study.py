@@ -110,10 +110,10 @@ class Study:
     caption: str = ""
 
     def template(self, preset: str, seed: int) -> str | None:
-        """The text of a run, None where it is not declared: a text of one preset is of its run with seed 0."""
+        """The text of a run, None where it is not declared; "small" is of seed 0, "small, seed 1" of that one."""
         if self.text is None or isinstance(self.text, str):
             return self.text
-        return self.text.get(preset, "") if seed == 0 else ""
+        return self.text.get(f"{preset}, seed {seed}" if seed else preset, "")
 
 
 def study(
@@ -137,7 +137,8 @@ def study(
 
     ``text`` is what stands below them, in Markdown, written by hand: ``{name:.3f}`` is filled with a number of the
     findings, ``{table[row][column]:.3f}`` with the cell of a table, where ``row`` tells the row by its first cells,
-    joined by ", ". A mapping gives a text for some presets, which stands on the page of their run with seed 0 only: use
+    joined by ", ". A mapping gives a text for some presets, which stands on the page of their run with seed 0 only
+    ("small, seed 1": of that one): use
     it for what was written with those results in view. ``tables`` are those that the page shows, with their captions;
     the others are in results.json only. ``figure`` draws the figure from numbers and tables, in the shared style, and
     ``caption`` stands below it. Of text, figure and captions that are not declared, those of the findings are taken.
@@ -158,7 +159,7 @@ def study(
     if text is None or isinstance(text, str):
         texts = text and paragraphs(text)
     else:
-        if not text.keys() <= presets.keys():
+        if not {run.partition(", seed ")[0] for run in text} <= presets.keys():
             raise InputError(f"the study {name} has texts of {sorted(text)}, expected some of {list(PRESETS)}")
         texts = {preset: paragraphs(words) for preset, words in text.items()}
 

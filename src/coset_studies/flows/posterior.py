@@ -270,25 +270,35 @@ CLAIMS = [
 ]  # fmt: skip
 
 
+_WORTH = (
+    "Of so many draws of the chains themselves is the error that of the flow, by lines between the numbers of draws "
+    "that were tried."
+)
+
 TEXT = """
 A network of {width} tanh units ({weights} weights, a group of {order} permutations and signs) was fitted to {points}
 points. {chains} chains of {draws} draws each were learned, in part thinned to fewer; {fresh} draws of fresh chains with
 another seed are the reference. Two halves of these differ by {half_mean:.3f} posterior deviations in means and by
 {half_interval:.3f} in ends of intervals: errors below that cannot be told apart.
 
-The flow does not stand for the posterior. With 400 aligned draws its means are off by
-{agreement[flow, aligned draws, 400, error of means][value]:.2f} posterior deviations and the ends of its 90 % intervals
-by {agreement[flow, aligned draws, 400, error of 90 % intervals][value]:.1f}; the draws that it learned are off by
-{agreement[HMC draws, 400, error of means][value]:.2f} and
-{agreement[HMC draws, 400, error of 90 % intervals][value]:.2f}. Nor does it save draws: made of 25, its errors are
-{saved[25, error of means][value]:.1f} and {saved[25, error of 90 % intervals][value]:.1f} times theirs.
+With 400 aligned draws the flow predicts means nearly as well as the draws that it learned: they are off by
+{agreement[flow, aligned draws, 400, error of means][value]:.2f} posterior deviations, those of the draws by
+{agreement[HMC draws, 400, error of means][value]:.2f}. The ends of its 90 % intervals are off by
+{agreement[flow, aligned draws, 400, error of 90 % intervals][value]:.2f} deviations, those of the draws by
+{agreement[HMC draws, 400, error of 90 % intervals][value]:.2f}: its tails are too wide. Nor does it save draws: made of
+25, its errors are {saved[25, error of means][value]:.1f} and {saved[25, error of 90 % intervals][value]:.1f} times
+theirs, and what it makes of 400 predicts means as well as {worth[400, error of means][worth draws]:.0f} draws of the
+chains.
 
-The posterior of functions is far narrower than that of weights: a weight may move if others move along. A distribution
-that is a little too wide in weights predicts far too widely. A Gaussian with the deviations of aligned weights is worse
-({agreement[Gaussian, aligned draws, 400, error of 90 % intervals][value]:.0f} in intervals), and so is a flow on draws
-that were not aligned ({agreement[flow, draws as they are, 400, error of 90 % intervals][value]:.0f}). Weights do not
-show it: R̂ modulo the group takes the flow for one of the chains
-({mixing[flow, aligned draws, weights modulo the group][value]:.2f}), R̂ of functions does not
+The posterior of functions is far narrower than that of weights: a weight may move if others move along. A
+distribution that is a little too wide in weights predicts far too widely. Whatever else was made of the same draws is
+wider: a Gaussian with their covariances is off by
+{agreement[Gaussian with covariances, aligned draws, 400, error of 90 % intervals][value]:.1f} in intervals, one with
+their deviations alone by {agreement[Gaussian, aligned draws, 400, error of 90 % intervals][value]:.0f}, coupling
+layers by {agreement[coupling layers, aligned draws, 400, error of 90 % intervals][value]:.1f}, a flow on draws that
+were not aligned by {agreement[flow, draws as they are, 400, error of 90 % intervals][value]:.1f}. Weights do not show
+it: R̂ modulo the group takes the flow for one of the chains
+({mixing[flow, aligned draws, weights modulo the group][value]:.2f}), R̂ of functions stands at its threshold
 ({mixing[flow, aligned draws, functions][value]:.2f}).
 
 The claim on the density of test data holds and says nothing of agreement: test data are likelier under wider
@@ -311,6 +321,7 @@ predictions than under the posterior itself, so that what is lost is below 0.
     tables={
         "agreement": "Errors against fresh chains, of as many draws of each method; means of the repeats.",
         "saved": "Errors of the flow over those of the draws that it was trained on.",
+        "worth": _WORTH,
         "distances": "Energy distance to fresh draws in one frame of the group; p of as large a value by chance.",
         "mixing": """
     The largest R̂ of fresh chains with one more chain: of the draws of the first run, or of what was made of them.
@@ -446,12 +457,6 @@ def _mixing(setting: Setting, fresh: Samples, largest: Mapping[str, list[Samples
         found = [mixing(setting, fresh, one) for one in several]
         rows += [[method, side, *_spread([one[side] for one in found])] for side in found[0]]
     return rows
-
-
-_WORTH = (
-    "Of so many draws of the chains themselves is the error that of the flow, by lines between the numbers of draws "
-    "that were tried."
-)
 
 
 def _figure(agreement: Table) -> "Figure":
