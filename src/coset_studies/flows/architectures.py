@@ -306,10 +306,8 @@ def gained(results: Results, architecture: str, other: str) -> Estimate | None:
 
 def novel(results: Results, architecture: str, other: str) -> Estimate | None:
     """Share of novel and performant samples of the flow less that of another generator."""
-    rows: list[dict[str, Scalar]] = [
-        {"architecture": architecture, "frame": WHOLE, "generator": name} for name in (FLOW, other)
-    ]
-    return difference_of_shares(results.tables["generators"], *rows)
+    ours, theirs = ({"architecture": architecture, "frame": WHOLE, "generator": name} for name in (FLOW, other))
+    return difference_of_shares(results.tables["generators"], ours, theirs)
 
 
 _NORMAL = "95 %, normal approximation over samples of one flow."

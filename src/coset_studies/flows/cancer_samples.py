@@ -542,11 +542,12 @@ def _solved(
     """Losses by the number of steps that samples took, from the same draws of the source, guided or not."""
     loss = task_loss(model, (data.train.x, data.train.y))
     found: list[list[Scalar]] = []
+    guides: tuple[dict[str, Any], ...] = ({}, {"loss": loss, "strength": config.guidance})
     with context.progress("solvers", len(flows) * len(config.grids)) as bar:
         for name, flow in flows.items():
             for steps in config.grids:
                 numbers: list[Scalar] = []
-                for guide in ({}, {"loss": loss, "strength": config.guidance}):
+                for guide in guides:
                     drawn = flow.sample(
                         config.samples, _generator(context, f"solver {name}", 0), solver=Solver("euler", steps), **guide
                     )
