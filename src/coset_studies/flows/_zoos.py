@@ -93,6 +93,8 @@ def difference_of_shares(
     table: Table, first: Mapping[str, Scalar], second: Mapping[str, Scalar], of: str = "novel and performant"
 ) -> Estimate | None:
     """A share less another, of two rows with their intervals in "from" and "to" (Newcombe 1998)."""
+    if not {of, "from", "to"} <= set(table.columns):
+        return None
     cells = [[table.cell(column, where) for column in (of, "from", "to")] for where in (first, second)]
     if any(cell is None for row in cells for cell in row):
         return None
