@@ -10,7 +10,7 @@ import pytest
 from coset.study import show_study, studies
 
 QUICK_SECONDS = 60.0  # on a busy machine; alone each takes a few
-TIMED = {"rossi-timings", "symmetrized-estimators"}
+TIMED = {"flows-mnist-fields", "rossi-timings", "symmetrized-estimators"}
 """Studies of how long something takes: no two runs are the same."""
 
 

@@ -170,9 +170,11 @@ class Flow(Distribution):
                 "condition, with guidance 1"
             )
 
+        more = {} if contrast == 1 else {"contrast": contrast}
+
         def plain(t: Tensor, rows: Tensor, told: Tensor | None) -> Tensor:
             times = t.expand(len(rows))
-            v: Tensor = self.field(times, rows, told, contrast=contrast)
+            v: Tensor = self.field(times, rows, told, **more)
             if self.recipe.prediction == "end" and path.space.curved:
                 left = (1 - times)[:, None]
                 return path.towards(rows, rows + left * v, times)

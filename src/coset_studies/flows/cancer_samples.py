@@ -333,9 +333,9 @@ half of that.
 
 Performant is a test accuracy of {bar} or more; novel is what is farther from every training network, modulo the group,
 than half of these are from their nearest one. Of a Gaussian along principal components
-{generators[principal][novel and performant]:.0%} of the draws are both, and of no flow as many. The geometric flow gives
-its training networks back: {generators[geometric, aligned][memorised]:.0%} of its samples are nearer to one than 99 % of
-these are to each other. Interpolations and soups are good networks and none is novel.
+{generators[principal][novel and performant]:.0%} of the draws are both, and of no flow as many. The geometric flow
+gives its training networks back: {generators[geometric, aligned][memorised]:.0%} of its samples are nearer to one than
+99 % of these are to each other. Interpolations and soups are good networks and none is novel.
 
 This is the run of an earlier form of the study, with fewer flows and tables; what it did not measure the verdicts say.
 """
